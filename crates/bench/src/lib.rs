@@ -1,0 +1,1 @@
+//! End-to-end load, the papers' experiments, peers side by side.

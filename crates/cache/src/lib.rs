@@ -1,0 +1,1 @@
+//! A replicated in-memory cache that is read one-sidedly.

@@ -1,0 +1,1 @@
+//! What an application links: producer, one-sided consumer.

@@ -1,0 +1,1 @@
+//! One sequential write-ahead file with group commit, recovery and latched failure.

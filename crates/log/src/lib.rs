@@ -1,0 +1,1 @@
+//! Streams, shards, segments, ownership and retention.

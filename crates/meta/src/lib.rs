@@ -1,0 +1,1 @@
+//! Versioned keys, leases and watches, kept through the journal.

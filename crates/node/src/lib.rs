@@ -1,0 +1,1 @@
+//! One server process: configuration, roles, wiring, admin HTTP, metrics.

@@ -1,0 +1,80 @@
+//! What an application provides to be served.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::connection::ScarOp;
+use crate::region::Region;
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Address, or process id on a Unix socket.
+    pub address: String,
+    /// On whose behalf it asks; `anonymous` where nobody authenticated.
+    pub principal: Arc<str>,
+}
+
+/// Where the data of a SCAR lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScarHit {
+    /// Place in [`Service::regions`] and range of the bucket.
+    pub bucket: (usize, u64, u32),
+    /// Place and range of the data, if an index entry matched.
+    pub data: Option<(usize, u64, u32)>,
+}
+
+/// An application behind a server. Everything but `call` is called on engine threads, which serve all
+/// connections: it must neither block, nor take a lock that a writer holds.
+pub trait Service: Send + Sync + 'static {
+    /// The regions that clients may read, in the order of their ids; new connections are told of these.
+    fn regions(&self) -> Vec<Arc<Region>>;
+
+    /// Scans a bucket; `None` where the service has no buckets or `op` is out of their range.
+    fn scar(&self, op: &ScarOp) -> Option<ScarHit>;
+
+    /// A CALL. Answer through `reply`, from any thread, now or later; dropping it answers an error. Runs on a
+    /// worker that may do short work, not on an engine thread.
+    fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply);
+}
+
+/// The way back of a CALL.
+pub struct Reply {
+    send: Option<Box<dyn FnOnce(Result<Bytes, Refusal>) + Send>>,
+}
+
+/// An application error as it crosses the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The application's number for it.
+    pub code: u16,
+    /// In words, for a person.
+    pub message: String,
+}
+
+/// [`Refusal::code`] of a CALL whose [`Reply`] was dropped.
+pub const REFUSED_ABANDONED: u16 = 0xffff;
+
+impl Reply {
+    /// A way back that ends in `send`.
+    pub fn new(send: impl FnOnce(Result<Bytes, Refusal>) + Send + 'static) -> Self {
+        Self { send: Some(Box::new(send)) }
+    }
+
+    /// Answers.
+    pub fn send(mut self, answer: Result<Bytes, Refusal>) {
+        if let Some(send) = self.send.take() {
+            send(answer);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(send) = self.send.take() {
+            let message = "the server gave up on this call".to_owned();
+            send(Err(Refusal { code: REFUSED_ABANDONED, message }));
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The seeded world behind env: its executor, disk, regions and checkers.

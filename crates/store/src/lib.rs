@@ -1,0 +1,1 @@
+//! Durable segments: local files filled behind the journal.
