@@ -1,0 +1,226 @@
+//! The lock of a tail page: a lease in the metadata cell that can be poisoned (Fast ACS, section 3, "Dueling
+//! Writers").
+//!
+//! It saves work and nothing else: two writers that both believe they hold it overwrite one another's chunks
+//! with shorter ones and move published lengths back, which readers survive (appendix A). What a page's writer
+//! writes as one value is what the lock covers: one lock for one tail page.
+//!
+//! A newcomer that finds the lock held *poisons* it, waits for the holder to notice and give it up, and seizes
+//! it after [`SEIZE_AFTER`] if the holder does not. A holder that finds the lock poisoned, or another's, stops.
+//!
+//! ```text
+//! offset size  lock value, little-endian
+//!      0    8  writer: which process
+//!      8    8  nonce: which of its attempts
+//!     16    1  1 if poisoned
+//! ```
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tailwater_env::Instant;
+
+/// How long a newcomer waits for a poisoned holder before it seizes the lock.
+pub const SEIZE_AFTER: Duration = Duration::from_millis(500);
+/// How often a holder looks whether it was poisoned, and a newcomer whether the lock is free.
+pub const CHECK_EVERY: Duration = Duration::from_millis(100);
+/// How long a writer that lost a lock waits before it tries to get it back.
+pub const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+const VALUE_BYTES: usize = 17;
+
+/// Who holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The process.
+    pub writer: u64,
+    /// Random for each attempt to acquire.
+    pub nonce: u64,
+}
+
+/// A lock's value in the metadata cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockValue {
+    /// Who holds it.
+    pub holder: Signature,
+    /// Whether somebody asked the holder to stop.
+    pub poisoned: bool,
+}
+
+impl LockValue {
+    /// The bytes for the cell.
+    pub fn encode(&self) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(VALUE_BYTES);
+        bytes.put_u64_le(self.holder.writer);
+        bytes.put_u64_le(self.holder.nonce);
+        bytes.put_u8(u8::from(self.poisoned));
+        bytes.freeze()
+    }
+
+    /// The value in `bytes`, or `None` if they are no lock value.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; VALUE_BYTES] = bytes.try_into().ok()?;
+        let (writer, rest) = bytes.split_first_chunk::<8>()?;
+        let (nonce, rest) = rest.split_first_chunk::<8>()?;
+        let holder = Signature { writer: u64::from_le_bytes(*writer), nonce: u64::from_le_bytes(*nonce) };
+        match rest {
+            [0] => Some(Self { holder, poisoned: false }),
+            [1] => Some(Self { holder, poisoned: true }),
+            _ => None,
+        }
+    }
+}
+
+/// What the lock's owner has to do after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing until the next look.
+    None,
+    /// Write this value.
+    Write(LockValue),
+    /// Remove the lock.
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not ours; `since` is when we poisoned the holder that is named, if we did.
+    Waiting { poisoned: Option<(Signature, Instant)> },
+    Held,
+    Lost { at: Instant },
+}
+
+/// One writer's view of one lock: a step function over what a look at the cell found.
+#[derive(Debug)]
+pub struct Lock {
+    me: Signature,
+    state: State,
+}
+
+impl Lock {
+    /// A lock that `me` wants.
+    pub fn new(me: Signature) -> Self {
+        Self { me, state: State::Waiting { poisoned: None } }
+    }
+
+    /// Whether writing what the lock covers is this writer's work.
+    pub fn is_held(&self) -> bool {
+        self.state == State::Held
+    }
+
+    /// Takes in what a look found: the value, `None` if there is none. Call it every [`CHECK_EVERY`], and not
+    /// when the look failed: without the cell there is nothing to fight over.
+    pub fn step(&mut self, now: Instant, found: Option<LockValue>) -> Action {
+        let mine = found.is_some_and(|value| value.holder == self.me);
+        match (self.state, found) {
+            (State::Held, Some(value)) if mine && value.poisoned => {
+                self.state = State::Lost { at: now };
+                Action::Release
+            }
+            (State::Held, Some(_)) if mine => Action::None,
+            (State::Held, Some(_)) => {
+                self.state = State::Lost { at: now };
+                Action::None
+            }
+            // The cell lost it: write it again.
+            (State::Held, None) => Action::Write(LockValue { holder: self.me, poisoned: false }),
+            (State::Lost { at }, _) if now < at + RETRY_AFTER => Action::None,
+            (State::Lost { .. }, _) => {
+                self.state = State::Waiting { poisoned: None };
+                self.step(now, found)
+            }
+            // Our own write came through.
+            (State::Waiting { .. }, Some(value)) if mine && !value.poisoned => {
+                self.state = State::Held;
+                Action::None
+            }
+            (State::Waiting { .. }, Some(_)) if mine => {
+                self.state = State::Lost { at: now };
+                Action::Release
+            }
+            (State::Waiting { .. }, None) => Action::Write(LockValue { holder: self.me, poisoned: false }),
+            (State::Waiting { poisoned: Some((holder, since)) }, Some(value)) if holder == value.holder => {
+                if now >= since + SEIZE_AFTER {
+                    Action::Write(LockValue { holder: self.me, poisoned: false })
+                } else {
+                    Action::None
+                }
+            }
+            (State::Waiting { .. }, Some(value)) => {
+                self.state = State::Waiting { poisoned: Some((value.holder, now)) };
+                Action::Write(LockValue { holder: value.holder, poisoned: true })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets writers take turns at one cell value; each turn is one look and its action, 100 ms apart.
+    fn run(writers: &mut [Lock], cell: &mut Option<LockValue>, now: &mut Instant, turns: usize) {
+        for _ in 0..turns {
+            for writer in writers.iter_mut() {
+                match writer.step(*now, *cell) {
+                    Action::None => {}
+                    Action::Write(value) => *cell = Some(value),
+                    Action::Release => *cell = None,
+                }
+            }
+            *now = *now + CHECK_EVERY;
+        }
+    }
+
+    fn signature(writer: u64) -> Signature {
+        Signature { writer, nonce: writer * 7 }
+    }
+
+    #[test]
+    fn a_free_lock_is_held_after_two_looks() {
+        let (mut cell, mut now) = (None, Instant::from_ns(0));
+        let mut writers = [Lock::new(signature(1))];
+        run(&mut writers, &mut cell, &mut now, 2);
+        assert!(writers[0].is_held());
+    }
+
+    #[test]
+    fn a_newcomer_takes_over_from_a_living_holder_which_stops() {
+        let (mut cell, mut now) = (None, Instant::from_ns(0));
+        let mut writers = [Lock::new(signature(1)), Lock::new(signature(2))];
+        run(&mut writers[..1], &mut cell, &mut now, 2);
+        run(&mut writers, &mut cell, &mut now, 4);
+        assert!(!writers[0].is_held());
+        assert!(writers[1].is_held());
+    }
+
+    #[test]
+    fn a_dead_holder_s_lock_is_seized_after_the_delay() {
+        let mut cell = Some(LockValue { holder: signature(9), poisoned: false });
+        let mut now = Instant::from_ns(0);
+        let mut writers = [Lock::new(signature(1))];
+        run(&mut writers, &mut cell, &mut now, 5);
+        assert!(!writers[0].is_held(), "the holder still has time to notice");
+        run(&mut writers, &mut cell, &mut now, 3);
+        assert!(writers[0].is_held());
+    }
+
+    #[test]
+    fn a_lock_that_the_cell_lost_is_written_again() {
+        let (mut cell, mut now) = (None, Instant::from_ns(0));
+        let mut writers = [Lock::new(signature(1))];
+        run(&mut writers, &mut cell, &mut now, 2);
+        cell = None;
+        run(&mut writers, &mut cell, &mut now, 1);
+        assert!(writers[0].is_held());
+        assert_eq!(cell, Some(LockValue { holder: signature(1), poisoned: false }));
+    }
+
+    #[test]
+    fn values_survive_the_round_trip_and_others_are_refused() {
+        let value = LockValue { holder: signature(3), poisoned: true };
+        assert_eq!(LockValue::decode(&value.encode()), Some(value));
+        assert_eq!(LockValue::decode(b"short"), None);
+        assert_eq!(LockValue::decode(&[2; VALUE_BYTES]), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! The durable layer as a reader sees it.
+
+use bytes::Bytes;
+use tailwater_env::BoxFuture;
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term};
+
+use crate::SourceError;
+
+/// One segment of a shard as the durable layer knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its number.
+    pub number: SegmentNumber,
+    /// The term of its writer.
+    pub term: Term,
+    /// The offset of its first record.
+    pub base_offset: Offset,
+    /// Durable bytes.
+    pub length: Position,
+    /// Whether `length` is final.
+    pub sealed: bool,
+}
+
+/// Where the bytes of segments durably are. The client's is a CALL to a node; a node's own is its log.
+pub trait DurableSource: Send + Sync + 'static {
+    /// Bytes of `segment` from `from`, at least one and at most `len`, and never past what is durable.
+    fn read(
+        &self,
+        segment: SegmentId,
+        from: Position,
+        len: u32,
+    ) -> BoxFuture<'_, Result<Bytes, SourceError>>;
+
+    /// The tails of shards as the durable layer knows them: `cached` is not to be relied on.
+    fn tails<'a>(
+        &'a self,
+        stream: StreamId,
+        shards: &'a [ShardNumber],
+    ) -> BoxFuture<'a, Result<Vec<Tail>, SourceError>>;
+
+    /// The shard's segments from `from` on, oldest first, as many as fit one answer; the first one listed is
+    /// the oldest that is left if `from` was removed.
+    fn segments(
+        &self,
+        shard: ShardId,
+        from: SegmentNumber,
+    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>>;
+}
