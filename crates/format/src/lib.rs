@@ -1,8 +1,28 @@
 //! Ids, positions, entries and record batches: pure codecs, no I/O.
+//!
+//! - [`entry`]: what a segment consists of.
+//! - [`chunk`]: the pieces of a segment that the data cell keeps, and their keys.
+//! - [`tails`]: how far segments reach, as the metadata cell keeps it.
+//!
+//! Nothing read is trusted: every decoder checks before it uses, allocates no more than the bounds in [`limits`]
+//! allow, and answers an error, never a panic, to any bytes. What an encoder is given comes from this program, so
+//! it asserts. The bytes of every format are drawn where they are parsed, and collected in `docs/formats.md`.
 
+mod bytes_at;
+pub mod chunk;
+pub mod entry;
 mod ids;
+pub mod limits;
+pub mod tails;
 
+pub use chunk::{CHUNK_KEY_BYTES, ChunkKey, ChunkPiece};
+pub use entry::{
+    Discontinuity, ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES, Entry, EntryCorrupt, EntryError, EntryFields,
+    EntryHeader, EntryReader, encode_entry, parse_entry, parse_entry_header,
+};
 pub use ids::{
     Dlsn, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, SlotId, StreamId, Term,
     TransactionId,
 };
+pub use limits::SHARDS_PER_PAGE;
+pub use tails::{Tail, TailPage, TailPageError, tail_page_key, tail_page_of};

@@ -1,0 +1,25 @@
+//! Every bound of this crate, with its unit and its reason.
+
+/// Bytes of record batches in one entry. A flush that has gathered this much is written; it is also the most
+/// that a reader buffers before it can check an entry, and 16 times Kafka's default for one batch.
+pub const ENTRY_BODY_BYTES_MAX: usize = 16 << 20;
+
+/// Shards whose tails share one tail page: one consistent read then follows 64 files (Fast ACS, section 8),
+/// and a page stays a little above 5 KiB.
+pub const SHARDS_PER_PAGE: u32 = 64;
+
+/// Smallest chunk, in bytes: below it the index entry in the cache costs more than the chunk.
+pub const CHUNK_BYTES_MIN: u32 = 64;
+/// Largest chunk, in bytes: the partial chunk is written again from its beginning with every flush.
+pub const CHUNK_BYTES_MAX: u32 = 1 << 20;
+/// Size of a chunk unless a stream says otherwise, in bytes (Fast ACS, section 3).
+pub const CHUNK_BYTES_DEFAULT: u32 = 4096;
+
+/// Largest term: terms are Kafka's leader epochs, which are signed 32-bit numbers.
+pub const TERM_MAX: u32 = i32::MAX as u32;
+/// Largest offset: Kafka's offsets are signed 64-bit numbers.
+pub const OFFSET_MAX: u64 = i64::MAX as u64;
+
+const _: () = assert!(SHARDS_PER_PAGE <= u8::MAX as u32, "a tail page counts its slots in one byte");
+const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
+const _: () = assert!(ENTRY_BODY_BYTES_MAX < u32::MAX as usize / 2, "an entry's length is 32 bits wide");
