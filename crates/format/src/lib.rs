@@ -3,12 +3,14 @@
 //! - [`entry`]: what a segment consists of.
 //! - [`chunk`]: the pieces of a segment that the data cell keeps, and their keys.
 //! - [`tails`]: how far segments reach, as the metadata cell keeps it.
+//! - [`call`]: what is asked of a node two-sidedly.
 //!
 //! Nothing read is trusted: every decoder checks before it uses, allocates no more than the bounds in [`limits`]
 //! allow, and answers an error, never a panic, to any bytes. What an encoder is given comes from this program, so
 //! it asserts. The bytes of every format are drawn where they are parsed, and collected in `docs/formats.md`.
 
 mod bytes_at;
+pub mod call;
 pub mod chunk;
 pub mod entry;
 mod ids;

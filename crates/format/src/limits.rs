@@ -20,6 +20,18 @@ pub const TERM_MAX: u32 = i32::MAX as u32;
 /// Largest offset: Kafka's offsets are signed 64-bit numbers.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
 
+/// Longest payload of a CALL, in bytes: what the transport carries. It is less than a full entry, so whoever
+/// fetches a long entry asks several times.
+pub const CALL_BYTES_MAX: usize = 8 << 20;
+/// Longest payload of a CALL that carries names and numbers only, in bytes.
+pub const CALL_INFO_BYTES_MAX: usize = 256 << 10;
+/// Items of one append: enough for a batch for each shard of a large stream, and some 300 KiB when decoded.
+pub const APPEND_ITEMS_MAX: usize = 4096;
+/// Shards that one call can ask the tails of.
+pub const SHARDS_PER_CALL_MAX: usize = 16_384;
+/// Segments in one answer; a shard with more is listed in several calls.
+pub const SEGMENTS_PER_REPLY_MAX: usize = 1000;
+
 const _: () = assert!(SHARDS_PER_PAGE <= u8::MAX as u32, "a tail page counts its slots in one byte");
 const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
 const _: () = assert!(ENTRY_BODY_BYTES_MAX < u32::MAX as usize / 2, "an entry's length is 32 bits wide");

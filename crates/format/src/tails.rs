@@ -35,7 +35,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use uuid::Uuid;
 
-use crate::bytes_at::{bytes16, put_u16_le, put_u32_le, put_u64_le, u16_le, u32_le, u64_le};
+use crate::bytes_at::{bytes16, put_u32_le, put_u64_le, u16_le, u32_le, u64_le};
 use crate::ids::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, OFFSET_MAX, SHARDS_PER_PAGE, TERM_MAX};
 
@@ -88,6 +88,17 @@ impl Tail {
     /// The full name of the segment before it, with its final length.
     pub fn previous_segment_id(&self, shard: ShardId) -> Option<(SegmentId, Position)> {
         self.previous.map(|(number, term, len)| (SegmentId { shard, number, term }, len))
+    }
+
+    /// What every tail keeps to, on either side. It says nothing of how `cached` and `durable` relate: outside
+    /// the source's cluster either may be ahead.
+    pub fn is_possible(&self) -> bool {
+        let terms = self.term.0 <= TERM_MAX && self.previous.is_none_or(|(_, term, _)| term.0 <= TERM_MAX);
+        let order = self.previous.is_none_or(|(number, _, _)| number < self.segment);
+        let offsets = self.base_offset <= self.next_offset
+            && self.next_offset.0 <= OFFSET_MAX
+            && self.log_start <= self.next_offset;
+        terms && order && offsets && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&self.chunk_bytes)
     }
 }
 
@@ -181,7 +192,7 @@ impl TailPage {
         for tail in &self.tails {
             let mut slot = [0; SLOT_BYTES];
             if let Some(tail) = tail {
-                assert!(tail_is_possible(tail), "a writer publishes possible tails only: {tail:?}");
+                assert!(tail.is_possible(), "a writer publishes possible tails only: {tail:?}");
                 encode_slot(tail, &mut slot);
             }
             page.put_slice(&slot);
@@ -220,17 +231,6 @@ impl TailPage {
             tails,
         })
     }
-}
-
-/// What every tail keeps to, on either side. It says nothing of how `cached` and `durable` relate: outside the
-/// source's cluster either may be ahead.
-fn tail_is_possible(tail: &Tail) -> bool {
-    let terms = tail.term.0 <= TERM_MAX && tail.previous.is_none_or(|(_, term, _)| term.0 <= TERM_MAX);
-    let order = tail.previous.is_none_or(|(number, _, _)| number < tail.segment);
-    let offsets = tail.base_offset <= tail.next_offset
-        && tail.next_offset.0 <= OFFSET_MAX
-        && tail.log_start <= tail.next_offset;
-    terms && order && offsets && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&tail.chunk_bytes)
 }
 
 fn encode_slot(tail: &Tail, slot: &mut [u8; SLOT_BYTES]) {
@@ -274,7 +274,7 @@ fn decode_slot(slot: &[u8]) -> Option<Option<Tail>> {
     let canonical = flags & !(SLOT_TAIL | SLOT_SEALED | SLOT_PREVIOUS) == 0
         && slot[77..].iter().all(|byte| *byte == 0)
         && (has_previous || previous == (SegmentNumber(0), Term(0), Position(0)));
-    (canonical && tail_is_possible(&tail)).then_some(Some(tail))
+    (canonical && tail.is_possible()).then_some(Some(tail))
 }
 
 #[cfg(test)]
