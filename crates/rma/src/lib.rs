@@ -1,17 +1,40 @@
 //! Memory regions and one-sided reads of them.
+//!
+//! A server owns [`Region`]s and writes to them. Clients read them without the server's application taking part:
+//! they map them (over a Unix socket, where the descriptors are handed over), or an engine thread answers
+//! straight from the memory (over TCP). [`local`] is the same contract within one process.
+//!
+//! | operation | what it does | who takes part at the server |
+//! |---|---|---|
+//! | READ  | bytes of a region | nobody (mapped), or an engine thread |
+//! | SCAR  | scans a bucket and reads what it points at | an engine thread |
+//! | WATCH | completes when the doorbell moved | nobody (mapped), or one parked item |
+//! | CALL  | asks the application | a worker thread |
+//!
+//! What is read is never to be trusted: it may be torn at any byte and of any age. What a peer sends is never
+//! trusted either: it can cost that peer its connection, and nobody else anything.
 
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod address;
 mod connection;
+#[allow(unsafe_code)]
+mod copy;
+pub mod limits;
+pub mod local;
+#[allow(unsafe_code)]
+mod mapping;
+#[cfg_attr(test, allow(unsafe_code))] // its tests try what the seals forbid
 mod region;
 mod service;
+mod table;
 
+pub use address::{Address, AddressError};
 pub use connection::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionId, RegionInfo, ScarOp,
     ScarReply,
 };
-pub use region::Region;
-pub use service::{Peer, REFUSED_ABANDONED, Refusal, Reply, ScarHit, Service};
-
-/// The longest READ, in bytes.
-pub const READ_BYTES_MAX: u32 = 1 << 20;
-/// The longest CALL payload or answer, in bytes.
-pub const CALL_BYTES_MAX: usize = 8 << 20;
+pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};
+pub use local::LocalDoorbell;
+pub use region::{Backing, Region};
+pub use service::{Peer, REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};

@@ -39,9 +39,11 @@ pub trait Service: Send + Sync + 'static {
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply);
 }
 
+type SendReply = Box<dyn FnOnce(Result<Bytes, Refusal>) + Send>;
+
 /// The way back of a CALL.
 pub struct Reply {
-    send: Option<Box<dyn FnOnce(Result<Bytes, Refusal>) + Send>>,
+    send: Option<SendReply>,
 }
 
 /// An application error as it crosses the wire.
@@ -55,6 +57,9 @@ pub struct Refusal {
 
 /// [`Refusal::code`] of a CALL whose [`Reply`] was dropped.
 pub const REFUSED_ABANDONED: u16 = 0xffff;
+
+/// [`Refusal::code`] of a CALL whose payload or answer is longer than [`crate::CALL_BYTES_MAX`].
+pub const REFUSED_TOO_LARGE: u16 = 0xfffe;
 
 impl Reply {
     /// A way back that ends in `send`.
