@@ -1,1 +1,16 @@
-//! The seeded world behind env: its executor, disk, regions and checkers.
+//! The seeded world behind `env`: its executor, disk, regions and checkers, and the scenarios that run in it.
+//!
+//! Everything that happens in a [`World`] follows from its seed: the order in which tasks run, how long things
+//! take, what a crash leaves on a disk, which messages arrive. So a failure is a number, and running that
+//! number again shows the failure again. The code that runs in it is the real code of the other crates, given
+//! an `Env` (and connections) from here.
+
+mod disk;
+mod rng;
+mod trace;
+mod world;
+
+pub use disk::{Fault, Faults, SECTOR_BYTES, SimDisk};
+pub use rng::Rng;
+pub use trace::{Event, Trace};
+pub use world::{Crash, Crashed, Node, Outside, STEPS_MAX_DEFAULT, Stuck, World, run_on};

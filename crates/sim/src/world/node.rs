@@ -1,0 +1,297 @@
+//! Simulated machines: each one's handle on the world, its life and its deaths.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tailwater_env::{Clock, Disk, Env, Instant, Random, Task, Tasks};
+use tokio::sync::watch;
+
+use crate::disk::SimDisk;
+use crate::rng::Rng;
+
+use super::executor::{Owner, Shared, Sleep};
+
+/// The wall clock when a world begins: 2026-01-01T00:00:00Z in ms.
+const WALL_MS_AT_START: i64 = 1_767_225_600_000;
+
+/// How a node dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// kill -9: memory is gone, what was written is still in the operating system's memory.
+    Process,
+    /// The power fails: of what was not synced, any part may be gone.
+    Power,
+}
+
+/// The node died before an answer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the node crashed")]
+pub struct Crashed;
+
+pub(crate) struct NodeState {
+    pub(crate) name: &'static str,
+    /// The incarnation that is up, or none.
+    up: Option<u64>,
+    incarnation_next: u64,
+    /// Counts deaths.
+    deaths: watch::Sender<u64>,
+    wall_skew_ms: i64,
+    rng: Rng,
+    disk: SimDisk,
+}
+
+impl NodeState {
+    pub(crate) fn is_alive(&self, incarnation: u64) -> bool {
+        self.up == Some(incarnation)
+    }
+}
+
+/// A handle on one simulated machine.
+#[derive(Clone)]
+pub struct Node {
+    shared: Arc<Shared>,
+    id: usize,
+}
+
+impl Node {
+    pub(super) fn create(shared: &Arc<Shared>, name: &'static str) -> Self {
+        let disk = SimDisk::new(shared, name);
+        let id = shared.with(|core| {
+            core.record("node", name, core.nodes.len() as u64, 0);
+            core.nodes.push(NodeState {
+                name,
+                up: Some(0),
+                incarnation_next: 1,
+                deaths: watch::Sender::new(0),
+                wall_skew_ms: 0,
+                rng: Rng::new(shared.seed, name),
+                disk,
+            });
+            core.nodes.len() - 1
+        });
+        Self { shared: shared.clone(), id }
+    }
+
+    /// The name it was created with.
+    pub fn name(&self) -> &'static str {
+        self.shared.with(|core| core.nodes[self.id].name)
+    }
+
+    /// Whether it is up.
+    pub fn is_up(&self) -> bool {
+        self.owner().is_some()
+    }
+
+    /// The world as the running process sees it.
+    ///
+    /// # Panics
+    /// If the node is down.
+    pub fn env(&self) -> Env {
+        self.env_with_disk(|disk| disk)
+    }
+
+    /// As [`Node::env`], with something put in front of the disk, such as a planted bug.
+    ///
+    /// # Panics
+    /// If the node is down.
+    pub fn env_with_disk(&self, wrap: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>) -> Env {
+        let owner = self.owner().expect("a node that is down has no processes");
+        let shared = &self.shared;
+        Env::new(
+            Arc::new(NodeClock { shared: shared.clone(), owner: Some(owner) }),
+            Arc::new(NodeRandom { shared: shared.clone(), node: self.id }),
+            Arc::new(NodeTasks { shared: shared.clone(), owner: Some(owner) }),
+            wrap(self.disk().mount(owner)),
+        )
+    }
+
+    /// The controls of its disk.
+    pub fn disk(&self) -> SimDisk {
+        self.shared.with(|core| core.nodes[self.id].disk.clone())
+    }
+
+    /// Ends all its tasks at once. Does nothing if it is down.
+    pub fn crash(&self, how: Crash) {
+        if let Some(owner) = self.owner() {
+            kill(&self.shared, owner, how);
+        }
+    }
+
+    /// Starts it again, crashing it first if it is up.
+    pub fn restart(&self, how: Crash) -> Env {
+        self.crash(how);
+        self.start();
+        self.env()
+    }
+
+    /// Lets it come up after a crash. Does nothing if it is up.
+    pub fn start(&self) {
+        self.shared.with(|core| {
+            let node = &mut core.nodes[self.id];
+            if node.up.is_none() {
+                let incarnation = node.incarnation_next;
+                node.incarnation_next += 1;
+                node.up = Some(incarnation);
+                core.record("start", core.nodes[self.id].name, self.id as u64, incarnation);
+            }
+        });
+    }
+
+    /// Completes when it is down.
+    pub async fn died(&self) {
+        let mut deaths = self.shared.with(|core| core.nodes[self.id].deaths.subscribe());
+        while self.is_up() {
+            // The sender lives as long as the world.
+            if deaths.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Runs `future` as a task of the node and answers its output.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Crashed> {
+        if !self.is_up() {
+            return Err(Crashed);
+        }
+        super::run_on(&self.env(), name, future).await.ok_or(Crashed)
+    }
+
+    /// Moves its wall clock, in either direction.
+    pub fn skew_wall_ms(&self, by: i64) {
+        self.shared.with(|core| core.nodes[self.id].wall_skew_ms += by);
+    }
+
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.shared
+            .with(|core| core.nodes[self.id].up)
+            .map(|incarnation| Owner { node: self.id, incarnation })
+    }
+}
+
+/// Kills one incarnation. Called from outside, or by its own disk when the last permitted I/O was made.
+pub(crate) fn kill(shared: &Shared, owner: Owner, how: Crash) {
+    let disk = shared.with(|core| {
+        if !core.is_alive(owner) {
+            return None;
+        }
+        let node = &mut core.nodes[owner.node];
+        node.up = None;
+        let disk = node.disk.clone();
+        let name = node.name;
+        core.record("crash", name, owner.incarnation, u64::from(how == Crash::Power));
+        Some(disk)
+    });
+    let Some(disk) = disk else { return };
+    shared.kill_tasks(owner);
+    disk.crash(how);
+    shared.with(|core| core.nodes[owner.node].deaths.clone()).send_modify(|deaths| *deaths += 1);
+}
+
+/// For tasks that belong to no node and survive all crashes.
+#[derive(Clone)]
+pub struct Outside {
+    shared: Arc<Shared>,
+}
+
+impl Outside {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Starts a task that may be polled at any moment, also in the middle of a node's disk call.
+    pub fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> Task {
+        NodeTasks { shared: self.shared.clone(), owner: None }.spawn(name, Box::pin(future))
+    }
+
+    /// Completes once `duration` has passed.
+    pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let clock = NodeClock { shared: self.shared.clone(), owner: None };
+        clock.sleep_until(clock.now() + duration)
+    }
+
+    /// Time since the world began.
+    pub fn now(&self) -> Instant {
+        Instant::from_ns(self.shared.now_ns())
+    }
+
+    /// `future`'s output, or `None` if it took longer than `limit`.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        let sleep = self.sleep(limit);
+        match futures::future::select(std::pin::pin!(future), sleep).await {
+            futures::future::Either::Left((output, _)) => Some(output),
+            futures::future::Either::Right(_) => None,
+        }
+    }
+}
+
+struct NodeClock {
+    shared: Arc<Shared>,
+    owner: Option<Owner>,
+}
+
+impl Clock for NodeClock {
+    fn now(&self) -> Instant {
+        Instant::from_ns(self.shared.now_ns())
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.shared.with(|core| {
+            let skew = self.owner.map_or(0, |owner| core.nodes[owner.node].wall_skew_ms);
+            WALL_MS_AT_START + skew + i64::try_from(core.now_ns / 1_000_000).expect("a short simulation")
+        })
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
+        Box::pin(Sleep::new(self.shared.clone(), self.owner, deadline.as_ns()))
+    }
+}
+
+struct NodeRandom {
+    shared: Arc<Shared>,
+    node: usize,
+}
+
+impl Random for NodeRandom {
+    fn next_u64(&self) -> u64 {
+        self.shared.with(|core| {
+            let node = &mut core.nodes[self.node];
+            let (name, number) = (node.name, node.rng.next_u64());
+            core.record("random", name, number, 0);
+            number
+        })
+    }
+}
+
+struct NodeTasks {
+    shared: Arc<Shared>,
+    owner: Option<Owner>,
+}
+
+impl NodeTasks {
+    fn start(&self, name: &'static str, dedicated: bool, future: BoxFuture<'static, ()>) -> Task {
+        let id = self.shared.spawn(name, self.owner, dedicated, future);
+        // Weak, because a task may hold its own handle or another's in a circle.
+        let shared = Arc::downgrade(&self.shared);
+        Task::new(move || {
+            if let (Some(shared), Some(id)) = (shared.upgrade(), id) {
+                shared.cancel(id);
+            }
+        })
+    }
+}
+
+impl Tasks for NodeTasks {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        self.start(name, false, future)
+    }
+
+    fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        self.start(name, true, future)
+    }
+}
