@@ -525,6 +525,9 @@ pub struct Segments {
     /// The offset; below the shard's start it stands for the start.
     #[prost(uint64, tag = "3")]
     pub from_offset: u64,
+    /// If set, the first segment wanted, whatever the offset; a removed one stands for the oldest left.
+    #[prost(uint64, optional, tag = "4")]
+    pub from_segment: Option<u64>,
 }
 
 /// Segments of a shard in order.
