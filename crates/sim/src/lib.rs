@@ -6,11 +6,13 @@
 //! an `Env` (and connections) from here.
 
 mod disk;
+mod net;
 mod rng;
 mod trace;
 mod world;
 
 pub use disk::{Fault, Faults, SECTOR_BYTES, SimDisk};
+pub use net::{Net, SILENCE_MAX, Weather};
 pub use rng::Rng;
 pub use trace::{Event, Trace};
 pub use world::{Crash, Crashed, Node, Outside, STEPS_MAX_DEFAULT, Stuck, World, run_on};

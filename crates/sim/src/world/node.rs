@@ -139,10 +139,27 @@ impl Node {
         });
     }
 
-    /// Completes when it is down.
+    /// Completes when the running process is gone, at once if there is none.
     pub async fn died(&self) {
+        if let Some(incarnation) = self.incarnation() {
+            self.died_as(incarnation).await;
+        }
+    }
+
+    /// The number of the running process; none if the node is down.
+    pub(crate) fn incarnation(&self) -> Option<u64> {
+        self.owner().map(|owner| owner.incarnation)
+    }
+
+    /// Whether the process with that number is still running.
+    pub(crate) fn is_incarnation(&self, incarnation: u64) -> bool {
+        self.incarnation() == Some(incarnation)
+    }
+
+    /// Completes when the process with that number is gone.
+    pub(crate) async fn died_as(&self, incarnation: u64) {
         let mut deaths = self.shared.with(|core| core.nodes[self.id].deaths.subscribe());
-        while self.is_up() {
+        while self.is_incarnation(incarnation) {
             // The sender lives as long as the world.
             if deaths.changed().await.is_err() {
                 return;
@@ -218,6 +235,11 @@ impl Outside {
     /// Time since the world began.
     pub fn now(&self) -> Instant {
         Instant::from_ns(self.shared.now_ns())
+    }
+
+    /// Folds an event into the trace.
+    pub fn record(&self, kind: &'static str, a: u64, b: u64) {
+        self.shared.record(kind, "", a, b);
     }
 
     /// `future`'s output, or `None` if it took longer than `limit`.
