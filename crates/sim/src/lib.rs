@@ -5,14 +5,19 @@
 //! number again shows the failure again. The code that runs in it is the real code of the other crates, given
 //! an `Env` (and connections) from here.
 
+mod checkers;
 mod disk;
 mod net;
+mod planted;
 mod rng;
+pub mod scenarios;
 mod trace;
 mod world;
 
+pub use checkers::{Ledger, RecordId, Report, ShardChecker, Violation, WatermarkChecker, ensure};
 pub use disk::{Fault, Faults, SECTOR_BYTES, SimDisk};
 pub use net::{Net, SILENCE_MAX, Weather};
+pub use planted::Plant;
 pub use rng::Rng;
 pub use trace::{Event, Trace};
 pub use world::{Crash, Crashed, Node, Outside, STEPS_MAX_DEFAULT, Stuck, World, run_on};

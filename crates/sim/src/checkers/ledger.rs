@@ -1,0 +1,192 @@
+//! Records of one sequence through crashes: what was acknowledged is there, in order, and nothing comes back
+//! from the dead.
+//!
+//! A record's life as the checker sees it:
+//!
+//! | state | what a recovery may find |
+//! |---|---|
+//! | refused (never accepted) | nothing |
+//! | open (accepted, no answer) | the record, if every open one before it was found too |
+//! | lost (answered "lost") | the record, until a later one is acknowledged or a recovery did not find it |
+//! | kept (acknowledged, or found by a recovery) | the record, always, unless it was trimmed |
+//! | gone (a recovery did not find it) | nothing, ever |
+//!
+//! Found by a recovery counts as acknowledged, because whoever was replayed it has acted on it.
+
+use super::{Violation, ensure};
+
+/// A record of a [`Ledger`]; in the order of acceptance.
+pub type RecordId = u64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Lost,
+    Kept,
+    Gone,
+}
+
+/// One sequence of records.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    states: Vec<State>,
+    /// Those in state `Lost`.
+    lost: Vec<RecordId>,
+    /// Records below it may be there or not.
+    trimmed: RecordId,
+}
+
+impl Ledger {
+    /// An empty sequence.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The id that the next accepted record has to carry.
+    pub fn next(&self) -> RecordId {
+        self.states.len() as RecordId
+    }
+
+    /// A record was accepted, after all accepted before it.
+    pub fn accepted(&mut self) -> RecordId {
+        self.states.push(State::Open);
+        self.next() - 1
+    }
+
+    /// A record was acknowledged.
+    pub fn acknowledged(&mut self, id: RecordId) -> Result<(), Violation> {
+        let state = &mut self.states[id as usize];
+        ensure(matches!(state, State::Open | State::Kept), || {
+            format!("record {id} was acknowledged, though it is {state:?}")
+        })?;
+        *state = State::Kept;
+        // What acknowledges has begun a further file, which says that these were cut.
+        for lost in std::mem::take(&mut self.lost) {
+            if lost < id {
+                self.states[lost as usize] = State::Gone;
+            } else {
+                self.lost.push(lost);
+            }
+        }
+        Ok(())
+    }
+
+    /// A record was reported lost.
+    pub fn lost(&mut self, id: RecordId) -> Result<(), Violation> {
+        let state = &mut self.states[id as usize];
+        ensure(matches!(state, State::Open | State::Lost | State::Gone), || {
+            format!("record {id} was reported lost, though it is {state:?}")
+        })?;
+        if *state == State::Open {
+            *state = State::Lost;
+            self.lost.push(id);
+        }
+        Ok(())
+    }
+
+    /// Records before `id` are not needed any more.
+    pub fn trimmed(&mut self, id: RecordId) {
+        self.trimmed = self.trimmed.max(id);
+    }
+
+    /// Number of records that have to be there.
+    pub fn kept(&self) -> u64 {
+        let kept = self.states[self.trimmed as usize..].iter().filter(|state| **state == State::Kept);
+        kept.count() as u64
+    }
+
+    /// Checks what a recovery found, in the order it found it, and takes it as what there is.
+    pub fn recovered(&mut self, found: &[RecordId]) -> Result<(), Violation> {
+        for pair in found.windows(2) {
+            ensure(pair[0] < pair[1], || {
+                format!("record {} was found after record {}: out of order or twice", pair[1], pair[0])
+            })?;
+        }
+        let mut is_found = vec![false; self.states.len()];
+        for &id in found {
+            ensure(id < self.next(), || format!("record {id} was found, but was never accepted"))?;
+            let gone = self.states[id as usize] == State::Gone && id >= self.trimmed;
+            ensure(!gone, || format!("record {id} came back, though an earlier recovery did not find it"))?;
+            is_found[id as usize] = true;
+        }
+        let mut missing_open = None;
+        for (id, state) in self.states.iter().enumerate().skip(self.trimmed as usize) {
+            match (state, is_found[id]) {
+                (State::Kept, false) => {
+                    return Err(Violation::new(format!("record {id} was acknowledged and is not there")));
+                }
+                (State::Open, false) => missing_open = missing_open.or(Some(id)),
+                (State::Open, true) => ensure(missing_open.is_none(), || {
+                    let missing = missing_open.unwrap_or_default();
+                    format!("record {id} was found behind a gap: record {missing} before it was not")
+                })?,
+                _ => {}
+            }
+        }
+        for (state, found) in self.states.iter_mut().zip(is_found).skip(self.trimmed as usize) {
+            *state = if found { State::Kept } else { State::Gone };
+        }
+        self.lost.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(accepted: u64) -> Ledger {
+        let mut ledger = Ledger::new();
+        for _ in 0..accepted {
+            ledger.accepted();
+        }
+        ledger
+    }
+
+    #[test]
+    fn an_acknowledged_record_has_to_be_found_and_an_open_one_may_be() {
+        let mut ledger = ledger(3);
+        ledger.acknowledged(0).expect("open");
+        assert!(ledger.clone().recovered(&[]).is_err());
+        assert!(ledger.clone().recovered(&[0]).is_ok());
+        assert!(ledger.clone().recovered(&[0, 1]).is_ok());
+        assert!(ledger.clone().recovered(&[0, 2]).is_err(), "a gap");
+        assert!(ledger.clone().recovered(&[1, 0]).is_err(), "out of order");
+        assert!(ledger.clone().recovered(&[0, 0]).is_err(), "twice");
+        assert!(ledger.clone().recovered(&[0, 1, 2, 3]).is_err(), "never accepted");
+    }
+
+    #[test]
+    fn what_a_recovery_found_stays_and_what_it_did_not_find_never_returns() {
+        let mut ledger = ledger(4);
+        ledger.recovered(&[0, 1]).expect("open ones");
+        assert!(ledger.clone().recovered(&[0]).is_err(), "record 1 was found before");
+        assert!(ledger.clone().recovered(&[0, 1, 2]).is_err(), "record 2 was gone");
+        ledger.accepted();
+        ledger.recovered(&[0, 1, 4]).expect("those that were gone leave no gap");
+    }
+
+    #[test]
+    fn a_record_reported_lost_leaves_no_gap_and_may_not_be_acknowledged() {
+        let mut ledger = ledger(3);
+        ledger.lost(1).expect("open");
+        assert!(ledger.clone().acknowledged(1).is_err());
+        assert!(ledger.clone().recovered(&[0, 2]).is_ok());
+        assert!(ledger.clone().recovered(&[0, 1, 2]).is_ok(), "not cut before the crash");
+        ledger.acknowledged(2).expect("open");
+        assert!(ledger.clone().recovered(&[0, 1, 2]).is_err(), "cut before record 2 was acknowledged");
+    }
+
+    #[test]
+    fn trimmed_records_may_be_found_or_not() {
+        let mut ledger = ledger(3);
+        for id in 0..3 {
+            ledger.acknowledged(id).expect("open");
+        }
+        ledger.trimmed(2);
+        assert_eq!(ledger.kept(), 1);
+        assert!(ledger.clone().recovered(&[2]).is_ok());
+        assert!(ledger.clone().recovered(&[1, 2]).is_ok());
+        assert!(ledger.clone().recovered(&[0, 1]).is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! One shard as its producers and readers see it: every offset has one record, for everybody and for ever.
+//!
+//! - What was acknowledged at an offset is what every reader gets there.
+//! - What one reader got, acknowledged or not, every other gets too: readers only see what is durable.
+//! - A reader's offsets are dense, but where it was told that retention removed records.
+//! - A record carries its identity; one that was never produced to this shard is foreign.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Violation, ensure};
+
+/// Checks one shard.
+#[derive(Clone, Debug, Default)]
+pub struct ShardChecker {
+    /// Identities produced, acknowledged or not.
+    produced: BTreeSet<u64>,
+    /// What is at each offset, once anybody saw it or was told.
+    records: BTreeMap<u64, u64>,
+    acknowledged: BTreeSet<u64>,
+    readers: BTreeMap<u64, u64>,
+    /// Offsets before it were removed by retention.
+    start: u64,
+}
+
+impl ShardChecker {
+    /// A shard in which nothing happened yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A record with this identity is about to be appended.
+    pub fn produced(&mut self, identity: u64) {
+        self.produced.insert(identity);
+    }
+
+    /// Records were acknowledged from offset `base` on.
+    pub fn acknowledged(&mut self, base: u64, identities: &[u64]) -> Result<(), Violation> {
+        for (offset, &identity) in (base..).zip(identities) {
+            self.seen(offset, identity, "acknowledged")?;
+            self.acknowledged.insert(offset);
+        }
+        Ok(())
+    }
+
+    /// A reader begins at `offset`, or begins again there.
+    pub fn reader_at(&mut self, reader: u64, offset: u64) {
+        self.readers.insert(reader, offset);
+    }
+
+    /// A reader was told that everything before `offset` was removed.
+    pub fn reader_truncated(&mut self, reader: u64, offset: u64) -> Result<(), Violation> {
+        ensure(offset <= self.start, || {
+            format!(
+                "reader {reader} was told that retention removed what is before {offset}, but the shard starts at {}",
+                self.start
+            )
+        })?;
+        let next = self.readers.entry(reader).or_default();
+        *next = offset.max(*next);
+        Ok(())
+    }
+
+    /// A reader was handed a record.
+    pub fn read(&mut self, reader: u64, offset: u64, identity: u64) -> Result<(), Violation> {
+        let next = *self.readers.entry(reader).or_default();
+        ensure(offset == next, || {
+            format!("reader {reader} was handed offset {offset}, but {next} comes next")
+        })?;
+        self.seen(offset, identity, "read")?;
+        self.readers.insert(reader, offset + 1);
+        Ok(())
+    }
+
+    /// Offsets before `offset` were removed.
+    pub fn truncated(&mut self, offset: u64) {
+        self.start = self.start.max(offset);
+    }
+
+    /// The offset after the last acknowledged record; 0 if there is none.
+    pub fn acknowledged_end(&self) -> u64 {
+        self.acknowledged.last().map_or(0, |last| last + 1)
+    }
+
+    /// Number of acknowledged records.
+    pub fn acknowledged_count(&self) -> u64 {
+        self.acknowledged.len() as u64
+    }
+
+    /// The offset after the last record that this reader was handed.
+    pub fn reader_next(&self, reader: u64) -> u64 {
+        self.readers.get(&reader).copied().unwrap_or_default()
+    }
+
+    /// At the end: this reader, which had all the time it needs, got everything that was acknowledged.
+    pub fn complete(&self, reader: u64) -> Result<(), Violation> {
+        let next = self.reader_next(reader);
+        let end = self.acknowledged_end();
+        ensure(next >= end, || {
+            format!("reader {reader} stopped at offset {next}, but acknowledged records reach {end}")
+        })
+    }
+
+    fn seen(&mut self, offset: u64, identity: u64, how: &str) -> Result<(), Violation> {
+        ensure(self.produced.contains(&identity), || {
+            format!("offset {offset}: {how} a foreign record {identity:#x}")
+        })?;
+        let known = *self.records.entry(offset).or_insert(identity);
+        ensure(known == identity, || {
+            format!("offset {offset}: {how} record {identity:#x}, but it was {known:#x} before")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard() -> ShardChecker {
+        let mut shard = ShardChecker::new();
+        for identity in 10..20 {
+            shard.produced(identity);
+        }
+        shard.acknowledged(0, &[10, 11, 12]).expect("fresh offsets");
+        shard
+    }
+
+    #[test]
+    fn readers_are_prefixes_of_one_another() {
+        let mut shard = shard();
+        for (offset, identity) in [(0, 10), (1, 11), (2, 12), (3, 13)] {
+            shard.read(1, offset, identity).expect("in order");
+        }
+        shard.read(2, 0, 10).expect("in order");
+        shard.reader_at(2, 3);
+        assert!(shard.clone().read(2, 3, 14).is_err(), "reader 1 got another record there");
+        shard.read(2, 3, 13).expect("the same record");
+        shard.complete(2).expect("it has everything");
+    }
+
+    #[test]
+    fn gaps_repetitions_and_foreign_records_are_noticed() {
+        let shard = shard();
+        assert!(shard.clone().read(1, 1, 11).is_err(), "a gap");
+        assert!(shard.clone().read(1, 0, 99).is_err(), "foreign");
+        assert!(shard.clone().read(1, 0, 11).is_err(), "another record than the acknowledged one");
+        let mut twice = shard.clone();
+        twice.read(1, 0, 10).expect("in order");
+        assert!(twice.read(1, 0, 10).is_err(), "twice");
+        assert!(twice.complete(1).is_err(), "two acknowledged records are missing");
+    }
+
+    #[test]
+    fn a_reader_skips_only_what_retention_removed() {
+        let mut shard = shard();
+        assert!(shard.reader_truncated(1, 2).is_err());
+        shard.truncated(2);
+        shard.reader_truncated(1, 2).expect("it was removed");
+        shard.read(1, 2, 12).expect("next");
+    }
+
+    #[test]
+    fn an_offset_is_acknowledged_for_one_record_only() {
+        let mut shard = shard();
+        assert!(shard.acknowledged(2, &[13]).is_err());
+    }
+}

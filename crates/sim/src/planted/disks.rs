@@ -1,0 +1,104 @@
+//! A disk that breaks one promise.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tailwater_env::{Disk, File, LockGuard, OpenMode};
+
+use super::Plant;
+
+pub(super) struct PlantedDisk {
+    disk: Arc<dyn Disk>,
+    plant: Plant,
+}
+
+impl PlantedDisk {
+    pub(super) fn new(disk: Arc<dyn Disk>, plant: Plant) -> Self {
+        Self { disk, plant }
+    }
+}
+
+impl Disk for PlantedDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(PlantedFile { file: self.disk.open(path, mode)?, plant: self.plant }))
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.disk.create_dir_all(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_file(path)
+    }
+
+    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.disk.remove_dir_all(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        match self.plant {
+            Plant::NamesNotSynced => Ok(()),
+            _ => self.disk.sync_dir(dir),
+        }
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.disk.free_bytes(dir)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<LockGuard> {
+        self.disk.lock(path)
+    }
+}
+
+struct PlantedFile {
+    file: Arc<dyn File>,
+    plant: Plant,
+}
+
+/// Swallows an error, but not that of a process that is dead: that one could not have gone on.
+fn swallow(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl File for PlantedFile {
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, position)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        let result = self.file.write_all_at(bytes, position);
+        match self.plant {
+            Plant::FailedWriteIgnored => swallow(result),
+            _ => result,
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        match self.plant {
+            Plant::AckBeforeSync => Ok(()),
+            Plant::FailedSyncIgnored => swallow(self.file.sync_data()),
+            _ => self.file.sync_data(),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is run in a world: real code, a workload, faults by seed, and the checkers beside it.
+//!
+//! A scenario is a function of a seed and of a [`Plant`], a bug put in front of the real code at one of its seams
+//! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
+//! for some.
+
+use std::panic::AssertUnwindSafe;
+
+use crate::checkers::{Report, Violation};
+use crate::planted::Plant;
+use crate::world::{Stuck, World};
+
+/// A named scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// As on the command line.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// Runs it in a world of its own.
+    pub run: fn(&mut World, Plant) -> Result<Report, Violation>,
+}
+
+/// All scenarios there are.
+pub const ALL: &[Scenario] = &[];
+
+/// The scenario of that name.
+pub fn find(name: &str) -> Option<&'static Scenario> {
+    ALL.iter().find(|scenario| scenario.name == name)
+}
+
+/// What a failed run left.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("scenario {scenario}, seed {seed}: {violation}")]
+pub struct Failure {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// The seed that shows it.
+    pub seed: u64,
+    /// What did not hold.
+    pub violation: Violation,
+    /// The last events before it, oldest first.
+    pub recent: Vec<String>,
+}
+
+impl Failure {
+    /// The command that shows it again.
+    pub fn replay(&self) -> String {
+        format!("cargo run -p tailwater-sim --bin sim -- --scenario {} --seed {}", self.scenario, self.seed)
+    }
+}
+
+impl Scenario {
+    /// Runs one seed. A panic anywhere in the world is a violation like any other.
+    pub fn run_seed(&self, seed: u64, plant: Plant, print_events: bool) -> Result<Report, Failure> {
+        let mut world = World::new(seed);
+        world.set_print_events(print_events);
+        // A world that panicked is looked at, and never run again.
+        let run = AssertUnwindSafe(|| (self.run)(&mut world, plant));
+        let result = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(Violation::new(format!("panic: {}", text.unwrap_or("not in words"))))
+        });
+        let recent = if result.is_err() { world.recent_events() } else { Vec::new() };
+        result
+            .map(|mut report| {
+                report.trace = world.trace();
+                report.events = world.events();
+                report
+            })
+            .map_err(|violation| Failure { scenario: self.name, seed, violation, recent })
+    }
+}
+
+impl From<Stuck> for Violation {
+    fn from(stuck: Stuck) -> Self {
+        Violation::new(stuck.to_string())
+    }
+}
