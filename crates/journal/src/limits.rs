@@ -1,0 +1,61 @@
+//! All limits of the journal: unit, reason, relation to the others.
+
+use std::time::Duration;
+
+/// Bytes of a page: headers and groups are padded to whole pages, so that overwriting a recycled file never
+/// makes the kernel read the rest of a page from the disk first.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Bytes of a file before its first record: one page.
+pub const HEADER_BYTES: u64 = PAGE_BYTES;
+
+/// Bytes of framing before each record.
+pub const FRAME_BYTES: usize = 24;
+
+/// Most bytes of one record. A flush of one shard is at most a few MiB; what is larger would hold up the
+/// group it is in. Recovery keeps one record in memory.
+pub const RECORD_BYTES_MAX: usize = 16 << 20;
+
+/// Least bytes of a file; a record has to fit in one beside [`crate::JournalConfig::reserve_bytes`].
+pub const FILE_BYTES_MIN: u64 = 64 << 10;
+
+/// Fewest files: the one being written, one kept for the step after a failure, and one to roll into.
+pub const FILES_MIN: u32 = 3;
+
+/// Spare files that are zeroed ahead: one for the step after a failure, one for the next roll.
+pub const SPARES_TARGET: u32 = 2;
+
+/// Spare files that an ordinary roll leaves alone, so that the step after a failure has room.
+pub const SPARES_FOR_FAILURE: u32 = 1;
+
+/// Most spare files that are kept when trimmed ones come back; what is beyond is removed, so that an idle
+/// journal gives the room of a busy hour back.
+pub const SPARES_KEPT_MAX: u32 = 8;
+
+/// Bytes of zeros in one write, and between two syncs, while a spare file is made in the background: few
+/// enough that a group's own sync doesn't wait long behind them.
+pub const ZERO_SLICE_BYTES: u64 = 1 << 20;
+
+/// Bytes that recovery reads at once.
+pub const READ_BYTES: usize = 1 << 20;
+
+/// Initial capacity in bytes of a group buffer. It grows up to the backlog and is then used again.
+pub const GROUP_BYTES_INITIAL: usize = 1 << 20;
+
+/// Group buffers kept for the next groups: one in flight, one being assembled.
+pub const BUFFERS_KEPT: usize = 2;
+
+/// How long after a failure the next attempt at a further file follows, at first and at most. It doubles in
+/// between. The longest is how late service resumes once the disk has room.
+pub const RETRY_MIN: Duration = Duration::from_millis(50);
+/// See [`RETRY_MIN`].
+pub const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// Ranges of lost positions that are remembered for late waiters, 16 bytes each. A position below the oldest
+/// one that is remembered counts as lost once there were more.
+pub const GAPS_MAX: usize = 1024;
+
+const _: () = assert!(FILES_MIN > SPARES_FOR_FAILURE + 1);
+const _: () = assert!(SPARES_TARGET > SPARES_FOR_FAILURE && SPARES_TARGET <= SPARES_KEPT_MAX);
+const _: () = assert!(FILE_BYTES_MIN.is_multiple_of(PAGE_BYTES) && FILE_BYTES_MIN > HEADER_BYTES);
+const _: () = assert!(FRAME_BYTES.is_multiple_of(8));
