@@ -288,7 +288,20 @@ impl EntryHeader {
 /// If the body is longer than [`ENTRY_BODY_BYTES_MAX`]; if there are records but no batches, or batches but no
 /// records; if term or offsets are out of their range: what builds entries keeps to these bounds.
 pub fn encode_entry(fields: &EntryFields, batches: &[Bytes]) -> Bytes {
-    let body_len: usize = batches.iter().map(Bytes::len).sum();
+    encode_entry_with(fields, batches.iter(), |_| {})
+}
+
+/// [`encode_entry`], with a say in the body before it is checksummed: `place` gives the copied batches their base
+/// offsets and terms (see [`crate::batch::assign`]), so that they are copied only once.
+///
+/// # Panics
+/// As [`encode_entry`].
+pub fn encode_entry_with<'a>(
+    fields: &EntryFields,
+    batches: impl Iterator<Item = &'a Bytes> + Clone,
+    place: impl FnOnce(&mut [u8]),
+) -> Bytes {
+    let body_len: usize = batches.clone().map(Bytes::len).sum();
     assert!(body_len <= ENTRY_BODY_BYTES_MAX, "an entry of {body_len} bytes is longer than a flush may be");
     assert!((body_len == 0) == (fields.record_count == 0), "records and batches come together");
     assert!(fields.segment.term.0 <= TERM_MAX, "a term is a Kafka leader epoch");
@@ -301,6 +314,7 @@ pub fn encode_entry(fields: &EntryFields, batches: &[Bytes]) -> Bytes {
         entry.put_slice(batch);
     }
     let (header, body) = entry.split_at_mut(ENTRY_HEADER_BYTES);
+    place(body);
     header[..4].copy_from_slice(&MAGIC);
     put_u16_le(header, AT_VERSION, ENTRY_VERSION);
     put_u32_le(header, AT_LEN, (ENTRY_HEADER_BYTES + body_len) as u32);

@@ -3,12 +3,14 @@
 //! - [`entry`]: what a segment consists of.
 //! - [`chunk`]: the pieces of a segment that the data cell keeps, and their keys.
 //! - [`tails`]: how far segments reach, as the metadata cell keeps it.
+//! - [`batch`]: Kafka's record batches, which entries carry.
 //! - [`call`]: what is asked of a node two-sidedly.
 //!
 //! Nothing read is trusted: every decoder checks before it uses, allocates no more than the bounds in [`limits`]
 //! allow, and answers an error, never a panic, to any bytes. What an encoder is given comes from this program, so
 //! it asserts. The bytes of every format are drawn where they are parsed, and collected in `docs/formats.md`.
 
+pub mod batch;
 mod bytes_at;
 pub mod call;
 pub mod chunk;
@@ -17,10 +19,14 @@ mod ids;
 pub mod limits;
 pub mod tails;
 
+pub use batch::{
+    Batch, BatchBuilder, BatchError, BatchHeader, BatchRecords, Codec, Decompressor, Producer, Record,
+    Records, batches,
+};
 pub use chunk::{CHUNK_KEY_BYTES, ChunkKey, ChunkPiece};
 pub use entry::{
     Discontinuity, ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES, Entry, EntryCorrupt, EntryError, EntryFields,
-    EntryHeader, EntryReader, encode_entry, parse_entry, parse_entry_header,
+    EntryHeader, EntryReader, encode_entry, encode_entry_with, parse_entry, parse_entry_header,
 };
 pub use ids::{
     Dlsn, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, SlotId, StreamId, Term,

@@ -25,6 +25,11 @@ pub const OFFSET_MAX: u64 = i64::MAX as u64;
 pub const CALL_BYTES_MAX: usize = 8 << 20;
 /// Longest payload of a CALL that carries names and numbers only, in bytes.
 pub const CALL_INFO_BYTES_MAX: usize = 256 << 10;
+/// Longest record batch, in bytes: it fits a CALL together with what names its shard.
+pub const BATCH_BYTES_MAX: usize = CALL_BYTES_MAX - (64 << 10);
+/// Most bytes that the records of one batch may have when decompressed, unless the caller says less. It also
+/// bounds how many records a compressed batch may claim to have.
+pub const RECORDS_DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
 /// Items of one append: enough for a batch for each shard of a large stream, and some 300 KiB when decoded.
 pub const APPEND_ITEMS_MAX: usize = 4096;
 /// Shards that one call can ask the tails of.
@@ -35,3 +40,5 @@ pub const SEGMENTS_PER_REPLY_MAX: usize = 1000;
 const _: () = assert!(SHARDS_PER_PAGE <= u8::MAX as u32, "a tail page counts its slots in one byte");
 const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
 const _: () = assert!(ENTRY_BODY_BYTES_MAX < u32::MAX as usize / 2, "an entry's length is 32 bits wide");
+const _: () = assert!(BATCH_BYTES_MAX <= ENTRY_BODY_BYTES_MAX, "any batch fits an entry");
+const _: () = assert!(BATCH_BYTES_MAX <= RECORDS_DECOMPRESSED_BYTES_MAX, "any batch can be iterated");
