@@ -1,0 +1,41 @@
+# For the start and stop scripts beside this one: a server with its process id in DIR/pid. Source it.
+
+# running DIR: whether the server that was started there lives.
+running() {
+    [ -s "$1/pid" ] && kill -0 "$(cat "$1/pid")" 2>/dev/null
+}
+
+# start_server DIR READY-COMMAND -- COMMAND...: runs COMMAND in the background, waits up to a minute until READY-COMMAND succeeds.
+start_server() {
+    local dir=$1 ready=$2
+    shift 3
+    if running "$dir"; then
+        echo "$dir: already running, pid $(cat "$dir/pid")" >&2
+        return 1
+    fi
+    "$@" >"$dir/log" 2>&1 </dev/null &
+    echo $! >"$dir/pid"
+    local deadline=$((SECONDS + 60))
+    until eval "$ready" >/dev/null 2>&1; do
+        if ! running "$dir" || [ $SECONDS -ge $deadline ]; then
+            tail -20 "$dir/log" >&2
+            stop_server "$dir"
+            return 1
+        fi
+        sleep 0.2
+    done
+    echo "ready, pid $(cat "$dir/pid")"
+}
+
+# stop_server DIR: asks it to end, and makes it end after 20 s.
+stop_server() {
+    running "$1" || { rm -f "$1/pid"; return 0; }
+    local pid deadline=$((SECONDS + 20))
+    pid=$(cat "$1/pid")
+    kill "$pid"
+    while kill -0 "$pid" 2>/dev/null; do
+        [ $SECONDS -lt $deadline ] || kill -9 "$pid"
+        sleep 0.1
+    done
+    rm -f "$1/pid"
+}
