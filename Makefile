@@ -1,0 +1,54 @@
+# One command for everything, the same ones in CI (.ci/run calls `make test`). Rust is all that has to be there; what a target
+# needs besides it installs itself: from Debian when run as root, from package registries into .tools/.
+# `make` without a target lists them.
+
+CARGO ?= cargo
+SEEDS ?= 200
+INPUT ?=
+
+.PHONY: help build check test demo sim bench bench-peers spec spec-full doc deny clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+build: ## the release binary, target/release/tailwater
+	@.ci/need cc=gcc
+	$(CARGO) build --release -p tailwater
+
+check: ## formatting and lints
+	@.ci/need cc=gcc
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+test: ## everything that must hold: check, all tests, 200 simulated seeds, the small TLA+ models with their planted bugs
+	@.ci/test
+
+demo: build ## one node, six cache backends, 1,000 consumers, about 30 s; INPUT=FILE appends that file instead
+	target/release/tailwater demo $(if $(INPUT),--input '$(INPUT)')
+
+sim: ## SEEDS=n seeds of every simulated scenario
+	@.ci/need cc=gcc
+	$(CARGO) run --release -q -p tailwater-sim --bin sim -- --seeds $(SEEDS)
+
+bench: build ## the two loads at a size that takes a minute; `target/release/tailwater bench --help` has the rest
+	target/release/tailwater bench append --record-bytes 128 --in-flight 4096 --duration-s 15
+	target/release/tailwater bench fanout --consumers 1000 --rate-mbit 150 --duration-s 15
+
+bench-peers: ## installs Kafka, NATS and Aeron into .tools/; bench/README.md says how to load them
+	bench/peers/install
+
+spec: ## the small TLA+ models and their planted bugs
+	spec/run small
+
+spec-full: ## the paper's two configurations besides; takes hours
+	spec/run full
+
+doc: ## the API documentation, target/doc
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+
+deny: ## licences, advisories and sources of every dependency; needs cargo-deny
+	@command -v cargo-deny >/dev/null || { echo 'first: cargo install --locked cargo-deny'; exit 1; }
+	$(CARGO) deny check
+
+clean: ## what was built; the tools in .tools/ stay
+	$(CARGO) clean
