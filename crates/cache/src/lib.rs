@@ -1,1 +1,22 @@
-//! A replicated in-memory cache that is read one-sidedly.
+//! A replicated in-memory cache that is read one-sidedly (CliqueMap).
+//!
+//! A [`Backend`] keeps keys and values in two memory regions and changes them on behalf of CALLs. A [`Cell`] is a
+//! client of one or three-times-replicated backends: it reads straight from their memory, and believes only
+//! what proves itself. Keys and values are plain bytes.
+//!
+//! Read first: [`layout`] for the bytes, [`backend`] for who writes them and when, [`cell`] for how they are read.
+
+pub mod backend;
+pub mod cell;
+pub mod layout;
+pub mod limits;
+pub mod protocol;
+#[cfg(test)]
+mod testing;
+mod version;
+
+pub use backend::{Backend, BackendConfig, BackendStats};
+pub use cell::{
+    Backends, Cell, CellConfig, CellConfigError, CellStats, Connector, Failure, Lookup, Mode, Seen, SetError,
+};
+pub use version::{Version, VersionClock};

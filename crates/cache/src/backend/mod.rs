@@ -1,0 +1,318 @@
+//! A backend: one replica's memory, written by CALLs, read by anybody without asking.
+//!
+//! What holds:
+//! - SETs and ERASEs are applied in the order of their versions: a lower one than what is held changes nothing,
+//!   the same one again changes nothing and is acknowledged.
+//! - When a mutation is acknowledged, READs that begin afterwards see it, and the doorbell was rung.
+//! - READ and SCAR take no lock and never wait for a writer; see [`table`] for what they may meet.
+//! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them.
+//!
+//! Called by an `rma` server's threads and by its own sweeping task.
+
+mod recency;
+mod slabs;
+mod table;
+mod tombstones;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use prost::Message;
+use tailwater_env::{Env, Task};
+use tailwater_rma::{Backing, Peer, READ_BYTES_MAX, Refusal, Region, Reply, ScarHit, ScarOp, Service};
+
+use crate::layout::{
+    BUCKET_BYTES, BucketView, DATA_KIND, Entry, INDEX_KIND, IndexHeader, KeyHash, bucket_offset,
+    index_region_bytes, scan_bucket,
+};
+use crate::limits::{
+    APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX,
+    MUTATE_ENTRIES_MAX, SWEEP_ENTRIES_MAX,
+};
+use crate::protocol::{
+    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR, METHOD_INFO, METHOD_LOOKUP,
+    METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
+};
+use table::{Table, TableConfig};
+
+/// How a backend is laid out. Nothing of it changes while it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct BackendConfig {
+    /// Size of the data region in bytes; rounded up to whole blocks of about 1 MiB, and to four of them.
+    pub capacity_bytes: u64,
+    /// Number of buckets, of nine entries each.
+    pub buckets: u64,
+    /// How long an entry lives after it was last set.
+    pub ttl: Duration,
+    /// The part of the capacity, above 0 and at most 1, above which the least recently modified entries are
+    /// evicted.
+    pub eviction_at: f64,
+    /// The cell's configuration; readers that know another one turn away.
+    pub config_id: u64,
+    /// Where the regions live.
+    pub backing: Backing,
+}
+
+impl BackendConfig {
+    /// A data cell's backend: entries of about `value_bytes`, a TTL of one minute, eviction from 80 % on, and
+    /// twice as many index entries as values fit, so that about one bucket in a hundred overflows when full.
+    pub fn data(capacity_bytes: u64, value_bytes: u64, config_id: u64, backing: Backing) -> Self {
+        let values = capacity_bytes / value_bytes.max(1);
+        let buckets = (2 * values / crate::layout::WAYS as u64).clamp(64, BUCKETS_MAX);
+        Self { capacity_bytes, buckets, ttl: Duration::from_secs(60), eviction_at: 0.8, config_id, backing }
+    }
+
+    /// A metadata cell's backend: like [`BackendConfig::data`] with a TTL of a day.
+    pub fn metadata(capacity_bytes: u64, value_bytes: u64, config_id: u64, backing: Backing) -> Self {
+        Self {
+            ttl: Duration::from_secs(24 * 3600),
+            ..Self::data(capacity_bytes, value_bytes, config_id, backing)
+        }
+    }
+}
+
+/// What a backend counted, and how full it is.
+pub type BackendStats = InfoReply;
+
+type Ring = Arc<dyn Fn() + Send + Sync>;
+
+/// One replica of a cell.
+pub struct Backend {
+    env: Env,
+    config: BackendConfig,
+    index: Arc<Region>,
+    data: Arc<Region>,
+    table: Mutex<Table>,
+    lookups: AtomicU64,
+    /// One for each server or local connection that serves this backend: set up by the owner, so few.
+    doorbells: Mutex<Vec<Ring>>,
+    sweeper: Mutex<Option<Task>>,
+}
+
+impl Backend {
+    /// Creates the regions and starts sweeping. Errors are those of reserving the memory, and `InvalidInput` for
+    /// a configuration that makes no sense.
+    pub fn start(env: &Env, config: BackendConfig) -> io::Result<Arc<Self>> {
+        let blocks = config.capacity_bytes.div_ceil(BLOCK_BYTES).max(BLOCKS_MIN);
+        let invalid = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
+        if !(1..=BUCKETS_MAX).contains(&config.buckets) {
+            return invalid("the number of buckets is out of range");
+        }
+        if !(config.eviction_at > 0.0 && config.eviction_at <= 1.0) {
+            return invalid("eviction_at is above 0 and at most 1");
+        }
+        if blocks > BLOCKS_MAX {
+            return invalid("the capacity is too large");
+        }
+        let capacity_bytes = blocks * BLOCK_BYTES;
+        let config = BackendConfig { capacity_bytes, ..config };
+        let data = Arc::new(region(env, "cache-data", capacity_bytes, DATA_KIND, config.backing)?);
+        let index_bytes = index_region_bytes(config.buckets);
+        let index = Arc::new(region(env, "cache-index", index_bytes, INDEX_KIND, config.backing)?);
+        let header = IndexHeader {
+            config_id: config.config_id,
+            buckets: config.buckets,
+            data_generation: data.generation(),
+        };
+        index.write(0, &header.encode());
+        let table_config = TableConfig {
+            config_id: config.config_id,
+            buckets: config.buckets,
+            blocks: blocks as u32,
+            ttl: config.ttl,
+            evict_above_bytes: (capacity_bytes as f64 * config.eviction_at) as u64,
+            overflow_max: usize::try_from(config.buckets).unwrap_or(usize::MAX).max(1024),
+        };
+        let table = Mutex::new(Table::new(table_config, Arc::clone(&index), Arc::clone(&data)));
+        let backend = Arc::new(Self {
+            env: env.clone(),
+            config,
+            index,
+            data,
+            table,
+            lookups: AtomicU64::new(0),
+            doorbells: Mutex::new(Vec::new()),
+            sweeper: Mutex::new(None),
+        });
+        let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
+        *backend.sweeper.lock() = Some(sweeper);
+        Ok(backend)
+    }
+
+    /// Has `ring` called after every batch that changed something; it must not block. For each server that
+    /// serves this backend, its doorbell.
+    pub fn ring_on_change(&self, ring: impl Fn() + Send + Sync + 'static) {
+        self.doorbells.lock().push(Arc::new(ring));
+    }
+
+    /// As it was laid out.
+    pub fn config(&self) -> &BackendConfig {
+        &self.config
+    }
+
+    /// Counters since the start, and how full it is.
+    pub fn stats(&self) -> BackendStats {
+        let table = self.table.lock();
+        let counts = table.counts();
+        InfoReply {
+            config_id: self.config.config_id,
+            buckets: self.config.buckets,
+            capacity_bytes: self.config.capacity_bytes,
+            ttl_ms: u64::try_from(self.config.ttl.as_millis()).unwrap_or(u64::MAX),
+            entries: table.entries() as u64,
+            live_bytes: table.live_bytes(),
+            sets: counts.sets,
+            erases: counts.erases,
+            superseded: counts.superseded,
+            evicted: counts.evicted,
+            expired: counts.expired,
+            overflowed: table.chained() as u64,
+            lookups: self.lookups.load(Ordering::Relaxed),
+            slabs_reclaimed: counts.slabs_reclaimed,
+        }
+    }
+
+    /// Forgets everything, tombstones included.
+    pub fn clear(&self) {
+        while self.table.lock().clear(self.env.now(), SWEEP_ENTRIES_MAX) {}
+        self.ring();
+    }
+
+    /// Removes what has outlived its TTL, a bounded number; `true` if there may be more.
+    fn sweep_once(&self) -> bool {
+        self.table.lock().sweep(self.env.now(), SWEEP_ENTRIES_MAX)
+    }
+
+    fn ring(&self) {
+        for ring in self.doorbells.lock().iter() {
+            ring();
+        }
+    }
+
+    fn check_config(&self, config_id: u64) -> Result<(), Refusal> {
+        if config_id == self.config.config_id {
+            return Ok(());
+        }
+        let ours = self.config.config_id;
+        Err(Refusal {
+            code: REFUSED_CONFIG,
+            message: format!("this backend has config {ours}, not {config_id}"),
+        })
+    }
+
+    fn mutate(&self, payload: Bytes) -> Result<Bytes, Refusal> {
+        let request = MutateRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
+        self.check_config(request.config_id)?;
+        // All is checked before anything is applied, and outside the lock: hashing is most of the work.
+        let mut entries = Vec::new();
+        let mut rest = &request.entries[..];
+        while !rest.is_empty() {
+            let entry = Entry::parse(rest).map_err(|error| malformed(&error.to_string()))?;
+            rest = &rest[entry.bytes.len()..];
+            if entries.len() == MUTATE_ENTRIES_MAX {
+                return Err(malformed("too many entries"));
+            }
+            entries.push(entry);
+        }
+        let mut outcomes = Vec::with_capacity(entries.len());
+        for some in entries.chunks(APPLY_ENTRIES_MAX) {
+            let mut table = self.table.lock();
+            let now = self.env.now();
+            outcomes.extend(some.iter().map(|entry| table.apply(entry, now)));
+        }
+        if outcomes.contains(&Outcome::Applied) {
+            self.ring();
+        }
+        Ok(MutateReply::of(&outcomes).encode_to_vec().into())
+    }
+
+    fn lookup(&self, payload: Bytes) -> Result<Bytes, Refusal> {
+        let request = LookupRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
+        self.check_config(request.config_id)?;
+        let hashes = request.decode_hashes().ok_or_else(|| malformed("hashes"))?;
+        let mut lengths = Vec::new();
+        let mut entries = BytesMut::new();
+        for hash in hashes {
+            // Locked for each one: a batch of large entries must not hold writers up.
+            let table = self.table.lock();
+            lengths.push(match table.len_of(hash) {
+                None => 0,
+                Some(len) if entries.len() + len > LOOKUP_BYTES_MAX => LOOKUP_DEFERRED,
+                Some(_) => {
+                    let entry = table.read(hash).expect("it is there, under the same lock");
+                    entries.extend_from_slice(&entry);
+                    entry.len() as u32
+                }
+            });
+        }
+        self.lookups.fetch_add(lengths.len() as u64, Ordering::Relaxed);
+        Ok(LookupReply { lengths, entries: entries.freeze() }.encode_to_vec().into())
+    }
+}
+
+/// A region whose generation comes out of the world's randomness, so that a simulated one is the same each time.
+fn region(env: &Env, name: &str, len: u64, kind: u16, backing: Backing) -> io::Result<Region> {
+    Region::create_with_generation(name, len, kind, backing, env.random_u64())
+}
+
+fn malformed(why: &str) -> Refusal {
+    Refusal { code: REFUSED_MALFORMED, message: format!("malformed payload: {why}") }
+}
+
+impl Service for Backend {
+    fn regions(&self) -> Vec<Arc<Region>> {
+        vec![Arc::clone(&self.index), Arc::clone(&self.data)]
+    }
+
+    fn scar(&self, op: &ScarOp) -> Option<ScarHit> {
+        if op.bucket >= self.config.buckets {
+            return None;
+        }
+        let mut bucket = [0; BUCKET_BYTES];
+        self.index.read(bucket_offset(op.bucket), &mut bucket);
+        let data = match scan_bucket(&bucket, KeyHash(op.key_hash), self.config.config_id) {
+            // An entry that is too long for one READ is fetched in two by the client.
+            BucketView::Found { pointer, .. } if pointer.len <= READ_BYTES_MAX => {
+                Some((1, pointer.offset, pointer.len))
+            }
+            _ => None,
+        };
+        Some(ScarHit { bucket: (0, bucket_offset(op.bucket), BUCKET_BYTES as u32), data })
+    }
+
+    fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        reply.send(match method {
+            METHOD_MUTATE => self.mutate(payload),
+            METHOD_LOOKUP => self.lookup(payload),
+            METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
+            METHOD_CLEAR => {
+                self.clear();
+                Ok(Bytes::new())
+            }
+            _ => Err(Refusal { code: REFUSED_METHOD, message: format!("no method {method:#x}") }),
+        });
+    }
+}
+
+/// Expires entries, a bounded number at a time, until the backend is gone.
+async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
+    let pause = (ttl / 64).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        env.sleep(pause).await;
+        loop {
+            let Some(backend) = backend.upgrade() else { return };
+            if !backend.sweep_once() {
+                break;
+            }
+            drop(backend);
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

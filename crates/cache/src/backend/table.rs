@@ -1,0 +1,393 @@
+//! The table: which keys the backend holds, and how their entries get into the regions and out again.
+//!
+//! The table has one writer at a time (the backend's lock). Readers take no lock: they copy from the regions at
+//! any moment, in any order, and check. What a reader may meet, and why it does no harm:
+//!
+//! - **Replace.** The new data entry is written whole into a slot that nothing points at; then the index
+//!   entry's version; then, by one release store, its pointer. A reader sees the old pointer or the new one,
+//!   never a mix, and the key never seems absent. It may see the new version beside the old pointer, or two
+//!   halves of two versions: the data entry carries its own version, so a consistent read notices, and a relaxed
+//!   read gets a value that was current a moment ago.
+//! - **Insert.** Data entry, then hash and version into an index entry whose pointer is 0, then the pointer. A
+//!   reader sees no entry until the pointer is there. If the index entry was another key's a moment ago, the
+//!   reader may combine the new hash with the old pointer: the data entry carries its whole key.
+//! - **Remove.** The pointer becomes 0; the slot is freed and rests.
+//! - **Reuse.** A reader that copied a pointer before it changed may find its slot half rewritten, or rewritten
+//!   whole for another key, or its slab cut into other slots: checksum, key and length tell.
+//! - **Overflow.** The chained entry is in the table before the bucket's flag is set, and a chained entry that
+//!   moves into the bucket is there before the flag is cleared. A reader whose copy mixes the bucket's words of
+//!   before with the flag of after misses the key once; a miss is always allowed.
+//!
+//! A reader on a machine with weak ordering that sees the new pointer but the slot's old bytes is in the case
+//! of *reuse*.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_env::Instant;
+use tailwater_rma::Region;
+
+use super::recency::{Links, Nodes, Recency};
+use super::slabs::{NOBODY, Slabs, Slot};
+use super::tombstones::Tombstones;
+use crate::layout::{
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, Entry, FLAG_OVERFLOWED, FLAGS_OFFSET, INDEX_ENTRY_BYTES, KeyHash,
+    POINTER_OFFSET, Pointer, WAYS, bucket_offset, index_entry_offset,
+};
+use crate::limits::OVERFLOW_CHAIN_MAX;
+use crate::protocol::Outcome;
+use crate::version::Version;
+
+/// What the table counted since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) sets: u64,
+    pub(super) erases: u64,
+    pub(super) superseded: u64,
+    pub(super) evicted: u64,
+    pub(super) expired: u64,
+    pub(super) slabs_reclaimed: u64,
+}
+
+/// Where an entry is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Way(usize),
+    Chain,
+}
+
+struct Node {
+    hash: KeyHash,
+    version: Version,
+    slot: Slot,
+    len: u32,
+    place: Place,
+    modified: Instant,
+    links: Links,
+}
+
+struct NodeArena(Vec<Node>);
+
+impl Nodes for NodeArena {
+    fn links(&mut self, node: u32) -> &mut Links {
+        &mut self.0[node as usize].links
+    }
+}
+
+/// Sizes and times that the table keeps to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TableConfig {
+    pub(super) config_id: u64,
+    pub(super) buckets: u64,
+    pub(super) blocks: u32,
+    pub(super) ttl: Duration,
+    /// Entries are evicted while more bytes than this are live.
+    pub(super) evict_above_bytes: u64,
+    /// Chained entries of all buckets together.
+    pub(super) overflow_max: usize,
+}
+
+/// The table of one backend.
+pub(super) struct Table {
+    config: TableConfig,
+    index: Arc<Region>,
+    data: Arc<Region>,
+    slabs: Slabs,
+    nodes: NodeArena,
+    unused_nodes: Vec<u32>,
+    /// The node of each way of each bucket.
+    ways: Vec<u32>,
+    chains: BTreeMap<u64, Vec<u32>>,
+    chained: usize,
+    recency: Recency,
+    tombstones: Tombstones,
+    counts: Counts,
+}
+
+impl Table {
+    /// An empty table over regions of the right sizes whose buckets are all zero.
+    pub(super) fn new(config: TableConfig, index: Arc<Region>, data: Arc<Region>) -> Self {
+        for bucket in 0..config.buckets {
+            index.write(bucket_offset(bucket), &config.config_id.to_le_bytes());
+        }
+        Self {
+            config,
+            index,
+            data,
+            slabs: Slabs::new(config.blocks),
+            nodes: NodeArena(Vec::new()),
+            unused_nodes: Vec::new(),
+            ways: vec![NOBODY; config.buckets as usize * WAYS],
+            chains: BTreeMap::new(),
+            chained: 0,
+            recency: Recency::EMPTY,
+            tombstones: Tombstones::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Applies a SET or an ERASE. The slot of what it replaces is free afterwards.
+    pub(super) fn apply(&mut self, entry: &Entry<'_>, now: Instant) -> Outcome {
+        let hash = KeyHash::of(entry.key);
+        let held = self.find(hash);
+        let known = held.map(|node| self.node(node).version).or_else(|| self.tombstones.of(hash));
+        match known {
+            // The same mutation again, on its second way here.
+            Some(known) if known == entry.version => return Outcome::Applied,
+            Some(known) if known > entry.version => {
+                self.counts.superseded += 1;
+                return Outcome::Superseded(known);
+            }
+            None if self.tombstones.summary() >= entry.version => {
+                self.counts.superseded += 1;
+                return Outcome::BelowSummary(self.tombstones.summary());
+            }
+            _ => {}
+        }
+        if entry.tombstone {
+            if let Some(node) = held {
+                self.remove(node, now);
+            }
+            self.tombstones.insert(hash, entry.version);
+            self.counts.erases += 1;
+        } else {
+            self.set(hash, entry, held, now);
+            self.counts.sets += 1;
+        }
+        Outcome::Applied
+    }
+
+    fn set(&mut self, hash: KeyHash, entry: &Entry<'_>, held: Option<u32>, now: Instant) {
+        if let Some(node) = held {
+            // First of all, so that it is the last one to be evicted for its own successor.
+            self.recency.unlink(node, &mut self.nodes);
+            self.recency.push(node, &mut self.nodes);
+        }
+        let slot = self.make_room(entry.bytes.len(), now);
+        let pointer = Pointer { offset: self.slabs.offset(slot), len: entry.bytes.len() as u32 };
+        self.data.write(pointer.offset, entry.bytes);
+        match self.find(hash) {
+            Some(node) => self.replace(node, entry.version, slot, pointer, now),
+            None => self.insert(hash, entry.version, slot, pointer, now),
+        }
+        self.tombstones.remove(hash);
+    }
+
+    fn replace(&mut self, number: u32, version: Version, slot: Slot, pointer: Pointer, now: Instant) {
+        let node = &mut self.nodes.0[number as usize];
+        node.version = version;
+        node.modified = now;
+        node.len = pointer.len;
+        let before = std::mem::replace(&mut node.slot, slot);
+        let (hash, place) = (node.hash, node.place);
+        self.slabs.set_owner(slot, number);
+        if let Place::Way(way) = place {
+            let at = index_entry_offset(hash.bucket(self.config.buckets), way);
+            self.index.write(at + 16, &version.to_bytes());
+            self.index.store_release_u64(at + POINTER_OFFSET as u64, pointer.to_word());
+        }
+        self.slabs.free(before, now);
+    }
+
+    fn insert(&mut self, hash: KeyHash, version: Version, slot: Slot, pointer: Pointer, now: Instant) {
+        let bucket = hash.bucket(self.config.buckets);
+        let chain_full = self.chained >= self.config.overflow_max
+            || self.chains.get(&bucket).is_some_and(|chain| chain.len() >= OVERFLOW_CHAIN_MAX);
+        if chain_full && self.free_way(bucket).is_none() {
+            self.evict_from(bucket, now);
+        }
+        let node = Node {
+            hash,
+            version,
+            slot,
+            len: pointer.len,
+            place: Place::Chain,
+            modified: now,
+            links: Links::NONE,
+        };
+        let number = match self.unused_nodes.pop() {
+            Some(number) => {
+                self.nodes.0[number as usize] = node;
+                number
+            }
+            None => {
+                let number = u32::try_from(self.nodes.0.len()).expect("slots are counted in 32 bits");
+                self.nodes.0.push(node);
+                number
+            }
+        };
+        self.slabs.set_owner(slot, number);
+        self.recency.push(number, &mut self.nodes);
+        match self.free_way(bucket) {
+            Some(way) => self.put_in_way(number, bucket, way),
+            None => {
+                self.chains.entry(bucket).or_default().push(number);
+                self.chained += 1;
+                self.index.store_release_u64(bucket_offset(bucket) + FLAGS_OFFSET, FLAG_OVERFLOWED);
+            }
+        }
+    }
+
+    /// Names a node in a way that is free, and says so in the index.
+    fn put_in_way(&mut self, number: u32, bucket: u64, way: usize) {
+        self.ways[bucket as usize * WAYS + way] = number;
+        let node = &mut self.nodes.0[number as usize];
+        node.place = Place::Way(way);
+        let pointer = Pointer { offset: self.slabs.offset(node.slot), len: node.len };
+        let mut name = [0; POINTER_OFFSET];
+        name[..16].copy_from_slice(&node.hash.0.to_le_bytes());
+        name[16..].copy_from_slice(&node.version.to_bytes());
+        let at = index_entry_offset(bucket, way);
+        self.index.write(at, &name);
+        self.index.store_release_u64(at + POINTER_OFFSET as u64, pointer.to_word());
+    }
+
+    /// Forgets a node, frees its slot, and moves a chained entry into the way that became free.
+    fn remove(&mut self, number: u32, now: Instant) {
+        self.recency.unlink(number, &mut self.nodes);
+        let Node { hash, slot, place, .. } = *self.node(number);
+        let bucket = hash.bucket(self.config.buckets);
+        match place {
+            Place::Way(way) => {
+                let at = index_entry_offset(bucket, way);
+                self.index.store_release_u64(at + POINTER_OFFSET as u64, 0);
+                self.ways[bucket as usize * WAYS + way] = NOBODY;
+                let promoted = self.chains.get_mut(&bucket).and_then(Vec::pop);
+                if let Some(promoted) = promoted {
+                    self.chained -= 1;
+                    self.put_in_way(promoted, bucket, way);
+                }
+            }
+            Place::Chain => {
+                let chain = self.chains.get_mut(&bucket).expect("the chain of a chained node");
+                chain.retain(|chained| *chained != number);
+                self.chained -= 1;
+            }
+        }
+        if self.chains.get(&bucket).is_some_and(Vec::is_empty) {
+            self.chains.remove(&bucket);
+            self.index.store_release_u64(bucket_offset(bucket) + FLAGS_OFFSET, 0);
+        }
+        self.slabs.free(slot, now);
+        self.unused_nodes.push(number);
+    }
+
+    /// A slot for `len` bytes, evicting what was modified least recently as far as needed.
+    fn make_room(&mut self, len: usize, now: Instant) -> Slot {
+        let wanted = self.slabs.slot_bytes_for(len);
+        while self.slabs.live_bytes() + wanted > self.config.evict_above_bytes {
+            let Some(oldest) = self.recency.oldest() else { break };
+            self.remove(oldest, now);
+            self.counts.evicted += 1;
+        }
+        loop {
+            if let Some(slot) = self.slabs.allocate(len, now) {
+                return slot;
+            }
+            // There is room, but cut into slots of other sizes.
+            if self.slabs.reclaim_empty() {
+                continue;
+            }
+            let oldest = self.recency.oldest().expect("with no entry at all, every slab is free or empty");
+            for owner in self.slabs.owners_around(self.node(oldest).slot, len) {
+                self.remove(owner, now);
+                self.counts.evicted += 1;
+            }
+            self.counts.slabs_reclaimed += 1;
+        }
+    }
+
+    /// Evicts the way of `bucket` that was modified least recently.
+    fn evict_from(&mut self, bucket: u64, now: Instant) {
+        let ways = &self.ways[bucket as usize * WAYS..][..WAYS];
+        let oldest =
+            ways.iter().copied().filter(|node| *node != NOBODY).min_by_key(|node| self.node(*node).modified);
+        if let Some(oldest) = oldest {
+            self.remove(oldest, now);
+            self.counts.evicted += 1;
+        }
+    }
+
+    /// Removes what has outlived the TTL, at most `max` entries; `true` if there may be more.
+    pub(super) fn sweep(&mut self, now: Instant, max: usize) -> bool {
+        for _ in 0..max {
+            let Some(oldest) = self.recency.oldest() else { return false };
+            if now.since(self.node(oldest).modified) < self.config.ttl {
+                return false;
+            }
+            self.remove(oldest, now);
+            self.counts.expired += 1;
+        }
+        true
+    }
+
+    /// Removes at most `max` entries; `true` if there are more. With the last one, tombstones go too.
+    pub(super) fn clear(&mut self, now: Instant, max: usize) -> bool {
+        for _ in 0..max {
+            let Some(oldest) = self.recency.oldest() else {
+                self.tombstones = Tombstones::default();
+                return false;
+            };
+            self.remove(oldest, now);
+        }
+        true
+    }
+
+    /// The data entry of `hash`, copied from the region.
+    pub(super) fn read(&self, hash: KeyHash) -> Option<Vec<u8>> {
+        let node = self.node(self.find(hash)?);
+        let mut bytes = vec![0; node.len as usize];
+        self.data.read(self.slabs.offset(node.slot), &mut bytes);
+        Some(bytes)
+    }
+
+    /// Length of the data entry of `hash`.
+    pub(super) fn len_of(&self, hash: KeyHash) -> Option<usize> {
+        Some(self.node(self.find(hash)?).len as usize)
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Entries held, in buckets and in chains.
+    pub(super) fn entries(&self) -> usize {
+        self.nodes.0.len() - self.unused_nodes.len()
+    }
+
+    /// Entries in chains.
+    pub(super) fn chained(&self) -> usize {
+        self.chained
+    }
+
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.slabs.live_bytes()
+    }
+
+    fn node(&self, number: u32) -> &Node {
+        &self.nodes.0[number as usize]
+    }
+
+    fn free_way(&self, bucket: u64) -> Option<usize> {
+        self.ways[bucket as usize * WAYS..][..WAYS].iter().position(|node| *node == NOBODY)
+    }
+
+    /// The node of `hash`. The bucket is looked through in the index region, where its hashes lie together.
+    fn find(&self, hash: KeyHash) -> Option<u32> {
+        let bucket = hash.bucket(self.config.buckets);
+        let ways = &self.ways[bucket as usize * WAYS..][..WAYS];
+        let mut bytes = [0; BUCKET_BYTES];
+        self.index.read(bucket_offset(bucket), &mut bytes);
+        let entries = bytes[BUCKET_HEADER_BYTES..].chunks_exact(INDEX_ENTRY_BYTES);
+        let wanted = hash.0.to_le_bytes();
+        for (node, entry) in ways.iter().zip(entries) {
+            if *node != NOBODY && entry[..16] == wanted {
+                debug_assert_eq!(self.node(*node).hash, hash);
+                return Some(*node);
+            }
+        }
+        let chain = self.chains.get(&bucket)?;
+        chain.iter().copied().find(|node| self.node(*node).hash == hash)
+    }
+}

@@ -1,0 +1,85 @@
+//! What was erased, so that a SET which was under way then does not bring it back.
+//!
+//! The most recent [`TOMBSTONES_MAX`] are kept one by one. Of the older ones only the highest version is kept,
+//! and holds for every key: a SET of an unknown key at a lower version is refused, and its client comes back
+//! with a higher one.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::layout::KeyHash;
+use crate::limits::TOMBSTONES_MAX;
+use crate::version::Version;
+
+/// The tombstones of a backend.
+#[derive(Default)]
+pub(super) struct Tombstones {
+    by_key: BTreeMap<KeyHash, Version>,
+    /// In the order of their arrival; an entry counts only if `by_key` has the same.
+    arrived: VecDeque<(KeyHash, Version)>,
+    summary: Version,
+}
+
+impl Tombstones {
+    /// The version at which `hash` was erased, if it is known.
+    pub(super) fn of(&self, hash: KeyHash) -> Option<Version> {
+        self.by_key.get(&hash).copied()
+    }
+
+    /// At or below this version, a key that is neither held nor among the tombstones may have been erased.
+    pub(super) fn summary(&self) -> Version {
+        self.summary
+    }
+
+    /// Remembers that `hash` was erased at `version`, which is above all that was known of it.
+    pub(super) fn insert(&mut self, hash: KeyHash, version: Version) {
+        self.by_key.insert(hash, version);
+        self.arrived.push_back((hash, version));
+        if self.arrived.len() > TOMBSTONES_MAX
+            && let Some((hash, version)) = self.arrived.pop_front()
+            && self.by_key.get(&hash) == Some(&version)
+        {
+            self.by_key.remove(&hash);
+            self.summary = self.summary.max(version);
+        }
+    }
+
+    /// Forgets the tombstone of a key that was set again.
+    pub(super) fn remove(&mut self, hash: KeyHash) {
+        self.by_key.remove(&hash);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(timestamp_us: u64) -> Version {
+        Version { timestamp_us, client_id: 1, sequence: 0 }
+    }
+
+    #[test]
+    fn the_oldest_tombstones_become_one_version_that_holds_for_all_keys() {
+        let mut tombstones = Tombstones::default();
+        for n in 0..TOMBSTONES_MAX as u64 {
+            tombstones.insert(KeyHash(n.into()), version(1_000_000 - n));
+        }
+        let other = KeyHash(u128::MAX);
+        assert_eq!(tombstones.summary(), Version::ZERO);
+        assert_eq!(tombstones.of(KeyHash(0)), Some(version(1_000_000)));
+        tombstones.insert(other, version(5));
+        assert_eq!(tombstones.of(KeyHash(0)), None);
+        assert_eq!(tombstones.summary(), version(1_000_000));
+        assert_eq!(tombstones.by_key.len(), TOMBSTONES_MAX);
+    }
+
+    #[test]
+    fn erasing_and_setting_one_key_for_ever_takes_no_more_room() {
+        let mut tombstones = Tombstones::default();
+        for n in 0..3 * TOMBSTONES_MAX as u64 {
+            tombstones.insert(KeyHash(1), version(n));
+            tombstones.remove(KeyHash(1));
+        }
+        assert!(tombstones.arrived.len() <= TOMBSTONES_MAX);
+        assert_eq!(tombstones.summary(), Version::ZERO, "none of them was still in force");
+    }
+}

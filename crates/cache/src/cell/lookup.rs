@@ -1,0 +1,357 @@
+//! Reading buckets and data of one replica: what is asked, and what the answer means.
+//!
+//! Nothing here decides between replicas. An answer is either proven by the bytes (a value with its key, version
+//! and checksum) or a statement of this one replica (absent, this version).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, ScarOp};
+
+use super::Inner;
+use super::replica::{Live, Replica};
+use crate::layout::{BUCKET_BYTES, BucketView, Entry, KeyHash, Pointer, bucket_offset, scan_bucket};
+use crate::limits::{DATA_BYTES_PER_READ, LOOKUP_KEYS_MAX, SCAR_OPS_MAX, TORN_RETRIES_MAX};
+use crate::protocol::{Looked, LookupReply, LookupRequest, METHOD_LOOKUP};
+use crate::version::Version;
+
+/// The keys of one call, hashed.
+pub(super) struct Keys<'a> {
+    pub(super) keys: &'a [Bytes],
+    pub(super) hashes: Vec<KeyHash>,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn new(keys: &'a [Bytes]) -> Self {
+        Self { keys, hashes: keys.iter().map(|key| KeyHash::of(key)).collect() }
+    }
+}
+
+/// A value that proved itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hit {
+    pub(super) version: Version,
+    pub(super) value: Bytes,
+}
+
+/// One replica's answer for one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Hit(Hit),
+    Miss,
+    /// Torn or inconsistent as often as we looked.
+    Torn,
+    /// No answer, because the replica is gone.
+    Unreachable,
+}
+
+/// What one replica's bucket says of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// At this version, there.
+    At(Version, Pointer),
+    /// Overflowed; the backend sent the entry itself.
+    Sent(Hit),
+    Absent,
+    /// The backend's answer made no sense; as good as none.
+    Torn,
+    Unreachable,
+}
+
+/// The replica is of no use any more; whoever gets this gives the connection up.
+pub(super) struct Gone;
+
+/// Asks one replica for some of the keys, and tries again what is torn. `wanted` are indexes into `keys`.
+pub(super) async fn read_from(
+    cell: &Inner,
+    replica: &Replica,
+    keys: &Keys<'_>,
+    wanted: Vec<usize>,
+) -> Vec<(usize, Answer)> {
+    let Some(live) = replica.live() else {
+        return wanted.into_iter().map(|key| (key, Answer::Unreachable)).collect();
+    };
+    let mut answers = Vec::with_capacity(wanted.len());
+    let mut wanted = wanted;
+    for _ in 0..=TORN_RETRIES_MAX {
+        let torn = if live.can.scar && !live.can.memory {
+            scan_and_read(cell, &live, keys, &wanted, &mut answers).await
+        } else {
+            read_twice(cell, &live, keys, &wanted, &mut answers).await
+        };
+        match torn {
+            Ok(torn) if torn.is_empty() => return answers,
+            Ok(torn) => wanted = torn,
+            Err(Gone) => {
+                replica.give_up(&live);
+                wanted.retain(|key| !answers.iter().any(|(answered, _)| answered == key));
+                answers.extend(wanted.iter().map(|key| (*key, Answer::Unreachable)));
+                return answers;
+            }
+        }
+    }
+    answers.extend(wanted.iter().map(|key| (*key, Answer::Torn)));
+    answers
+}
+
+/// 2xR from one replica: buckets, then data. Returns what was torn.
+async fn read_twice(
+    cell: &Inner,
+    live: &Live,
+    keys: &Keys<'_>,
+    wanted: &[usize],
+    answers: &mut Vec<(usize, Answer)>,
+) -> Result<Vec<usize>, Gone> {
+    let mut found = Vec::with_capacity(wanted.len());
+    let mut torn = Vec::new();
+    for (key, named) in read_buckets(cell, live, keys, wanted).await? {
+        sort_out(key, named, answers, &mut found, &mut torn);
+    }
+    read_data(cell, live, keys, &found, |key, hit| match hit {
+        Some(hit) => answers.push((key, Answer::Hit(hit))),
+        None => torn.push(key),
+    })
+    .await?;
+    Ok(torn)
+}
+
+fn sort_out(
+    key: usize,
+    named: Named,
+    answers: &mut Vec<(usize, Answer)>,
+    found: &mut Vec<(usize, Pointer)>,
+    torn: &mut Vec<usize>,
+) {
+    match named {
+        Named::At(_, pointer) => found.push((key, pointer)),
+        Named::Sent(hit) => answers.push((key, Answer::Hit(hit))),
+        Named::Absent => answers.push((key, Answer::Miss)),
+        Named::Torn => torn.push(key),
+        Named::Unreachable => answers.push((key, Answer::Unreachable)),
+    }
+}
+
+/// One round trip: the far side scans the buckets and sends the data along. Returns what was torn.
+async fn scan_and_read(
+    cell: &Inner,
+    live: &Live,
+    keys: &Keys<'_>,
+    wanted: &[usize],
+    answers: &mut Vec<(usize, Answer)>,
+) -> Result<Vec<usize>, Gone> {
+    let mut torn = Vec::new();
+    let mut overflowed = Vec::new();
+    let mut without_data = Vec::new();
+    for wanted in wanted.chunks(SCAR_OPS_MAX) {
+        let ops: Vec<ScarOp> = wanted
+            .iter()
+            .map(|key| keys.hashes[*key])
+            .map(|hash| ScarOp { bucket: hash.bucket(live.buckets), key_hash: hash.0 })
+            .collect();
+        let replies = live.connection.scar(&ops).await.map_err(|_| Gone)?;
+        for (key, reply) in wanted.iter().copied().zip(replies) {
+            // A server that refuses what it said it has was replaced by another one.
+            let reply = reply.map_err(|_| Gone)?;
+            cell.count_bytes(reply.bucket.len() + reply.data.len());
+            match scan_bucket(&reply.bucket, keys.hashes[key], cell.config_id) {
+                BucketView::Found { pointer, .. } if reply.data.is_empty() => {
+                    without_data.push((key, pointer))
+                }
+                BucketView::Found { .. } => match proven(reply.data, 0..usize::MAX, &keys.keys[key]) {
+                    Some(hit) => answers.push((key, Answer::Hit(hit))),
+                    None => torn.push(key),
+                },
+                BucketView::Absent => answers.push((key, Answer::Miss)),
+                BucketView::Overflowed => overflowed.push(key),
+                BucketView::OtherConfig => return Err(Gone),
+            }
+        }
+    }
+    for (key, named) in look_up(cell, live, keys, overflowed).await? {
+        sort_out(key, named, answers, &mut without_data, &mut torn);
+    }
+    read_data(cell, live, keys, &without_data, |key, hit| match hit {
+        Some(hit) => answers.push((key, Answer::Hit(hit))),
+        None => torn.push(key),
+    })
+    .await?;
+    Ok(torn)
+}
+
+/// Reads the buckets of some keys, and asks for the entries of those that overflowed.
+pub(super) async fn read_buckets(
+    cell: &Inner,
+    live: &Live,
+    keys: &Keys<'_>,
+    wanted: &[usize],
+) -> Result<Vec<(usize, Named)>, Gone> {
+    let ops: Vec<ReadOp> = wanted
+        .iter()
+        .map(|key| ReadOp {
+            region: live.index.id,
+            generation: live.index.generation,
+            offset: bucket_offset(keys.hashes[*key].bucket(live.buckets)),
+            len: BUCKET_BYTES as u32,
+        })
+        .collect();
+    let total = wanted.len() * BUCKET_BYTES;
+    let mut buffer = cell.buffers.take(total);
+    let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| Gone)?;
+    cell.count_bytes(total);
+    let mut named = Vec::with_capacity(wanted.len());
+    let mut overflowed = Vec::new();
+    let buckets = buffer.as_ref().chunks_exact(BUCKET_BYTES);
+    for ((key, bucket), result) in wanted.iter().copied().zip(buckets).zip(results) {
+        // The bucket lies in the region as it was told to us: whoever refuses it is another server.
+        result.map_err(|_| Gone)?;
+        match scan_bucket(bucket, keys.hashes[key], cell.config_id) {
+            BucketView::Found { version, pointer } => named.push((key, Named::At(version, pointer))),
+            BucketView::Absent => named.push((key, Named::Absent)),
+            BucketView::Overflowed => overflowed.push(key),
+            BucketView::OtherConfig => return Err(Gone),
+        }
+    }
+    named.extend(look_up(cell, live, keys, overflowed).await?);
+    Ok(named)
+}
+
+/// Reads data entries, in batches that fit a buffer each, and tells `each` what proved itself; `None` for what
+/// did not.
+pub(super) async fn read_data(
+    cell: &Inner,
+    live: &Live,
+    keys: &Keys<'_>,
+    found: &[(usize, Pointer)],
+    mut each: impl FnMut(usize, Option<Hit>),
+) -> Result<(), Gone> {
+    let mut rest = found;
+    let mut ops = Vec::with_capacity(found.len());
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(count_that_fits(rest));
+        rest = later;
+        ops.clear();
+        let total: usize = now.iter().map(|(_, pointer)| pointer.len as usize).sum();
+        for (_, pointer) in now {
+            push_ops(live, *pointer, &mut ops);
+        }
+        let mut buffer = cell.buffers.take(total);
+        let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| Gone)?;
+        cell.count_bytes(total);
+        if results.iter().any(|result| matches!(result, Err(OpError::StaleRegion | OpError::Unsupported))) {
+            return Err(Gone);
+        }
+        // What else failed was out of bounds: a pointer that was torn. Its bytes are an earlier user's of the
+        // buffer, and might be that very entry, so the result counts and not the bytes.
+        let mut results = results.into_iter();
+        let buffer = Bytes::from_owner(buffer);
+        let mut at = 0;
+        for (key, pointer) in now.iter().copied() {
+            let range = at..at + pointer.len as usize;
+            at = range.end;
+            let read = results.by_ref().take(ops_for(pointer)).all(|result| result.is_ok());
+            each(key, if read { proven(buffer.clone(), range, &keys.keys[key]) } else { None });
+        }
+    }
+    Ok(())
+}
+
+/// How many of `found`, at least one, are read into one buffer.
+fn count_that_fits(found: &[(usize, Pointer)]) -> usize {
+    let mut total = 0;
+    let fitting = found.iter().take_while(|(_, pointer)| {
+        total += pointer.len as usize;
+        total <= DATA_BYTES_PER_READ
+    });
+    fitting.count().max(1)
+}
+
+/// READs that an entry takes.
+fn ops_for(pointer: Pointer) -> usize {
+    pointer.len.div_ceil(READ_BYTES_MAX) as usize
+}
+
+fn push_ops(live: &Live, pointer: Pointer, ops: &mut Vec<ReadOp>) {
+    let mut at = 0;
+    while at < pointer.len {
+        let len = (pointer.len - at).min(READ_BYTES_MAX);
+        let offset = pointer.offset + u64::from(at);
+        ops.push(ReadOp { region: live.data.id, generation: live.data.generation, offset, len });
+        at += len;
+    }
+}
+
+/// The value in `bytes[range]`, if those bytes are an entry of `key`.
+fn proven(bytes: Bytes, range: std::ops::Range<usize>, key: &[u8]) -> Option<Hit> {
+    let range = range.start..range.end.min(bytes.len());
+    let entry = Entry::parse(bytes.get(range.clone())?).ok()?;
+    if entry.key != key || entry.tombstone {
+        return None;
+    }
+    let begin = range.start + entry.value_offset();
+    let (version, end) = (entry.version, begin + entry.value.len());
+    Some(Hit { version, value: bytes.slice(begin..end) })
+}
+
+/// Asks the backend itself for entries that may be in its chains.
+async fn look_up(
+    cell: &Inner,
+    live: &Live,
+    keys: &Keys<'_>,
+    mut wanted: Vec<usize>,
+) -> Result<Vec<(usize, Named)>, Gone> {
+    let mut named = Vec::new();
+    while !wanted.is_empty() {
+        let later = wanted.split_off(wanted.len().min(LOOKUP_KEYS_MAX));
+        let hashes = wanted.iter().map(|key| keys.hashes[*key]);
+        let payload = LookupRequest::of(cell.config_id, hashes).encode_to_vec();
+        let reply = match live.connection.call(METHOD_LOOKUP, payload.into()).await {
+            Ok(reply) => reply,
+            Err(CallError::Lost(_) | CallError::Refused { .. }) => return Err(Gone),
+            Err(CallError::Overloaded { .. }) => {
+                named.extend(wanted.into_iter().chain(later).map(|key| (key, Named::Unreachable)));
+                return Ok(named);
+            }
+        };
+        cell.count_bytes(reply.len());
+        let parts =
+            LookupReply::decode(reply).ok().and_then(|reply| reply.parts(wanted.len())).ok_or(Gone)?;
+        let asked = wanted.len();
+        let mut again = Vec::new();
+        for (key, part) in wanted.into_iter().zip(parts) {
+            match part {
+                Looked::Absent => named.push((key, Named::Absent)),
+                Looked::Deferred => again.push(key),
+                Looked::Entry(bytes) => {
+                    let hit = proven(bytes, 0..usize::MAX, &keys.keys[key]);
+                    named.push((key, hit.map_or(Named::Torn, Named::Sent)));
+                }
+            }
+        }
+        if again.len() == asked {
+            // The first entry always has room: whoever defers all is not one of our backends.
+            return Err(Gone);
+        }
+        again.extend(later);
+        wanted = again;
+    }
+    Ok(named)
+}
+
+/// The connection of a replica and what it names for some keys; for the consistent read.
+pub(super) async fn name_from(
+    cell: &Inner,
+    replica: &Replica,
+    keys: &Keys<'_>,
+    wanted: Vec<usize>,
+) -> (Option<Arc<Live>>, Vec<(usize, Named)>) {
+    let unreachable = |wanted: Vec<usize>| wanted.into_iter().map(|key| (key, Named::Unreachable)).collect();
+    let Some(live) = replica.live() else { return (None, unreachable(wanted)) };
+    match read_buckets(cell, &live, keys, &wanted).await {
+        Ok(named) => (Some(live), named),
+        Err(Gone) => {
+            replica.give_up(&live);
+            (None, unreachable(wanted))
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Relaxed reads: each key from one replica, chosen at random; from another one if that one is late or of no use.
+//!
+//! What is answered was current at that replica when it was read: a replica that missed a SET answers an older
+//! value, or a miss. Whoever needs the latest reads consistently.
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+
+use super::lookup::{Answer, Hit, Keys, read_from};
+use super::placement::backend_of;
+use super::quorum::Asked;
+use super::{Failure, Inner, Lookup};
+
+/// What a replica answers for some keys, by their index.
+type Reply = Vec<(usize, Answer)>;
+
+/// For how many hedging delays a replica that was late is not the first to be asked.
+const SUSPECT_FACTOR: u32 = 10;
+
+/// Reads a bounded number of keys. Ends at the cell's deadline at the latest.
+pub(super) async fn get(cell: &Inner, keys: &[bytes::Bytes]) -> Vec<Lookup> {
+    let keys = Keys::new(keys);
+    let mut read = Relaxed {
+        cell,
+        keys: &keys,
+        asked: vec![Asked::new(cell.mode); keys.hashes.len()],
+        lookups: vec![None; keys.hashes.len()],
+        random: cell.env.random_u64(),
+        open: keys.hashes.len(),
+    };
+    let mut groups = Vec::with_capacity(keys.hashes.len());
+    for key in 0..keys.hashes.len() {
+        match read.ask(key) {
+            Some(backend) => groups.push((backend, key)),
+            None => read.finish(key, Lookup::Failed(Failure::Unreachable)),
+        }
+    }
+
+    let mut under_way = FuturesUnordered::new();
+    let mut timers = None;
+    loop {
+        // Ask, and take at once what answers at once: reads of mapped memory do.
+        while !groups.is_empty() {
+            for (backend, wanted) in by_backend(&mut groups) {
+                let replica = &cell.replicas[backend];
+                let mut asking: BoxFuture<'_, Reply> = Box::pin(read_from(cell, replica, &keys, wanted));
+                match futures::poll!(&mut asking) {
+                    std::task::Poll::Ready(reply) => read.answered(reply, &mut groups),
+                    std::task::Poll::Pending => under_way.push(asking),
+                }
+            }
+        }
+        if read.open == 0 || under_way.is_empty() {
+            break;
+        }
+        // From here on something takes time, so there is a deadline to it.
+        let (hedge, deadline) = timers.get_or_insert_with(|| {
+            let now = cell.env.now();
+            (Some(cell.env.sleep_until(now + cell.hedge_after)), cell.env.sleep_until(now + cell.deadline))
+        });
+        let late = async {
+            match hedge {
+                Some(hedge) => hedge.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(reply) = under_way.next() => read.answered(reply, &mut groups),
+            () = late => {
+                *hedge = None;
+                read.hedge(&mut groups);
+            }
+            () = deadline => break,
+        }
+    }
+    read.into_lookups()
+}
+
+struct Relaxed<'a> {
+    cell: &'a Inner,
+    keys: &'a Keys<'a>,
+    asked: Vec<Asked>,
+    lookups: Vec<Option<Lookup>>,
+    random: u64,
+    /// Keys without an answer.
+    open: usize,
+}
+
+impl Relaxed<'_> {
+    /// Picks the next replica of a key: a live one at random, and one that is not slow if there is a choice.
+    fn ask(&mut self, key: usize) -> Option<usize> {
+        let (cell, hash) = (self.cell, self.keys.hashes[key]);
+        let backend = |replica| backend_of(hash, replica, cell.replicas.len());
+        let start = self.start(key);
+        let asked = &mut self.asked[key];
+        let live = |replica: usize| cell.replicas[backend(replica)].is_live();
+        let quick =
+            |replica: usize| live(replica) && !cell.replicas[backend(replica)].is_suspect(|| cell.env.now());
+        asked.ask(start, quick).or_else(|| asked.ask(start, live)).map(backend)
+    }
+
+    /// Where among a key's replicas to begin: random for each key and call.
+    fn start(&self, key: usize) -> usize {
+        let bits = (self.random ^ self.keys.hashes[key].0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((bits >> 32) as usize) % self.cell.mode.replicas()
+    }
+
+    fn answered(&mut self, answers: Vec<(usize, Answer)>, groups: &mut Vec<(usize, usize)>) {
+        for (key, answer) in answers {
+            let others = self.asked[key].answered();
+            if self.lookups[key].is_some() {
+                continue;
+            }
+            let failure = match answer {
+                Answer::Hit(Hit { version, value }) => {
+                    self.finish(key, Lookup::Hit { version, value });
+                    continue;
+                }
+                Answer::Miss => {
+                    self.finish(key, Lookup::Miss);
+                    continue;
+                }
+                Answer::Torn => Failure::Torn,
+                Answer::Unreachable => Failure::Unreachable,
+            };
+            match self.ask(key) {
+                Some(backend) => groups.push((backend, key)),
+                None if others => {}
+                None => self.finish(key, Lookup::Failed(failure)),
+            }
+        }
+    }
+
+    /// Asks another replica for every key that has no answer, and notes who kept them waiting.
+    fn hedge(&mut self, groups: &mut Vec<(usize, usize)>) {
+        let cell = self.cell;
+        let suspect_until = cell.env.now() + SUSPECT_FACTOR * cell.hedge_after;
+        for key in 0..self.lookups.len() {
+            if self.lookups[key].is_some() {
+                continue;
+            }
+            let late = backend_of(self.keys.hashes[key], self.asked[key].last(), cell.replicas.len());
+            cell.replicas[late].suspect(suspect_until);
+            if let Some(backend) = self.ask(key) {
+                cell.counters.hedged.add(1);
+                groups.push((backend, key));
+            }
+        }
+    }
+
+    fn finish(&mut self, key: usize, lookup: Lookup) {
+        self.lookups[key] = Some(lookup);
+        self.open -= 1;
+    }
+
+    fn into_lookups(self) -> Vec<Lookup> {
+        let late = || Lookup::Failed(Failure::Deadline);
+        self.lookups.into_iter().map(|lookup| lookup.unwrap_or_else(late)).collect()
+    }
+}
+
+/// Takes everything out of `groups`, ordered by backend.
+pub(super) fn by_backend(groups: &mut Vec<(usize, usize)>) -> Vec<(usize, Vec<usize>)> {
+    groups.sort_unstable();
+    let sorted = groups.chunk_by(|a, b| a.0 == b.0);
+    let grouped = sorted.map(|group| (group[0].0, group.iter().map(|(_, key)| *key).collect())).collect();
+    groups.clear();
+    grouped
+}

@@ -1,0 +1,231 @@
+//! One backend as a client sees it: the connection to it while there is one, and the task that sees to it.
+//!
+//! Operations take the connection as it is at that moment and report when it failed them; they never wait for a
+//! new one. The task here connects, checks the backend's layout, waits for trouble, and connects again after a
+//! pause that doubles up to a bound, with jitter so that the clients of a restarted backend do not come at once.
+//! It also follows the backend's doorbell once somebody watches the cell: one WATCH for all who wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use parking_lot::RwLock;
+use tailwater_env::{Env, Instant};
+use tailwater_rma::{Capabilities, Connection, ReadOp, RegionInfo};
+use tokio::sync::{Notify, watch};
+
+use super::sender::Sender;
+use crate::layout::{DATA_KIND, HEADER_USED_BYTES, INDEX_KIND, IndexHeader};
+
+/// Makes connections to the backends of a cell.
+pub trait Connector: Send + Sync + 'static {
+    /// Connects to backend `backend`, counted from 0. The cell bounds the time it takes.
+    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>>;
+}
+
+/// A connection to a backend whose layout was checked.
+pub(super) struct Live {
+    pub(super) connection: Arc<dyn Connection>,
+    pub(super) can: Capabilities,
+    pub(super) index: RegionInfo,
+    pub(super) data: RegionInfo,
+    pub(super) buckets: u64,
+}
+
+impl Live {
+    /// Checks that a backend of the cell with `config_id` is at the other end.
+    async fn open(connection: Arc<dyn Connection>, config_id: u64) -> Result<Self, String> {
+        let regions = connection.regions();
+        let of_kind = |kind| regions.iter().copied().find(|region| region.kind == kind);
+        let (Some(index), Some(data)) = (of_kind(INDEX_KIND), of_kind(DATA_KIND)) else {
+            return Err("no cache is served there".to_owned());
+        };
+        let mut header = [0; HEADER_USED_BYTES];
+        let op = ReadOp {
+            region: index.id,
+            generation: index.generation,
+            offset: 0,
+            len: HEADER_USED_BYTES as u32,
+        };
+        let results = connection.read(&[op], &mut header).await.map_err(|lost| lost.to_string())?;
+        if let Some(Err(error)) = results.first() {
+            return Err(format!("reading the index header: {error}"));
+        }
+        let Some(header) = IndexHeader::decode(&header, index.len) else {
+            return Err("an index of a layout that is not known here".to_owned());
+        };
+        if header.config_id != config_id {
+            return Err(format!("it belongs to config {}, not {config_id}", header.config_id));
+        }
+        if header.data_generation != data.generation {
+            return Err("its index belongs to another data region".to_owned());
+        }
+        let can = connection.capabilities();
+        Ok(Self { connection, can, index, data, buckets: header.buckets })
+    }
+}
+
+/// One backend of the cell.
+pub(super) struct Replica {
+    pub(super) number: usize,
+    pub(super) sender: Sender,
+    live: RwLock<Option<Arc<Live>>>,
+    /// Written with `live` held, read without: whether it is worth asking for it.
+    is_live: AtomicBool,
+    /// Relaxed reads prefer other replicas until then (nanoseconds of the world's clock).
+    suspect_until_ns: AtomicU64,
+    trouble: Notify,
+    watched: AtomicBool,
+}
+
+impl Replica {
+    pub(super) fn new(number: usize, sender: Sender) -> Self {
+        Self {
+            number,
+            sender,
+            live: RwLock::new(None),
+            is_live: AtomicBool::new(false),
+            suspect_until_ns: AtomicU64::new(0),
+            trouble: Notify::new(),
+            watched: AtomicBool::new(false),
+        }
+    }
+
+    /// The connection, if there is one.
+    pub(super) fn live(&self) -> Option<Arc<Live>> {
+        self.live.read().clone()
+    }
+
+    /// Whether there is a connection.
+    pub(super) fn is_live(&self) -> bool {
+        self.is_live.load(Ordering::Relaxed)
+    }
+
+    /// Gives up a connection that failed, unless that was done already and there is another one by now.
+    pub(super) fn give_up(&self, failed: &Arc<Live>) {
+        let mut live = self.live.write();
+        if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, failed)) {
+            *live = None;
+            self.is_live.store(false, Ordering::Relaxed);
+            self.trouble.notify_one();
+        }
+    }
+
+    /// Makes relaxed reads prefer others for a while, because this one kept one waiting.
+    pub(super) fn suspect(&self, until: Instant) {
+        self.suspect_until_ns.fetch_max(until.as_ns(), Ordering::Relaxed);
+    }
+
+    /// Whether it kept a read waiting lately.
+    pub(super) fn is_suspect(&self, now: impl FnOnce() -> Instant) -> bool {
+        let until = self.suspect_until_ns.load(Ordering::Relaxed);
+        until != 0 && until > now().as_ns()
+    }
+
+    /// From now on the doorbell is followed.
+    pub(super) fn watch(&self) {
+        if !self.watched.swap(true, Ordering::Relaxed) {
+            self.trouble.notify_one();
+        }
+    }
+
+    fn install(&self, live: &Arc<Live>) {
+        *self.live.write() = Some(Arc::clone(live));
+        self.is_live.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What [`keep_connected`] keeps to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepConfig {
+    pub(super) config_id: u64,
+    pub(super) connect_deadline: Duration,
+    pub(super) backoff_min: Duration,
+    pub(super) backoff_max: Duration,
+    pub(super) watch_slice: Duration,
+}
+
+/// Keeps `replica` connected until it is dropped. `tried` is told when the first attempt is over; `moved` counts
+/// what its doorbell and its connection did.
+pub(super) async fn keep_connected(
+    env: Env,
+    config: KeepConfig,
+    replica: Arc<Replica>,
+    connector: Arc<dyn Connector>,
+    tried: watch::Sender<bool>,
+    moved: Arc<watch::Sender<u64>>,
+) {
+    let mut backoff = config.backoff_min;
+    loop {
+        let attempt = async {
+            let connection = connector.connect(replica.number).await?;
+            Live::open(connection, config.config_id).await
+        };
+        match env.timeout(config.connect_deadline, attempt).await {
+            Some(Ok(live)) => {
+                let live = Arc::new(live);
+                replica.install(&live);
+                tried.send_replace(true);
+                moved.send_modify(|count| *count += 1);
+                let connected = env.now();
+                follow(&env, config, &replica, &live, &moved).await;
+                replica.give_up(&live);
+                moved.send_modify(|count| *count += 1);
+                tracing::info!(backend = replica.number, peer = live.connection.peer(), "cache backend lost");
+                // A backend that accepts and fails at once must not be asked in a tight loop.
+                if env.now().since(connected) > config.backoff_max {
+                    backoff = config.backoff_min;
+                }
+            }
+            Some(Err(reason)) => {
+                tracing::debug!(backend = replica.number, reason, "cache backend not reached");
+                tried.send_replace(true);
+            }
+            None => {
+                tracing::debug!(backend = replica.number, "cache backend did not answer in time");
+                tried.send_replace(true);
+            }
+        }
+        let jitter_ns = u64::try_from(backoff.as_nanos() / 2).unwrap_or(u64::MAX).max(1);
+        env.sleep(backoff / 2 + Duration::from_nanos(env.random_below(jitter_ns))).await;
+        backoff = (backoff * 2).min(config.backoff_max);
+    }
+}
+
+/// Returns when the connection is lost or was given up. Passes the doorbell's moves on if somebody watches.
+async fn follow(
+    env: &Env,
+    config: KeepConfig,
+    replica: &Replica,
+    live: &Arc<Live>,
+    moved: &watch::Sender<u64>,
+) {
+    let mut last_seen = 0;
+    loop {
+        if live.connection.lost().is_some() || !replica.is_live() {
+            return;
+        }
+        let watched = replica.watched.load(Ordering::Relaxed);
+        let next = async {
+            if watched {
+                return live.connection.watch(last_seen, config.watch_slice).await;
+            }
+            // Nobody watches: only look from time to time whether it is still there.
+            env.sleep(4 * config.watch_slice).await;
+            Ok(last_seen)
+        };
+        tokio::select! {
+            biased;
+            () = replica.trouble.notified() => {}
+            seen = next => match seen {
+                Ok(seen) if seen != last_seen => {
+                    last_seen = seen;
+                    moved.send_modify(|count| *count += 1);
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! SETs and ERASEs: to all replicas at once, answered as soon as a quorum has acknowledged.
+//!
+//! The rest goes on in the background, bounded by the queues and by the deadline. A mutation that lost against
+//! another client's higher version is made again with a higher one, a bounded number of times: whoever writes
+//! last wins, also from a machine whose clock is slow.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_env::Instant;
+use tokio::sync::Notify;
+
+use super::placement::{Mode, backend_of};
+use super::quorum::{Ack, Acks, Settled};
+use super::sender::Waiting;
+use super::{Inner, SetError};
+use crate::layout::{KeyHash, encode_entry};
+use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
+use crate::version::Version;
+
+/// The acknowledgements of the SETs of one call, counted by the senders, awaited by the caller.
+pub(super) struct Mutation {
+    client_id: u32,
+    items: Mutex<Items>,
+    done: Notify,
+}
+
+struct Items {
+    acks: Vec<Acks>,
+    unsettled: usize,
+}
+
+impl Mutation {
+    pub(super) fn new(mode: Mode, client_id: u32, items: usize) -> Arc<Self> {
+        let items = Items { acks: vec![Acks::new(mode); items], unsettled: items };
+        Arc::new(Self { client_id, items: Mutex::new(items), done: Notify::new() })
+    }
+
+    /// Whose versions these are.
+    pub(super) fn client_id(&self) -> u32 {
+        self.client_id
+    }
+
+    /// Counts one replica's answer for one item.
+    pub(super) fn count(&self, item: usize, ack: Ack) {
+        let mut items = self.items.lock();
+        let acks = &mut items.acks[item];
+        let was_open = acks.settled() == Settled::Wait;
+        acks.count(ack);
+        if was_open && acks.settled() != Settled::Wait {
+            items.unsettled -= 1;
+            if items.unsettled == 0 {
+                self.done.notify_one();
+            }
+        }
+    }
+
+    pub(super) fn settled(&self, item: usize) -> Settled {
+        self.items.lock().acks[item].settled()
+    }
+
+    async fn all_settled(&self) {
+        while self.items.lock().unsettled > 0 {
+            self.done.notified().await;
+        }
+    }
+}
+
+/// SETs (`Some`) and ERASEs (`None`), all at once. Ends at the cell's deadline at the latest; what is unsettled by
+/// then may or may not come about.
+pub(super) async fn mutate(cell: &Inner, items: &[(Bytes, Option<Bytes>)]) -> Vec<Result<Version, SetError>> {
+    let deadline = cell.env.now() + cell.deadline;
+    let mut results: Vec<Result<Version, SetError>> = items.iter().map(|_| Err(SetError::Deadline)).collect();
+    let mut open = Vec::with_capacity(items.len());
+    for (index, (key, value)) in items.iter().enumerate() {
+        let value_len = value.as_ref().map_or(0, Bytes::len);
+        if key.len() > KEY_BYTES_MAX || value_len > VALUE_BYTES_MAX {
+            results[index] = Err(SetError::TooLarge { key_len: key.len(), value_len });
+        } else {
+            open.push(index);
+        }
+    }
+    for attempt in 0..=SUPERSEDED_RETRIES_MAX {
+        if open.is_empty() {
+            break;
+        }
+        let (mutation, versions) = send(cell, items, &open, deadline);
+        let left = deadline.since(cell.env.now());
+        // On time out the items that did settle are answered as they did.
+        let _ = cell.env.timeout(left, mutation.all_settled()).await;
+        let mut again = Vec::new();
+        for (item, (index, version)) in open.into_iter().zip(versions).enumerate() {
+            results[index] = match mutation.settled(item) {
+                Settled::Applied => Ok(version),
+                Settled::Wait => Err(SetError::Deadline),
+                Settled::Overloaded => Err(SetError::Overloaded),
+                Settled::Unreachable => Err(SetError::Unreachable),
+                Settled::Superseded(held) => {
+                    if attempt < SUPERSEDED_RETRIES_MAX && cell.versions.follow(held, cell.env.wall_ms()) {
+                        again.push(index);
+                    }
+                    Err(SetError::Superseded { held })
+                }
+            };
+        }
+        open = again;
+    }
+    results
+}
+
+/// Queues the items for all their replicas.
+fn send(
+    cell: &Inner,
+    items: &[(Bytes, Option<Bytes>)],
+    open: &[usize],
+    deadline: Instant,
+) -> (Arc<Mutation>, Vec<Version>) {
+    let mutation = Mutation::new(cell.mode, cell.versions.client_id(), open.len());
+    let wall_ms = cell.env.wall_ms();
+    let mut versions = Vec::with_capacity(open.len());
+    let mut queued: Vec<(usize, Waiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
+    for (item, index) in open.iter().enumerate() {
+        let (key, value) = &items[*index];
+        let version = cell.versions.next(wall_ms);
+        versions.push(version);
+        let entry = encode_entry(key, version, value.as_deref());
+        let hash = KeyHash::of(key);
+        for replica in 0..cell.mode.replicas() {
+            let backend = backend_of(hash, replica, cell.replicas.len());
+            let waiting = Waiting::new(entry.clone(), Arc::clone(&mutation), item, deadline);
+            queued.push((backend, waiting));
+        }
+    }
+    // One key's entries keep their order in each queue; versions decide anyway.
+    queued.sort_by_key(|(backend, _)| *backend);
+    let mut queued = queued.into_iter().peekable();
+    while let Some((backend, _)) = queued.peek() {
+        let backend = *backend;
+        let same =
+            std::iter::from_fn(|| queued.next_if(|(next, _)| *next == backend).map(|(_, waiting)| waiting));
+        cell.replicas[backend].sender.send(same);
+    }
+    (mutation, versions)
+}

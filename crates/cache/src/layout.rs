@@ -1,0 +1,345 @@
+//! The bytes of the two regions, as the backend writes them and as anybody reads them.
+//!
+//! All numbers are little endian. The backend is the only writer; readers copy and then check, because what they
+//! copy may be torn anywhere: every function here that takes bytes answers `None` or an error for bytes that
+//! make no sense, and never panics on them.
+//!
+//! # Index region (kind [`INDEX_KIND`])
+//! ```text
+//!    0  header                     at 0, HEADER_BYTES; written once, before the region is served
+//!        0   8  magic "TWINDEX1"
+//!        8   8  config id          of the cell; a reader that knows another one re-reads its configuration
+//!       16   8  bucket count
+//!       24   4  bucket bytes       BUCKET_BYTES
+//!       28   4  ways               WAYS: entries of a bucket
+//!       32   8  data generation    of the data region that belongs to this index
+//!       40   8  XXH3-64 of bytes 0..40
+//! 4096  bucket 0, bucket 1, ...    BUCKET_BYTES each, at a multiple of a cache line
+//!
+//! bucket
+//!        0   8  config id
+//!        8   8  flags              bit 0: entries of this bucket overflowed into the backend's private chain
+//!       16   8  zero
+//!       24  40  index entry 0
+//!       ..
+//!      344  40  index entry 8
+//!      384
+//!
+//! index entry
+//!        0  16  key hash           XXH3-128 of the key
+//!       16  16  version            timestamp (8), client id (4), sequence (4)
+//!       32   8  pointer            offset / 64 in the upper 40 bits, length in the lower 24; 0: no entry
+//! ```
+//!
+//! # Data region (kind [`DATA_KIND`])
+//! Slabs and blocks of slabs, each cut into slots of one size. A slot holds one
+//! ```text
+//! data entry
+//!        0   8  checksum           XXH3-64 of all that follows
+//!        8   4  value length
+//!       12   2  key length
+//!       14   2  flags              bit 0: tombstone (only in mutation CALLs, never in a region)
+//!       16  16  version
+//!       32   k  key
+//!     32+k   v  value
+//! ```
+//! A data entry certifies itself: whoever holds a copy whose lengths and checksum are right, and whose key is the
+//! key looked for, holds a value that somebody SET for this key at this version, however it came by the bytes.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::limits::{BUCKETS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::version::Version;
+
+/// `RegionInfo::kind` of the index region.
+pub const INDEX_KIND: u16 = 1;
+/// `RegionInfo::kind` of the data region.
+pub const DATA_KIND: u16 = 2;
+
+/// Bytes before the first bucket: a page, so that buckets begin at a cache line.
+pub const HEADER_BYTES: u64 = 4096;
+/// The part of the header that says something.
+pub const HEADER_USED_BYTES: usize = 48;
+/// A bucket.
+pub const BUCKET_BYTES: usize = 384;
+/// Index entries of a bucket.
+pub const WAYS: usize = 9;
+/// A bucket's bytes before its first entry.
+pub const BUCKET_HEADER_BYTES: usize = 24;
+/// An index entry.
+pub const INDEX_ENTRY_BYTES: usize = 40;
+/// Where in an index entry its pointer is.
+pub const POINTER_OFFSET: usize = 32;
+/// Where in a bucket its flags are.
+pub const FLAGS_OFFSET: u64 = 8;
+/// Flag of a bucket: a key that is not among its entries may be in the chain.
+pub const FLAG_OVERFLOWED: u64 = 1;
+/// A data entry's bytes before its key.
+pub const ENTRY_HEADER_BYTES: usize = 32;
+/// Flag of a data entry: it erases.
+const FLAG_TOMBSTONE: u16 = 1;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"TWINDEX1");
+const OFFSET_UNIT: u64 = 64;
+const LEN_BITS: u32 = 24;
+
+const _: () = assert!(BUCKET_HEADER_BYTES + WAYS * INDEX_ENTRY_BYTES == BUCKET_BYTES);
+const _: () = assert!(BUCKET_BYTES.is_multiple_of(64) && HEADER_BYTES.is_multiple_of(64));
+const _: () = assert!(BUCKET_HEADER_BYTES.is_multiple_of(8) && INDEX_ENTRY_BYTES.is_multiple_of(8));
+const _: () = assert!(crate::limits::ENTRY_BYTES_MAX < 1 << LEN_BITS);
+const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize);
+
+/// A key's 128-bit hash. Two keys with the same hash take each other's place in the cache: the earlier one is
+/// then missed, never mistaken, because a reader compares whole keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyHash(pub u128);
+
+impl KeyHash {
+    /// The hash of `key`.
+    pub fn of(key: &[u8]) -> Self {
+        Self(xxh3_128(key))
+    }
+
+    /// Its bucket among `buckets`.
+    pub fn bucket(self, buckets: u64) -> u64 {
+        scale(self.0 as u64, buckets)
+    }
+
+    /// The first of its backends among `backends`; taken from other bits than the bucket.
+    pub fn backend(self, backends: u64) -> u64 {
+        scale((self.0 >> 64) as u64, backends)
+    }
+}
+
+/// Maps 64 uniform bits to `0..bound`.
+fn scale(bits: u64, bound: u64) -> u64 {
+    ((u128::from(bits) * u128::from(bound)) >> 64) as u64
+}
+
+/// The index region's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexHeader {
+    /// The cell's configuration.
+    pub config_id: u64,
+    /// Number of buckets.
+    pub buckets: u64,
+    /// Generation of the data region that belongs to the index.
+    pub data_generation: u64,
+}
+
+impl IndexHeader {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER_USED_BYTES] {
+        let mut bytes = [0; HEADER_USED_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.config_id.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.buckets.to_le_bytes());
+        bytes[24..28].copy_from_slice(&(BUCKET_BYTES as u32).to_le_bytes());
+        bytes[28..32].copy_from_slice(&(WAYS as u32).to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.data_generation.to_le_bytes());
+        let checksum = xxh3_64(&bytes[..40]);
+        bytes[40..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// A header out of foreign bytes; `None` if they are none, or describe a layout that this code does not
+    /// know, or buckets that do not fit in `region_len` bytes.
+    pub fn decode(bytes: &[u8; HEADER_USED_BYTES], region_len: u64) -> Option<Self> {
+        let header = Self {
+            config_id: u64_at(bytes, 8)?,
+            buckets: u64_at(bytes, 16)?,
+            data_generation: u64_at(bytes, 32)?,
+        };
+        let fits = header.buckets >= 1
+            && header.buckets <= BUCKETS_MAX
+            && index_region_bytes(header.buckets) <= region_len;
+        // Encoding again compares magic, sizes and checksum in one go.
+        (fits && header.encode() == *bytes).then_some(header)
+    }
+}
+
+/// Length of an index region of `buckets` buckets.
+pub const fn index_region_bytes(buckets: u64) -> u64 {
+    HEADER_BYTES + buckets * BUCKET_BYTES as u64
+}
+
+/// Where in the index region a bucket is.
+pub const fn bucket_offset(bucket: u64) -> u64 {
+    HEADER_BYTES + bucket * BUCKET_BYTES as u64
+}
+
+/// Where in the index region an index entry is.
+pub const fn index_entry_offset(bucket: u64, way: usize) -> u64 {
+    bucket_offset(bucket) + (BUCKET_HEADER_BYTES + way * INDEX_ENTRY_BYTES) as u64
+}
+
+/// Where a data entry is: offset and length in one word, so that no reader sees the one without the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pointer {
+    /// First byte in the data region; a multiple of 64.
+    pub offset: u64,
+    /// Length of the data entry, not of its slot.
+    pub len: u32,
+}
+
+impl Pointer {
+    /// Its word, never 0.
+    ///
+    /// # Panics
+    /// If the offset is not a multiple of 64 or beyond 64 TiB, or the length is 0 or beyond 16 MiB.
+    pub fn to_word(self) -> u64 {
+        assert!(self.offset.is_multiple_of(OFFSET_UNIT) && self.offset / OFFSET_UNIT < 1 << (64 - LEN_BITS));
+        assert!(self.len > 0 && self.len < 1 << LEN_BITS);
+        (self.offset / OFFSET_UNIT) << LEN_BITS | u64::from(self.len)
+    }
+
+    /// A pointer out of a foreign word; `None` if there is no entry, or none that could be one.
+    pub fn from_word(word: u64) -> Option<Self> {
+        let len = (word & ((1 << LEN_BITS) - 1)) as u32;
+        let plausible = len as usize >= ENTRY_HEADER_BYTES && len as usize <= crate::limits::ENTRY_BYTES_MAX;
+        plausible.then_some(Self { offset: (word >> LEN_BITS) * OFFSET_UNIT, len })
+    }
+}
+
+/// What a bucket says of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketView {
+    /// An entry with the key's hash.
+    Found {
+        /// The version that the index names.
+        version: Version,
+        /// Where its data is.
+        pointer: Pointer,
+    },
+    /// No entry, and none elsewhere.
+    Absent,
+    /// No entry here, but there may be one in the backend's chain.
+    Overflowed,
+    /// The bucket belongs to another configuration of the cell, or is no bucket.
+    OtherConfig,
+}
+
+/// Looks for `hash` in a copy of a bucket.
+pub fn scan_bucket(bucket: &[u8], hash: KeyHash, config_id: u64) -> BucketView {
+    let Some(bucket) = bucket.first_chunk::<BUCKET_BYTES>() else { return BucketView::OtherConfig };
+    let (header, entries) = bucket.split_at(BUCKET_HEADER_BYTES);
+    if u64_at(header, 0) != Some(config_id) {
+        return BucketView::OtherConfig;
+    }
+    let wanted = hash.0.to_le_bytes();
+    for entry in entries.chunks_exact(INDEX_ENTRY_BYTES) {
+        if entry[..16] != wanted {
+            continue;
+        }
+        if let (Some(pointer), Some(version)) =
+            (u64_at(entry, POINTER_OFFSET).and_then(Pointer::from_word), entry[16..].first_chunk())
+        {
+            return BucketView::Found { version: Version::from_bytes(version), pointer };
+        }
+    }
+    match u64_at(header, FLAGS_OFFSET as usize) {
+        Some(flags) if flags & FLAG_OVERFLOWED != 0 => BucketView::Overflowed,
+        _ => BucketView::Absent,
+    }
+}
+
+/// Why bytes are not the data entry that was looked for. A reader treats all but the last alike: it has caught
+/// the entry being replaced, and looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// Fewer bytes than the entry's own lengths say.
+    #[error("incomplete: {needed} bytes needed, {got} are there")]
+    Incomplete {
+        /// Length of the whole entry.
+        needed: usize,
+        /// Length of what was given.
+        got: usize,
+    },
+    /// A length beyond its limit.
+    #[error("a key of {key_len} or a value of {value_len} bytes is beyond the limits")]
+    Lengths {
+        /// As the header has it.
+        key_len: usize,
+        /// As the header has it.
+        value_len: usize,
+    },
+    /// The checksum does not match.
+    #[error("checksum mismatch")]
+    Checksum,
+}
+
+/// A data entry, checked, borrowing from a private copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// All of it.
+    pub bytes: &'a [u8],
+    /// Its version.
+    pub version: Version,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// It erases the key.
+    pub tombstone: bool,
+}
+
+impl<'a> Entry<'a> {
+    /// The entry that `bytes` begin with, checked in everything but whose it is.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, EntryError> {
+        let got = bytes.len();
+        let Some(header) = bytes.first_chunk::<ENTRY_HEADER_BYTES>() else {
+            return Err(EntryError::Incomplete { needed: ENTRY_HEADER_BYTES, got });
+        };
+        let [_, _, _, _, _, _, _, _, v0, v1, v2, v3, k0, k1, f0, f1, version @ ..] = header;
+        let value_len = u32::from_le_bytes([*v0, *v1, *v2, *v3]) as usize;
+        let key_len = usize::from(u16::from_le_bytes([*k0, *k1]));
+        let flags = u16::from_le_bytes([*f0, *f1]);
+        if value_len > VALUE_BYTES_MAX || key_len > KEY_BYTES_MAX {
+            return Err(EntryError::Lengths { key_len, value_len });
+        }
+        let needed = ENTRY_HEADER_BYTES + key_len + value_len;
+        let Some(bytes) = bytes.get(..needed) else {
+            return Err(EntryError::Incomplete { needed, got });
+        };
+        if u64_at(bytes, 0) != Some(xxh3_64(&bytes[8..])) {
+            return Err(EntryError::Checksum);
+        }
+        let (key, value) = bytes[ENTRY_HEADER_BYTES..].split_at(key_len);
+        let version = Version::from_bytes(version);
+        Ok(Self { bytes, version, key, value, tombstone: flags & FLAG_TOMBSTONE != 0 })
+    }
+
+    /// Where in [`Entry::bytes`] the value begins.
+    pub fn value_offset(&self) -> usize {
+        ENTRY_HEADER_BYTES + self.key.len()
+    }
+}
+
+/// Writes the data entry of a SET (`value`) or of an ERASE (`None`).
+///
+/// # Panics
+/// If key or value are beyond their limits, which the caller has checked.
+pub fn encode_entry(key: &[u8], version: Version, value: Option<&[u8]>) -> Bytes {
+    let flags = if value.is_none() { FLAG_TOMBSTONE } else { 0 };
+    let value = value.unwrap_or_default();
+    assert!(key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX);
+    let mut bytes = BytesMut::with_capacity(ENTRY_HEADER_BYTES + key.len() + value.len());
+    bytes.put_u64_le(0);
+    bytes.put_u32_le(value.len() as u32);
+    bytes.put_u16_le(key.len() as u16);
+    bytes.put_u16_le(flags);
+    bytes.put_slice(&version.to_bytes());
+    bytes.put_slice(key);
+    bytes.put_slice(value);
+    let checksum = xxh3_64(&bytes[8..]);
+    bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+    bytes.freeze()
+}
+
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    bytes.get(offset..)?.first_chunk().map(|word| u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn version(n: u64) -> Version {
+    Version { timestamp_us: n, client_id: 3, sequence: 4 }
+}
+
+fn bucket_with(entries: &[(usize, KeyHash, Version, u64)], config_id: u64, flags: u64) -> Vec<u8> {
+    let mut bucket = vec![0; BUCKET_BYTES];
+    bucket[..8].copy_from_slice(&config_id.to_le_bytes());
+    bucket[8..16].copy_from_slice(&flags.to_le_bytes());
+    for (way, hash, version, pointer) in entries {
+        let at = BUCKET_HEADER_BYTES + way * INDEX_ENTRY_BYTES;
+        bucket[at..at + 16].copy_from_slice(&hash.0.to_le_bytes());
+        bucket[at + 16..at + 32].copy_from_slice(&version.to_bytes());
+        bucket[at + 32..at + 40].copy_from_slice(&pointer.to_le_bytes());
+    }
+    bucket
+}
+
+#[test]
+fn golden_bytes_of_a_data_entry() {
+    let entry = encode_entry(b"key", version(0x0102), Some(b"value"));
+    let hex: String = entry[8..].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "05000000030000000201000000000000030000000400000".to_owned() + "06b657976616c7565");
+    assert_eq!(u64_at(&entry, 0), Some(xxh3_64(&entry[8..])));
+}
+
+#[test]
+fn a_bucket_answers_for_each_of_its_ways() {
+    let pointer = Pointer { offset: 640, len: 100 };
+    for way in 0..WAYS {
+        let hash = KeyHash::of(&way.to_le_bytes());
+        let bucket = bucket_with(&[(way, hash, version(5), pointer.to_word())], 1, 0);
+        assert_eq!(scan_bucket(&bucket, hash, 1), BucketView::Found { version: version(5), pointer });
+        assert_eq!(scan_bucket(&bucket, KeyHash(1), 1), BucketView::Absent);
+        assert_eq!(scan_bucket(&bucket, hash, 2), BucketView::OtherConfig);
+    }
+}
+
+#[test]
+fn an_entry_without_a_pointer_is_no_entry_even_if_its_hash_is_still_there() {
+    let hash = KeyHash::of(b"k");
+    let live = Pointer { offset: 64, len: 99 };
+    let bucket = bucket_with(&[(2, hash, version(1), 0), (5, hash, version(2), live.to_word())], 1, 1);
+    assert_eq!(scan_bucket(&bucket, hash, 1), BucketView::Found { version: version(2), pointer: live });
+    let bucket = bucket_with(&[(2, hash, version(1), 0)], 1, FLAG_OVERFLOWED);
+    assert_eq!(scan_bucket(&bucket, hash, 1), BucketView::Overflowed);
+}
+
+#[test]
+fn a_header_is_refused_when_any_bit_of_it_differs_or_its_buckets_do_not_fit() {
+    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42 };
+    let bytes = header.encode();
+    let len = index_region_bytes(100);
+    assert_eq!(IndexHeader::decode(&bytes, len), Some(header));
+    assert_eq!(IndexHeader::decode(&bytes, len - 1), None);
+    for bit in 0..HEADER_USED_BYTES * 8 {
+        let mut flipped = bytes;
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(IndexHeader::decode(&flipped, len), None, "bit {bit}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn entries_round_trip_and_every_flipped_bit_is_noticed(
+        key in proptest::collection::vec(any::<u8>(), 0..60),
+        value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..300)),
+        timestamp in any::<u64>(),
+        flip in any::<prop::sample::Index>(),
+    ) {
+        let bytes = encode_entry(&key, version(timestamp), value.as_deref());
+        let entry = Entry::parse(&bytes).expect("as written");
+        prop_assert_eq!(entry.key, &key[..]);
+        prop_assert_eq!(entry.value, value.as_deref().unwrap_or_default());
+        prop_assert_eq!(entry.version, version(timestamp));
+        prop_assert_eq!(entry.tombstone, value.is_none());
+        prop_assert_eq!(&bytes[entry.value_offset()..], entry.value);
+
+        let bit = flip.index(bytes.len() * 8);
+        let mut torn = bytes.to_vec();
+        torn[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(Entry::parse(&torn).is_err());
+        for cut in 0..bytes.len() {
+            prop_assert!(Entry::parse(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn foreign_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..800), hash in any::<u128>()) {
+        let _ = Entry::parse(&bytes);
+        let _ = scan_bucket(&bytes, KeyHash(hash), 0);
+    }
+
+    #[test]
+    fn pointers_keep_offset_and_length(units in 0_u64..1 << 40, len in 32_u32..=1_000_000) {
+        let pointer = Pointer { offset: units * 64, len };
+        prop_assert_eq!(Pointer::from_word(pointer.to_word()), Some(pointer));
+    }
+}

@@ -1,0 +1,104 @@
+//! Everything that a peer, a caller or time could make grow, with its bound and the reason for it.
+
+use std::time::Duration;
+
+/// The longest key, in bytes. Keys of the log are 48 bytes; this leaves room for names.
+pub const KEY_BYTES_MAX: usize = 1024;
+
+/// The longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// The longest data entry, in bytes: header, key and value.
+pub const ENTRY_BYTES_MAX: usize = crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX;
+
+/// A slab of small slots, in bytes: what moves at a time from one slot size to another. Seventeen chunks of
+/// 4 KiB with their headers and keys fit in with 3 % to spare.
+pub const SLAB_BYTES: u64 = 73_728;
+
+/// Slabs of a block. A block is the slab of large slots, and its one slot of the greatest size holds the longest
+/// entry.
+pub const SLABS_PER_BLOCK: u32 = 16;
+
+/// A block, in bytes.
+pub const BLOCK_BYTES: u64 = SLAB_BYTES * SLABS_PER_BLOCK as u64;
+
+/// The smallest data region, in blocks: one to read from, one to write to, whatever the mix of sizes.
+pub const BLOCKS_MIN: u64 = 4;
+
+/// The largest data region, in blocks: 16 TiB. Slabs are numbered in 32 bits.
+pub const BLOCKS_MAX: u64 = 1 << 24;
+
+/// The most buckets of a backend: 24 GiB of index, for 600 million keys.
+pub const BUCKETS_MAX: u64 = 1 << 26;
+
+/// How long a freed slot rests before it is written again, if there is other room. A reader that has seen its
+/// pointer has that long to fetch the data: some round trips of a local network.
+pub const SLOT_REST: Duration = Duration::from_millis(2);
+
+/// The longest chain of entries that did not fit in one bucket. A LOOKUP walks it.
+pub const OVERFLOW_CHAIN_MAX: usize = 64;
+
+/// The most tombstones of a backend, at about 100 bytes each; older ones are merged into one summary version.
+pub const TOMBSTONES_MAX: usize = 16_384;
+
+/// The most entries that one sweep expires, so that it holds the table's lock for less than a millisecond.
+pub const SWEEP_ENTRIES_MAX: usize = 1_024;
+
+/// Entries of a batch that are applied under one hold of the table's lock.
+pub const APPLY_ENTRIES_MAX: usize = 64;
+
+/// The most bytes of entries in one mutation CALL, below what a CALL may carry by the room for its frame and
+/// for one entry of the greatest length.
+pub const MUTATE_BYTES_MAX: usize = 4 << 20;
+
+/// The most entries in one mutation CALL. Small entries cost the backend about 0.3 us each.
+pub const MUTATE_ENTRIES_MAX: usize = 8_192;
+
+/// The most hashes in one LOOKUP.
+pub const LOOKUP_KEYS_MAX: usize = 1_024;
+
+/// The most bytes of entries in one LOOKUP's answer; hashes whose entries do not fit are answered `deferred`
+/// and asked again. Holds the greatest entry, and half of what a CALL may carry.
+pub const LOOKUP_BYTES_MAX: usize = 4 << 20;
+
+/// Keys that are looked up together. A call with more of them is cut into groups of this many.
+pub const KEYS_PER_LOOKUP_MAX: usize = 1_024;
+
+/// Bytes of data entries that are fetched by one batch of READs into one buffer. Values borrow from that
+/// buffer, so this is also the most that one retained value can keep from being freed, but for a value that is
+/// longer by itself.
+pub const DATA_BYTES_PER_READ: usize = 256 << 10;
+
+/// The longest SCAR answer that is asked for at once: operations per batch.
+pub const SCAR_OPS_MAX: usize = 64;
+
+/// How often one replica is read again when its answer was torn.
+pub const TORN_RETRIES_MAX: u32 = 3;
+
+/// How often a consistent read begins again when the replicas' versions do not agree, or the data of the
+/// version agreed on was gone.
+pub const QUORUM_ROUNDS_MAX: u32 = 4;
+
+/// The most backends of one cell.
+pub const BACKENDS_MAX: usize = 1_024;
+
+/// Idle buffers that a process keeps per cell handle family, in count and bytes.
+pub const BUFFERS_KEPT_MAX: usize = 32;
+/// The longest buffer that is kept, in bytes.
+pub const BUFFER_KEPT_BYTES_MAX: usize = 2 * DATA_BYTES_PER_READ;
+
+/// Mutation CALLs that one sender has under way at a time. Two keep the backend busy while an answer travels;
+/// more would only make the batches smaller.
+pub const MUTATE_CALLS_IN_FLIGHT: usize = 2;
+
+/// How far ahead of the own clock another client's version may be for ours to follow it.
+pub const VERSION_AHEAD_MAX: Duration = Duration::from_secs(3600);
+
+/// How often a SET that lost against another client's higher version is made again with a higher one.
+pub const SUPERSEDED_RETRIES_MAX: u32 = 2;
+
+const _: () = assert!(ENTRY_BYTES_MAX as u64 <= BLOCK_BYTES && SLAB_BYTES.is_multiple_of(64));
+const _: () = assert!(MUTATE_BYTES_MAX + ENTRY_BYTES_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);
+const _: () = assert!(LOOKUP_BYTES_MAX + 8 * LOOKUP_KEYS_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);
+const _: () = assert!(LOOKUP_BYTES_MAX >= ENTRY_BYTES_MAX);
+const _: () = assert!(ENTRY_BYTES_MAX <= 2 * tailwater_rma::READ_BYTES_MAX as usize);

@@ -1,0 +1,287 @@
+//! The payloads of a backend's CALLs.
+//!
+//! Protocol-buffer messages in which everything that repeats is packed, so that decoding a payload never takes
+//! more than a small multiple of its own size. Entries travel as the data entries that the backend puts into its
+//! region, checksum and all: what a reader validates is what the writer made.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+
+use crate::layout::KeyHash;
+use crate::version::Version;
+
+/// SETs and ERASEs: [`MutateRequest`] to [`MutateReply`].
+pub const METHOD_MUTATE: u16 = 0x0101;
+/// Entries of keys whose bucket overflowed: [`LookupRequest`] to [`LookupReply`].
+pub const METHOD_LOOKUP: u16 = 0x0102;
+/// Layout and counters: no payload to [`InfoReply`].
+pub const METHOD_INFO: u16 = 0x0103;
+/// Forgets everything: no payload to no payload.
+pub const METHOD_CLEAR: u16 = 0x0104;
+
+/// `Refusal::code`: the payload is not what the method takes.
+pub const REFUSED_MALFORMED: u16 = 1;
+/// `Refusal::code`: the caller knows another configuration of the cell.
+pub const REFUSED_CONFIG: u16 = 2;
+/// `Refusal::code`: no such method.
+pub const REFUSED_METHOD: u16 = 3;
+
+/// A batch of SETs and ERASEs.
+#[derive(Clone, PartialEq, Message)]
+pub struct MutateRequest {
+    /// The configuration that the caller knows.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// Data entries, one after the other.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub entries: Bytes,
+}
+
+/// What became of each entry of a batch.
+#[derive(Clone, PartialEq, Message)]
+pub struct MutateReply {
+    /// One code for each entry: 0 applied, 1 superseded, 2 below the summary version.
+    #[prost(uint32, repeated, tag = "1")]
+    pub codes: Vec<u32>,
+    /// For each code but `Applied`, in their order, the version that stood against it, 16 bytes each.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub held: Bytes,
+}
+
+/// What became of one SET or ERASE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It holds, or did already.
+    Applied,
+    /// The backend holds this key, or erased it, at this higher version.
+    Superseded(Version),
+    /// The backend does not know the key, and erased some keys at this version that it does not remember: it
+    /// applies nothing at a version that is not higher.
+    BelowSummary(Version),
+}
+
+const CODE_APPLIED: u32 = 0;
+const CODE_SUPERSEDED: u32 = 1;
+const CODE_BELOW_SUMMARY: u32 = 2;
+
+/// Encodes a [`MutateRequest`] of `entries` with one copy of their bytes.
+pub fn encode_mutate<'a>(config_id: u64, entries: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
+    let entries_bytes: usize = entries.clone().map(Bytes::len).sum();
+    let frame_bytes = key_len(1) + 8 + key_len(2) + encoded_len_varint(entries_bytes as u64);
+    let mut payload = BytesMut::with_capacity(frame_bytes + entries_bytes);
+    encode_key(1, WireType::SixtyFourBit, &mut payload);
+    payload.put_u64_le(config_id);
+    encode_key(2, WireType::LengthDelimited, &mut payload);
+    encode_varint(entries_bytes as u64, &mut payload);
+    for entry in entries {
+        payload.put_slice(entry);
+    }
+    payload.freeze()
+}
+
+impl MutateReply {
+    /// The answer for `outcomes`.
+    pub fn of(outcomes: &[Outcome]) -> Self {
+        let mut held = BytesMut::new();
+        let codes = outcomes
+            .iter()
+            .map(|outcome| match outcome {
+                Outcome::Applied => CODE_APPLIED,
+                Outcome::Superseded(version) => {
+                    held.put_slice(&version.to_bytes());
+                    CODE_SUPERSEDED
+                }
+                Outcome::BelowSummary(version) => {
+                    held.put_slice(&version.to_bytes());
+                    CODE_BELOW_SUMMARY
+                }
+            })
+            .collect();
+        Self { codes, held: held.freeze() }
+    }
+
+    /// The outcomes of `count` entries; `None` if the answer does not have that many, or makes no sense.
+    pub fn outcomes(&self, count: usize) -> Option<Vec<Outcome>> {
+        if self.codes.len() != count {
+            return None;
+        }
+        let mut held = self.held.chunks_exact(Version::BYTES);
+        self.codes
+            .iter()
+            .map(|code| {
+                let mut held = || held.next()?.first_chunk().map(Version::from_bytes);
+                match *code {
+                    CODE_APPLIED => Some(Outcome::Applied),
+                    CODE_SUPERSEDED => held().map(Outcome::Superseded),
+                    CODE_BELOW_SUMMARY => held().map(Outcome::BelowSummary),
+                    _ => None,
+                }
+            })
+            .collect()
+    }
+}
+
+/// Keys, by their hashes.
+#[derive(Clone, PartialEq, Message)]
+pub struct LookupRequest {
+    /// The configuration that the caller knows.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// Key hashes, 16 bytes each, little endian.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub hashes: Bytes,
+}
+
+/// Their entries.
+#[derive(Clone, PartialEq, Message)]
+pub struct LookupReply {
+    /// For each hash the length of its entry; 0: there is none; [`LOOKUP_DEFERRED`]: ask for it again, the
+    /// answer was full.
+    #[prost(uint32, repeated, tag = "1")]
+    pub lengths: Vec<u32>,
+    /// The entries, one after the other.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub entries: Bytes,
+}
+
+/// In [`LookupReply::lengths`]: the answer had no room for this one. The first entry found always has room.
+pub const LOOKUP_DEFERRED: u32 = u32::MAX;
+
+/// One hash's part of a [`LookupReply`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// Bytes that claim to be its entry.
+    Entry(Bytes),
+    /// There is none.
+    Absent,
+    /// To be asked again.
+    Deferred,
+}
+
+impl LookupRequest {
+    /// A request for `hashes`.
+    pub fn of(config_id: u64, hashes: impl Iterator<Item = KeyHash>) -> Self {
+        let hashes: Vec<u8> = hashes.flat_map(|hash| hash.0.to_le_bytes()).collect();
+        Self { config_id, hashes: hashes.into() }
+    }
+
+    /// The hashes asked for; `None` if they are cut short or too many.
+    pub fn decode_hashes(&self) -> Option<impl Iterator<Item = KeyHash>> {
+        let (hashes, rest) = self.hashes.as_chunks::<16>();
+        let valid = rest.is_empty() && hashes.len() <= crate::limits::LOOKUP_KEYS_MAX;
+        valid.then(|| hashes.iter().map(|hash| KeyHash(u128::from_le_bytes(*hash))))
+    }
+}
+
+impl LookupReply {
+    /// What it says of each of `count` hashes; `None` if it does not answer for that many, or its lengths do
+    /// not add up.
+    pub fn parts(&self, count: usize) -> Option<Vec<Looked>> {
+        if self.lengths.len() != count {
+            return None;
+        }
+        let mut at = 0_usize;
+        let mut parts = Vec::with_capacity(count);
+        for length in &self.lengths {
+            parts.push(match *length {
+                0 => Looked::Absent,
+                LOOKUP_DEFERRED => Looked::Deferred,
+                length => {
+                    let end = at.checked_add(length as usize).filter(|end| *end <= self.entries.len())?;
+                    let entry = self.entries.slice(at..end);
+                    at = end;
+                    Looked::Entry(entry)
+                }
+            });
+        }
+        Some(parts)
+    }
+}
+
+/// What a backend says of itself.
+#[derive(Clone, PartialEq, Message)]
+pub struct InfoReply {
+    /// The cell's configuration.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// Number of buckets.
+    #[prost(uint64, tag = "2")]
+    pub buckets: u64,
+    /// Size of the data region in bytes.
+    #[prost(uint64, tag = "3")]
+    pub capacity_bytes: u64,
+    /// How long an entry lives after it was set, in ms.
+    #[prost(uint64, tag = "4")]
+    pub ttl_ms: u64,
+    /// Entries held.
+    #[prost(uint64, tag = "5")]
+    pub entries: u64,
+    /// Bytes of the slots that hold them.
+    #[prost(uint64, tag = "6")]
+    pub live_bytes: u64,
+    /// SETs applied since the start.
+    #[prost(uint64, tag = "7")]
+    pub sets: u64,
+    /// ERASEs applied.
+    #[prost(uint64, tag = "8")]
+    pub erases: u64,
+    /// SETs and ERASEs that came after a higher version.
+    #[prost(uint64, tag = "9")]
+    pub superseded: u64,
+    /// Entries removed to make room.
+    #[prost(uint64, tag = "10")]
+    pub evicted: u64,
+    /// Entries removed because of their age.
+    #[prost(uint64, tag = "11")]
+    pub expired: u64,
+    /// Entries that are in a chain, not in their bucket.
+    #[prost(uint64, tag = "12")]
+    pub overflowed: u64,
+    /// Keys looked up by CALL.
+    #[prost(uint64, tag = "13")]
+    pub lookups: u64,
+    /// Slabs taken from one slot size for another with entries still in them.
+    #[prost(uint64, tag = "14")]
+    pub slabs_reclaimed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::encode_entry;
+
+    fn version(timestamp_us: u64) -> Version {
+        Version { timestamp_us, client_id: 1, sequence: 2 }
+    }
+
+    #[test]
+    fn a_mutation_encoded_by_hand_is_the_message_that_the_other_side_decodes() {
+        let entries = [encode_entry(b"a", version(1), Some(b"x")), encode_entry(b"b", version(2), None)];
+        let payload = encode_mutate(0xfeed, entries.iter());
+        let decoded = MutateRequest::decode(payload.clone()).expect("well formed");
+        assert_eq!(decoded.config_id, 0xfeed);
+        assert_eq!(decoded.entries, [&entries[0][..], &entries[1][..]].concat());
+        assert_eq!(payload, decoded.encode_to_vec());
+    }
+
+    #[test]
+    fn an_answer_with_too_few_results_or_versions_is_refused() {
+        let outcomes = [Outcome::BelowSummary(version(8)), Outcome::Superseded(version(9)), Outcome::Applied];
+        let reply = MutateReply::of(&outcomes);
+        assert_eq!(reply.outcomes(3).as_deref(), Some(&outcomes[..]));
+        assert_eq!(reply.outcomes(4), None);
+        assert_eq!(MutateReply { held: Bytes::new(), ..reply }.outcomes(3), None);
+    }
+
+    #[test]
+    fn a_lookup_answer_whose_lengths_exceed_its_bytes_is_refused() {
+        let reply = LookupReply { lengths: vec![0, 3, LOOKUP_DEFERRED, 2], entries: Bytes::from("abcde") };
+        let parts =
+            [Looked::Absent, Looked::Entry("abc".into()), Looked::Deferred, Looked::Entry("de".into())];
+        assert_eq!(reply.parts(4).as_deref(), Some(&parts[..]));
+        assert_eq!(reply.parts(3), None);
+        assert_eq!(LookupReply { lengths: vec![3, 3], entries: Bytes::from("abcde") }.parts(2), None);
+        assert_eq!(LookupReply { lengths: vec![u32::MAX - 1], entries: Bytes::new() }.parts(1), None);
+    }
+}

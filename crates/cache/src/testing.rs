@@ -1,0 +1,235 @@
+//! What the tests of this crate share: a world whose clock is moved by hand, and connections that misbehave.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tailwater_env::{Clock, Env, Instant, Random, Task, Tasks};
+use tailwater_rma::{
+    Backing, CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, OpError, ReadOp, RegionInfo,
+    ScarOp, ScarReply, Service,
+};
+
+use crate::{Backend, BackendConfig};
+
+/// Runs a test in the real world, on two threads.
+pub(crate) fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(async { test(Env::real()).await });
+}
+
+/// A clock that stands still until it is told otherwise.
+pub(crate) struct HandClock {
+    now_ns: AtomicU64,
+}
+
+impl HandClock {
+    pub(crate) fn advance(&self, by: Duration) {
+        self.now_ns.fetch_add(by.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Instant {
+        Instant::from_ns(self.now_ns.load(Ordering::Relaxed))
+    }
+
+    fn wall_ms(&self) -> i64 {
+        1_800_000_000_000 + (self.now_ns.load(Ordering::Relaxed) / 1_000_000) as i64
+    }
+
+    fn sleep_until(&self, _deadline: Instant) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+struct Counting(AtomicU64);
+
+impl Random for Counting {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+}
+
+struct NoTasks;
+
+impl Tasks for NoTasks {
+    fn spawn(&self, _name: &'static str, _future: BoxFuture<'static, ()>) -> Task {
+        Task::new(|| ())
+    }
+
+    fn spawn_dedicated(&self, _name: &'static str, _future: BoxFuture<'static, ()>) -> Task {
+        Task::new(|| ())
+    }
+}
+
+/// A world in which no task runs and time passes by hand.
+pub(crate) fn world_by_hand() -> (Env, Arc<HandClock>) {
+    let clock = Arc::new(HandClock { now_ns: AtomicU64::new(1) });
+    // Only its disk is taken from the real world, which needs a runtime to be entered.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let _entered = runtime.enter();
+    let disk = Arc::clone(Env::real().disk());
+    let env =
+        Env::new(Arc::clone(&clock) as _, Arc::new(Counting(AtomicU64::new(1))), Arc::new(NoTasks), disk);
+    (env, clock)
+}
+
+/// A small backend's configuration.
+pub(crate) fn small(config_id: u64) -> BackendConfig {
+    BackendConfig {
+        capacity_bytes: 8 << 20,
+        buckets: 512,
+        ttl: Duration::from_secs(60),
+        eviction_at: 0.8,
+        config_id,
+        backing: Backing::Private,
+    }
+}
+
+/// A backend in this process and a doorbell for it.
+pub(crate) fn served(env: &Env, config: BackendConfig) -> (Arc<Backend>, LocalDoorbell) {
+    let backend = Backend::start(env, config).expect("memory for a small backend");
+    let doorbell = LocalDoorbell::new();
+    let ring = doorbell.clone();
+    backend.ring_on_change(move || ring.ring());
+    (backend, doorbell)
+}
+
+/// What a [`Double`] does to the operations that pass through it.
+#[derive(Default)]
+pub(crate) struct Faults {
+    /// The connection is lost.
+    pub(crate) lost: AtomicBool,
+    /// Nothing is answered any more.
+    pub(crate) stalled: AtomicBool,
+    /// CALLs are not answered.
+    pub(crate) calls_stalled: AtomicBool,
+    /// READs of this many batches to come are torn: the second half of each operation is as before the read.
+    pub(crate) torn_reads: AtomicU64,
+    /// Operations seen.
+    pub(crate) reads: AtomicU64,
+    pub(crate) scars: AtomicU64,
+    pub(crate) calls: Mutex<Vec<u16>>,
+}
+
+/// A connection to a local backend with faults, and with the capabilities of the transport it plays.
+pub(crate) struct Double {
+    inner: Arc<dyn Connection>,
+    service: Arc<dyn Service>,
+    can: Capabilities,
+    pub(crate) faults: Arc<Faults>,
+}
+
+impl Double {
+    pub(crate) fn connect(
+        env: &Env,
+        backend: &Arc<Backend>,
+        doorbell: &LocalDoorbell,
+        can: Capabilities,
+    ) -> (Arc<dyn Connection>, Arc<Faults>) {
+        let service = Arc::clone(backend) as Arc<dyn Service>;
+        let inner = tailwater_rma::local::connect(Arc::clone(&service), doorbell.clone(), env);
+        let faults = Arc::new(Faults::default());
+        (Arc::new(Self { inner, service, can, faults: Arc::clone(&faults) }), faults)
+    }
+
+    async fn pass(&self) -> Result<(), ConnectionLost> {
+        if self.faults.stalled.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if !self.can.memory {
+            // A transport with a wire never answers at once.
+            tokio::task::yield_now().await;
+        }
+        self.lost().map_or(Ok(()), Err)
+    }
+}
+
+impl Connection for Double {
+    fn peer(&self) -> &str {
+        "double"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.can
+    }
+
+    fn regions(&self) -> Vec<RegionInfo> {
+        self.inner.regions()
+    }
+
+    fn read<'a>(
+        &'a self,
+        ops: &'a [ReadOp],
+        out: &'a mut [u8],
+    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
+        Box::pin(async move {
+            self.pass().await?;
+            self.faults.reads.fetch_add(1, Ordering::Relaxed);
+            let tear = |left: u64| left.checked_sub(1);
+            let torn =
+                self.faults.torn_reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, tear).is_ok();
+            let before = out.to_vec();
+            let results = self.inner.read(ops, out).await?;
+            if torn {
+                let mut at = 0;
+                for op in ops {
+                    let len = op.len as usize;
+                    out[at + len / 2..at + len].copy_from_slice(&before[at + len / 2..at + len]);
+                    at += len;
+                }
+            }
+            Ok(results)
+        })
+    }
+
+    fn scar<'a>(
+        &'a self,
+        ops: &'a [ScarOp],
+    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
+        Box::pin(async move {
+            self.pass().await?;
+            self.faults.scars.fetch_add(1, Ordering::Relaxed);
+            let regions = self.service.regions();
+            let copy = |(place, offset, len): (usize, u64, u32)| {
+                let mut bytes = vec![0; len as usize];
+                regions[place].read(offset, &mut bytes);
+                Bytes::from(bytes)
+            };
+            let reply = |op: &ScarOp| {
+                let hit = self.service.scar(op).ok_or(OpError::OutOfBounds)?;
+                Ok(ScarReply { bucket: copy(hit.bucket), data: hit.data.map(copy).unwrap_or_default() })
+            };
+            Ok(ops.iter().map(reply).collect())
+        })
+    }
+
+    fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
+        Box::pin(async move {
+            let seen = self.inner.watch(last_seen, deadline).await;
+            self.pass().await?;
+            seen
+        })
+    }
+
+    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+        Box::pin(async move {
+            self.pass().await?;
+            self.faults.calls.lock().push(method);
+            if self.faults.calls_stalled.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            self.inner.call(method, payload).await
+        })
+    }
+
+    fn lost(&self) -> Option<ConnectionLost> {
+        let lost = self.faults.lost.load(Ordering::Relaxed);
+        lost.then(|| ConnectionLost { peer: "double".to_owned(), reason: "a test cut it".to_owned() })
+    }
+}
