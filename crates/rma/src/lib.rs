@@ -17,24 +17,34 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;
+mod atomics;
+mod client;
+mod coalesce;
 mod connection;
 #[allow(unsafe_code)]
 mod copy;
+mod doorbell;
+mod frame;
 pub mod limits;
 pub mod local;
 #[allow(unsafe_code)]
 mod mapping;
 #[cfg_attr(test, allow(unsafe_code))] // its tests try what the seals forbid
 mod region;
+mod server;
 mod service;
+mod socket;
 mod table;
 
 pub use address::{Address, AddressError};
+pub use client::{ConnectError, connect};
 pub use connection::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionId, RegionInfo, ScarOp,
     ScarReply,
 };
+pub use doorbell::Doorbell;
 pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};
 pub use local::LocalDoorbell;
 pub use region::{Backing, Region};
+pub use server::{Server, ServerConfig};
 pub use service::{Peer, REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};

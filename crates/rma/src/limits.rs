@@ -28,10 +28,47 @@ pub const DOORBELL_START: u32 = 1;
 /// process that maps the word.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// The longest a WATCH stays parked at a server; clients repeat it.
+pub const WATCH_DEADLINE_MAX: Duration = Duration::from_secs(60);
+
+/// WATCHes that one connection may have parked; one more is answered at once. A client needs one.
+pub const WATCHES_PER_CONNECTION_MAX: usize = 16;
+
+/// CALLs of one connection that the application may be working on; one more is answered "overloaded".
+pub const CALLS_PER_CONNECTION_MAX: usize = 256;
+
+/// Bytes of unsent answers at which a connection is dropped. READ and SCAR answers stop far below it, at
+/// [`crate::ServerConfig::output_bytes_max`] and one batch; CALL answers come when they come.
+pub const OUTPUT_BYTES_HARD_MAX: usize = 64 << 20;
+
+/// The largest output buffer that an engine keeps for the next turn, in bytes.
+pub const OUTPUT_BYTES_KEPT: usize = 2 * BATCH_BYTES_MAX;
+
+/// Unsent bytes of a client's requests at which further ones wait.
+pub const OUTGOING_BYTES_MAX: usize = 16 << 20;
+
+/// How long a client tries to connect, HELLO included.
+pub const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long a client's WATCH over a socket stays parked at the server before it is repeated; one serves all tasks
+/// that wait, whatever their own deadlines.
+pub const WATCH_PERIOD: Duration = Duration::from_secs(30);
+
+/// Doorbells that one system call can wait for (the kernel's `FUTEX_WAITV_MAX`, less our own word). With more,
+/// the waiter looks at all of them every [`POLL_PERIOD`].
+pub const DOORBELLS_WAITED_MAX: usize = 127;
+
+/// How often doorbells are looked at where the kernel cannot wait for them.
+pub const POLL_PERIOD: Duration = Duration::from_millis(1);
+
+/// Wakes of one doorbell are at least this far apart: each costs its server about 2 us per waiting process.
+pub const WAKE_INTERVAL: Duration = Duration::from_micros(100);
+
 const _: () = {
     assert!(READ_BYTES_MAX as usize <= BATCH_BYTES_MAX, "any READ fits a frame");
     assert!(2 * READ_BYTES_MAX as usize <= BATCH_BYTES_MAX, "any SCAR, bucket and data, fits a frame");
     assert!(BATCH_BYTES_MAX + BATCH_OPS_MAX * 16 <= FRAME_BODY_MAX, "a full batch with its results");
     assert!(REGIONS_MAX < 253, "one message carries all descriptors");
     assert!(DOORBELL_START != 0);
+    assert!(WATCH_PERIOD.as_secs() <= WATCH_DEADLINE_MAX.as_secs(), "a server parks it for that long");
 };

@@ -1,0 +1,367 @@
+//! Many requests at once over one socket.
+//!
+//! Each request has an id; a reader task hands each response to whoever waits for that id. Requests are written by
+//! the task that makes them, without a detour, if nobody else is writing; what others add meanwhile goes out
+//! together in the next write. A task of its own takes over where the socket is full.
+//!
+//! Cancelling a request drops its entry, and the answer is thrown away when it comes. Unsent requests are bounded
+//! ([`OUTGOING_BYTES_MAX`]); what comes back is bounded by what was asked for.
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_env::{Env, HashMap, Task};
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::atomics::{AtomicBool, Ordering};
+use crate::client::stream::Stream;
+use crate::connection::{CallError, ConnectionLost};
+use crate::frame::{self, CallAnswer, Decoder, FrameError, Header, Kind};
+use crate::limits::{CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
+use crate::local::too_large;
+use crate::service::Refusal;
+
+/// Room made for each receive; a frame that is known to need more gets that.
+const RECEIVE_BYTES: usize = 256 << 10;
+
+/// The id of WATCH requests, whose answers go to nobody in particular.
+const WATCH_REQUEST: u64 = 0;
+
+/// One socket's requests. Dropping it closes the socket.
+pub(crate) struct Mux {
+    inner: Arc<Inner>,
+    _reader: Task,
+    _writer: Task,
+}
+
+struct Inner {
+    peer: String,
+    stream: Stream,
+    state: Mutex<State>,
+    /// Some of the outgoing bytes went.
+    room: Notify,
+    /// There are `leftover` bytes for the writer task.
+    blocked: Notify,
+    /// Set once, together with `why`; read on every operation.
+    is_lost: AtomicBool,
+    why: OnceLock<ConnectionLost>,
+    /// The doorbell as it was last told; notified for every answered WATCH.
+    doorbell: watch::Sender<u32>,
+    watch_sent: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Who waits for which request. Emptied when the connection is lost.
+    waiting: HashMap<u64, oneshot::Sender<(Header, Bytes)>>,
+    last_request: u64,
+    /// Requests that somebody who is writing will write next.
+    outgoing: Vec<u8>,
+    /// Somebody is writing: a caller, or the writer task.
+    writing: bool,
+    /// What the socket did not take, from this index on, for the writer task.
+    leftover: Option<(Vec<u8>, usize)>,
+}
+
+/// A request under way; dropping it abandons the answer.
+pub(crate) struct Pending {
+    inner: Arc<Inner>,
+    request: u64,
+    answer: oneshot::Receiver<(Header, Bytes)>,
+}
+
+impl Mux {
+    /// Takes over a socket on which HELLO was exchanged. `decoder` has what was received behind it; `on_lost`
+    /// runs once when the connection is lost.
+    pub(crate) fn start(
+        env: &Env,
+        peer: String,
+        stream: Stream,
+        decoder: Decoder,
+        doorbell: u32,
+        on_lost: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            peer,
+            stream,
+            state: Mutex::new(State::default()),
+            room: Notify::new(),
+            blocked: Notify::new(),
+            is_lost: AtomicBool::new(false),
+            why: OnceLock::new(),
+            doorbell: watch::Sender::new(doorbell),
+            watch_sent: AtomicBool::new(false),
+        });
+        let reader = {
+            let inner = inner.clone();
+            env.spawn("rma-reader", async move {
+                let reason = inner.read_all(decoder).await;
+                inner.lose(reason);
+                on_lost();
+            })
+        };
+        let writer = {
+            let inner = inner.clone();
+            env.spawn("rma-writer", async move { inner.write_leftovers().await })
+        };
+        Self { inner, _reader: reader, _writer: writer }
+    }
+
+    pub(crate) fn peer(&self) -> &str {
+        &self.inner.peer
+    }
+
+    /// Why the connection is gone, once it is.
+    pub(crate) fn lost(&self) -> Option<ConnectionLost> {
+        if self.inner.is_lost.load(Ordering::Acquire) { self.inner.why.get().cloned() } else { None }
+    }
+
+    /// As [`Mux::lost`], as an error.
+    #[inline]
+    pub(crate) fn alive(&self) -> Result<(), ConnectionLost> {
+        if self.inner.is_lost.load(Ordering::Acquire) { Err(self.inner.why()) } else { Ok(()) }
+    }
+
+    /// Ends the connection because of what its peer sent.
+    pub(crate) fn refuse(&self, error: &FrameError) -> ConnectionLost {
+        self.inner.lose(format!("the server sent what it should not: {error}"));
+        self.inner.why()
+    }
+
+    /// Sends the request that `encode` writes under the id it is given, as soon as there is room for it.
+    pub(crate) async fn request(
+        &self,
+        encode: impl FnOnce(&mut Vec<u8>, u64),
+    ) -> Result<Pending, ConnectionLost> {
+        loop {
+            self.alive()?;
+            let room = self.inner.room.notified();
+            {
+                let state = self.inner.state.lock();
+                if state.outgoing.len() < OUTGOING_BYTES_MAX {
+                    return Ok(self.inner.submit(state, encode));
+                }
+            }
+            room.await;
+        }
+    }
+
+    /// A CALL from request to answer.
+    pub(crate) async fn call(&self, method: u16, payload: Bytes) -> Result<Bytes, CallError> {
+        if payload.len() > CALL_BYTES_MAX {
+            return Err(too_large("payload", payload.len()));
+        }
+        let pending = self.request(|out, id| frame::encode_call(out, id, method, &payload)).await?;
+        let (header, body) = pending.answer(Kind::CallReply).await?;
+        match CallAnswer::parse(&header, body) {
+            Ok(CallAnswer::Done(bytes)) => Ok(bytes),
+            Ok(CallAnswer::Refused(Refusal { code, message })) => Err(CallError::Refused { code, message }),
+            Ok(CallAnswer::Overloaded) => Err(CallError::Overloaded { peer: self.inner.peer.clone() }),
+            Err(error) => Err(self.refuse(&error).into()),
+        }
+    }
+
+    /// Completes when the doorbell differs from `last_seen`. One WATCH at the server serves all who wait here.
+    pub(crate) async fn doorbell_moved(&self, last_seen: u32) -> Result<u32, ConnectionLost> {
+        let inner = &self.inner;
+        let mut doorbell = inner.doorbell.subscribe();
+        loop {
+            self.alive()?;
+            let known = *doorbell.borrow_and_update();
+            if known != last_seen {
+                return Ok(known);
+            }
+            // AcqRel: the reader clears it before it tells of the answer, which wakes us again.
+            if !inner.watch_sent.swap(true, Ordering::AcqRel) {
+                inner.write(inner.state.lock(), |out| {
+                    frame::encode_watch(out, WATCH_REQUEST, known, WATCH_PERIOD);
+                });
+            }
+            // The sender lives as long as `inner`, and a loss is notified too.
+            let _ = doorbell.changed().await;
+        }
+    }
+
+    /// The doorbell as it was last told.
+    pub(crate) fn doorbell(&self) -> u32 {
+        *self.inner.doorbell.borrow()
+    }
+}
+
+impl Pending {
+    /// The response, whose kind is to be `kind`.
+    pub(crate) async fn answer(mut self, kind: Kind) -> Result<(Header, Bytes), ConnectionLost> {
+        let Ok((header, body)) = (&mut self.answer).await else {
+            return Err(self.inner.why());
+        };
+        if header.kind != kind {
+            self.inner.lose(format!("the server answered a {:?} where a {kind:?} was due", header.kind));
+            return Err(self.inner.why());
+        }
+        Ok((header, body))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.inner.state.lock().waiting.remove(&self.request);
+    }
+}
+
+impl Inner {
+    fn why(&self) -> ConnectionLost {
+        self.why.get().cloned().expect("it is set before anybody is told")
+    }
+
+    fn lose(&self, reason: String) {
+        let _ = self.why.set(ConnectionLost { peer: self.peer.clone(), reason });
+        // Release: `why` is there for whoever sees this.
+        if !self.is_lost.swap(true, Ordering::AcqRel) {
+            tracing::debug!(peer = self.peer, reason = self.why().reason, "connection lost");
+        }
+        // Ends the reader, if it was not the reader who noticed; the far side gets to know as well.
+        let _ = match &self.stream {
+            Stream::Tcp(socket) => rustix::net::shutdown(socket, rustix::net::Shutdown::Both),
+            Stream::Unix(socket) => rustix::net::shutdown(socket, rustix::net::Shutdown::Both),
+        };
+        self.state.lock().waiting.clear();
+        self.room.notify_waiters();
+        self.doorbell.send_modify(|_| {});
+    }
+
+    fn submit(
+        self: &Arc<Self>,
+        mut state: parking_lot::MutexGuard<'_, State>,
+        encode: impl FnOnce(&mut Vec<u8>, u64),
+    ) -> Pending {
+        state.last_request += 1;
+        let request = state.last_request;
+        let (send, answer) = oneshot::channel();
+        // Checked with the lock held, which `lose` takes behind setting it: nobody waits on after that.
+        if !self.is_lost.load(Ordering::Acquire) {
+            state.waiting.insert(request, send);
+        }
+        self.write(state, |out| encode(out, request));
+        Pending { inner: self.clone(), request, answer }
+    }
+
+    /// Appends what `encode` writes, and writes it out if nobody is writing.
+    fn write(&self, mut state: parking_lot::MutexGuard<'_, State>, encode: impl FnOnce(&mut Vec<u8>)) {
+        encode(&mut state.outgoing);
+        if !state.writing {
+            state.writing = true;
+            let bytes = std::mem::take(&mut state.outgoing);
+            drop(state);
+            self.write_on(bytes, 0);
+        }
+    }
+
+    /// Writes `bytes` from index `sent` on, and what others add meanwhile, until all is written or the socket is
+    /// full; the rest is then the writer task's.
+    fn write_on(&self, mut bytes: Vec<u8>, mut sent: usize) {
+        loop {
+            while sent < bytes.len() {
+                match self.stream.try_write(&bytes[sent..]) {
+                    Ok(count) => sent += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.state.lock().leftover = Some((bytes, sent));
+                        self.blocked.notify_one();
+                        return;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        self.lose(error.to_string());
+                        return;
+                    }
+                }
+            }
+            bytes.clear();
+            sent = 0;
+            let mut state = self.state.lock();
+            if state.outgoing.is_empty() {
+                state.writing = false;
+                if bytes.capacity() <= RECEIVE_BYTES {
+                    state.outgoing = bytes;
+                }
+                return;
+            }
+            std::mem::swap(&mut bytes, &mut state.outgoing);
+            drop(state);
+            self.room.notify_waiters();
+        }
+    }
+
+    async fn write_leftovers(&self) {
+        loop {
+            self.blocked.notified().await;
+            if self.stream.writable().await.is_err() {
+                // The reader finds out why.
+                return;
+            }
+            let leftover = self.state.lock().leftover.take();
+            if let Some((bytes, sent)) = leftover {
+                self.write_on(bytes, sent);
+            }
+        }
+    }
+
+    /// Hands out responses until the connection ends, and says why it did.
+    async fn read_all(&self, mut decoder: Decoder) -> String {
+        loop {
+            if let Err(error) = self.dispatch(&mut decoder) {
+                return format!("the server sent what it should not: {error}");
+            }
+            let room = RECEIVE_BYTES.max(decoder.missing());
+            decoder.buffer().reserve(room);
+            match self.stream.try_read_buf(decoder.buffer()) {
+                Ok(0) => return "closed by the server".to_owned(),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Err(error) = self.stream.readable().await {
+                        return error.to_string();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    /// Hands out the responses that are whole.
+    fn dispatch(&self, decoder: &mut Decoder) -> Result<(), FrameError> {
+        while let Some((header, body)) = decoder.next()? {
+            if header.kind == Kind::WatchReply {
+                self.watch_sent.store(false, Ordering::Release);
+                self.doorbell.send_replace(frame::parse_watch_reply(body));
+                continue;
+            }
+            let mut state = self.state.lock();
+            if header.request > state.last_request {
+                return Err(FrameError::Body("an answer to nothing that was asked"));
+            }
+            let waiting = state.waiting.remove(&header.request);
+            drop(state);
+            if let Some(waiting) = waiting {
+                // Whoever asked may have just given up.
+                let _ = waiting.send((header, body));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for `moved`, but no longer than `deadline`, behind which the doorbell is `value` at that moment.
+pub(crate) async fn watch_until(
+    env: &Env,
+    deadline: std::time::Duration,
+    moved: impl Future<Output = Result<u32, ConnectionLost>>,
+    value: impl FnOnce() -> u32,
+) -> Result<u32, ConnectionLost> {
+    match env.timeout(deadline, moved).await {
+        Some(moved) => moved,
+        None => Ok(value()),
+    }
+}

@@ -1,0 +1,77 @@
+//! A connected stream socket of either family, on tokio's reactor.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bytes::BytesMut;
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+
+/// The client's end of a connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.readable().await,
+            Self::Unix(socket) => socket.readable().await,
+        }
+    }
+
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.writable().await,
+            Self::Unix(socket) => socket.writable().await,
+        }
+    }
+
+    /// Reads into the spare capacity of `buffer`; an error of kind `WouldBlock` if there is nothing.
+    pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_read_buf(buffer),
+            Self::Unix(socket) => socket.try_read_buf(buffer),
+        }
+    }
+
+    /// Writes what fits; an error of kind `WouldBlock` if nothing does.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_write(bytes),
+            Self::Unix(socket) => socket.try_write(bytes),
+        }
+    }
+
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.writable().await?;
+            match self.try_write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until `receive` finds something on the socket.
+    pub(crate) async fn read_with(
+        &self,
+        mut receive: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            self.readable().await?;
+            let received = match self {
+                Self::Tcp(socket) => socket.try_io(Interest::READABLE, || receive(socket.as_fd())),
+                Self::Unix(socket) => socket.try_io(Interest::READABLE, || receive(socket.as_fd())),
+            };
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+        }
+    }
+}

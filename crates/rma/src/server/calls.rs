@@ -1,0 +1,121 @@
+//! Workers that run the application's CALLs, so that engines never wait for it.
+
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use tailwater_env::Env;
+
+use crate::frame::CallAnswer;
+use crate::limits::CALL_BYTES_MAX;
+use crate::server::mailbox::{Mailbox, Message};
+use crate::service::{Peer, REFUSED_TOO_LARGE, Refusal, Reply, Service};
+
+/// A CALL on its way to the application, and the way back.
+pub(crate) struct Job {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) method: u16,
+    pub(crate) payload: Bytes,
+    pub(crate) connection: u64,
+    pub(crate) request: u64,
+    pub(crate) engine: Arc<Mailbox>,
+}
+
+struct Queue {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    stopped: bool,
+}
+
+/// A bounded queue, in CALLs and in bytes, with a fixed number of workers behind it.
+pub(crate) struct Calls {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+    jobs_max: usize,
+    bytes_max: usize,
+}
+
+impl Calls {
+    /// Starts `workers` threads that end after [`Calls::stop`].
+    pub(crate) fn start(
+        env: &Env,
+        service: &Arc<dyn Service>,
+        workers: usize,
+        jobs_max: usize,
+        bytes_max: usize,
+    ) -> Arc<Self> {
+        let queue = Queue { jobs: VecDeque::new(), bytes: 0, stopped: false };
+        let calls = Arc::new(Self { queue: Mutex::new(queue), ready: Condvar::new(), jobs_max, bytes_max });
+        for _ in 0..workers.max(1) {
+            let calls = calls.clone();
+            let service = service.clone();
+            env.spawn_dedicated("rma-call", async move { calls.work(&*service) }).detach();
+        }
+        calls
+    }
+
+    /// Queues a CALL, or answers `false` if the queue is full.
+    pub(crate) fn submit(&self, job: Job) -> bool {
+        let mut queue = self.queue.lock();
+        let bytes = queue.bytes + job.payload.len();
+        if queue.stopped || queue.jobs.len() >= self.jobs_max || bytes > self.bytes_max {
+            return false;
+        }
+        queue.bytes = bytes;
+        queue.jobs.push_back(job);
+        drop(queue);
+        self.ready.notify_one();
+        true
+    }
+
+    /// Ends the workers, each behind the CALL it runs, and forgets what is queued.
+    pub(crate) fn stop(&self) {
+        let mut queue = self.queue.lock();
+        queue.stopped = true;
+        queue.jobs.clear();
+        drop(queue);
+        self.ready.notify_all();
+    }
+
+    fn work(&self, service: &dyn Service) {
+        while let Some(job) = self.next() {
+            let Job { peer, method, payload, connection, request, engine } = job;
+            let reply = Reply::new(move |answer| {
+                let answer = checked(answer);
+                engine.send(Message::Answer { connection, request, answer });
+            });
+            // A panic has dropped, and so answered, the reply; the worker is there for the next CALL.
+            let run = AssertUnwindSafe(|| service.call(&peer, method, payload, reply));
+            if std::panic::catch_unwind(run).is_err() {
+                tracing::error!(peer = peer.address, method, "the application panicked in a call");
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.stopped {
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                queue.bytes -= job.payload.len();
+                return Some(job);
+            }
+            self.ready.wait(&mut queue);
+        }
+    }
+}
+
+fn checked(answer: Result<Bytes, Refusal>) -> CallAnswer {
+    match answer {
+        Ok(bytes) if bytes.len() > CALL_BYTES_MAX => {
+            let message = format!("an answer of {} bytes is longer than {CALL_BYTES_MAX}", bytes.len());
+            CallAnswer::Refused(Refusal { code: REFUSED_TOO_LARGE, message })
+        }
+        Ok(bytes) => CallAnswer::Done(bytes),
+        Err(refusal) => CallAnswer::Refused(refusal),
+    }
+}

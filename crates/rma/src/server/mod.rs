@@ -1,0 +1,243 @@
+//! The server: engine threads that answer for a service's regions.
+//!
+//! ```text
+//! clients == sockets ==> engine threads ---- READ, SCAR: straight from the regions
+//!                            |     ^
+//!                       CALL |     | answers, by mailbox
+//!                            v     |
+//!                     bounded queue, worker threads ---- the application
+//! ```
+//!
+//! Engines wait for sockets and for nothing else: they take no lock that is held while the application runs.
+//! Everything a peer can make grow is bounded, and a peer that goes beyond a bound, or sends what is no frame, is
+//! dropped with one line in the log; the others do not notice.
+
+mod calls;
+mod epoll;
+mod limits;
+mod listen;
+mod mailbox;
+mod session;
+mod shared;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tailwater_env::Env;
+
+use crate::atomics::AtomicUsize;
+use crate::doorbell::Doorbell;
+use crate::service::Service;
+use crate::table::Table;
+
+use calls::Calls;
+use listen::Listener;
+pub(crate) use mailbox::Mailbox;
+use mailbox::Message;
+use shared::Shared;
+
+/// How long a dropped server waits for its engines, which end as soon as they are not in the application's `scar`.
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Where a server listens, and how it is bounded.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// An IP address and port to listen at; port 0 lets the kernel choose.
+    pub tcp: Option<SocketAddr>,
+    /// A path to listen at. Clients there are given the regions themselves.
+    pub unix: Option<PathBuf>,
+    /// Engine threads; at most one less than the machine has cores, and at least one.
+    pub engines: usize,
+    /// Worker threads for CALLs.
+    pub call_workers: usize,
+    /// CALLs that may wait for a worker; one more is answered "overloaded".
+    pub calls_queued_max: usize,
+    /// Payload bytes that may wait for a worker.
+    pub call_bytes_queued_max: usize,
+    /// Connections at the same time; one more is closed at once.
+    pub connections_max: usize,
+    /// Unsent bytes of one connection at which no more of its requests are taken up.
+    pub output_bytes_max: usize,
+    /// Bytes held for all connections together (requests half received, answers unsent); the connection that
+    /// makes them more is dropped.
+    pub memory_bytes_max: usize,
+    /// A connection that has not said HELLO by then is dropped.
+    pub hello_deadline: Duration,
+    /// A connection that has not sent the rest of a frame by then is dropped.
+    pub frame_deadline: Duration,
+    /// A connection that takes none of its answers for so long is dropped.
+    pub drain_deadline: Duration,
+    /// A TCP connection that asks for nothing, and waits for nothing, for so long is dropped. Machines that
+    /// vanish are noticed by keep-alive, and Unix sockets know by themselves.
+    pub idle_deadline: Option<Duration>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            tcp: None,
+            unix: None,
+            engines: 1,
+            call_workers: 2,
+            calls_queued_max: 1024,
+            call_bytes_queued_max: 64 << 20,
+            connections_max: 4096,
+            output_bytes_max: 1 << 20,
+            memory_bytes_max: 1 << 30,
+            hello_deadline: Duration::from_secs(5),
+            frame_deadline: Duration::from_secs(10),
+            drain_deadline: Duration::from_secs(10),
+            idle_deadline: Some(Duration::from_secs(15 * 60)),
+        }
+    }
+}
+
+/// A running server. Dropping it closes all connections and removes its socket file, and returns once that is
+/// done; CALLs that run are not waited for.
+pub struct Server {
+    shared: Arc<Shared>,
+    tcp: Option<SocketAddr>,
+    unix: Option<PathBuf>,
+    running: Arc<Running>,
+}
+
+impl Server {
+    /// Listens, and starts the threads.
+    ///
+    /// # Errors
+    /// If an address is taken, or descriptors or memory have run out.
+    ///
+    /// # Panics
+    /// If `service` has more regions than [`crate::limits::REGIONS_MAX`].
+    pub fn start(env: &Env, config: ServerConfig, service: Arc<dyn Service>) -> io::Result<Server> {
+        let _checked = Table::of(&*service);
+        let mut listeners = Vec::new();
+        if let Some(address) = config.tcp {
+            listeners.push(Listener::tcp(address)?);
+        }
+        if let Some(path) = &config.unix {
+            listeners.push(Listener::unix(path)?);
+        }
+        let tcp = listeners.iter().find_map(|listener| match listener {
+            Listener::Tcp { address, .. } => Some(*address),
+            Listener::Unix { .. } => None,
+        });
+        let unix = listeners.iter().find_map(|listener| match listener {
+            Listener::Unix { name, .. } => Some(name.path().to_owned()),
+            Listener::Tcp { .. } => None,
+        });
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let engines = config.engines.clamp(1, cores.saturating_sub(1).max(1));
+        let mailboxes: Vec<_> =
+            (0..engines).map(|_| Mailbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
+        let doorbell = Doorbell::create(env, mailboxes.clone())?;
+        let calls = Calls::start(
+            env,
+            &service,
+            config.call_workers,
+            config.calls_queued_max,
+            config.call_bytes_queued_max,
+        );
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            config,
+            service,
+            doorbell,
+            calls,
+            mailboxes,
+            connections: AtomicUsize::new(0),
+            memory: AtomicUsize::new(0),
+        });
+        let running = Arc::new(Running::default());
+        // From here on dropping the server ends what was started.
+        let server = Server { shared, tcp, unix, running };
+        for number in 0..engines {
+            let listeners = if number == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
+            let engine = epoll::Engine::new(server.shared.clone(), number, listeners)?;
+            let ended = server.running.begin();
+            let run = async move {
+                engine.run();
+                drop(ended);
+            };
+            env.spawn_dedicated("rma-engine", run).detach();
+        }
+        Ok(server)
+    }
+
+    /// The TCP address it listens at.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp
+    }
+
+    /// The socket's path it listens at.
+    pub fn unix_path(&self) -> Option<&Path> {
+        self.unix.as_deref()
+    }
+
+    /// The doorbell to ring after publishing.
+    pub fn doorbell(&self) -> Doorbell {
+        self.shared.doorbell.clone()
+    }
+
+    /// Connections at this moment.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(crate::atomics::Ordering::Relaxed)
+    }
+
+    /// Bytes held for all connections at this moment.
+    pub fn memory(&self) -> usize {
+        self.shared.memory.load(crate::atomics::Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("tcp", &self.tcp).field("unix", &self.unix).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.calls.stop();
+        for mailbox in &self.shared.mailboxes {
+            mailbox.send(Message::Stop);
+        }
+        if !self.running.wait(STOP_DEADLINE) {
+            tracing::error!("an engine did not stop: the application's scar does not return");
+        }
+    }
+}
+
+/// Counts the engines that run.
+#[derive(Default)]
+struct Running {
+    engines: Mutex<usize>,
+    ended: Condvar,
+}
+
+/// One engine's share in [`Running`]; dropped, on its thread, when the engine is gone.
+struct EndedGuard(Arc<Running>);
+
+impl Running {
+    fn begin(self: &Arc<Self>) -> EndedGuard {
+        *self.engines.lock() += 1;
+        EndedGuard(self.clone())
+    }
+
+    /// Whether all ended in time.
+    fn wait(&self, limit: Duration) -> bool {
+        let mut engines = self.engines.lock();
+        !self.ended.wait_while_for(&mut engines, |engines| *engines > 0, limit).timed_out()
+    }
+}
+
+impl Drop for EndedGuard {
+    fn drop(&mut self) {
+        *self.0.engines.lock() -= 1;
+        self.0.ended.notify_all();
+    }
+}

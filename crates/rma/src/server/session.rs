@@ -1,0 +1,440 @@
+//! One connection at the server, without its socket: bytes in, bytes out.
+//!
+//! A step function: it is given bytes, time, answers of the application and the doorbell's value, and it appends
+//! to its output. What it holds is bounded:
+//! - input: one frame, and what came behind it in one receive;
+//! - output: it takes up no further request while more than `output_bytes_max` are unsent, so READs and SCARs
+//!   exceed that by one batch at most; CALL answers end the connection at [`OUTPUT_BYTES_HARD_MAX`];
+//! - parked WATCHes and CALLs under way: counted.
+//!
+//! It is over, with a reason for the log, when its peer sends what is no frame, does not say HELLO in time, stops
+//! in the middle of a frame, or does not take its answers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_env::Instant;
+
+use crate::connection::{OpError, ScarOp};
+use crate::frame::{
+    self, CallAnswer, Decoder, FrameError, HelloReply, Kind, ReadOps, Request, ScarOps, Side, Status,
+};
+use crate::limits::{
+    BATCH_BYTES_MAX, CALLS_PER_CONNECTION_MAX, OUTPUT_BYTES_HARD_MAX, OUTPUT_BYTES_KEPT, READ_BYTES_MAX,
+    WATCHES_PER_CONNECTION_MAX,
+};
+use crate::server::limits::SessionLimits;
+use crate::service::Service;
+use crate::table::Table;
+
+/// Why a connection was ended by this side.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("a frame other than HELLO came first")]
+    NoHello,
+    #[error("said HELLO twice")]
+    HelloAgain,
+    #[error("speaks versions {lowest} to {highest} of the format, not {ours}", ours = frame::VERSION)]
+    Version { lowest: u8, highest: u8 },
+    #[error("asked for {0} bytes in one frame")]
+    BatchTooLarge(u64),
+    #[error("did not say HELLO within {0:?}")]
+    Silent(Duration),
+    #[error("stopped in the middle of a frame for {0:?}")]
+    HalfFrame(Duration),
+    #[error("took none of its answers for {0:?}")]
+    NotReading(Duration),
+    #[error("left {0} bytes of answers unread")]
+    Unread(usize),
+    #[error("asked for nothing for {0:?}")]
+    Idle(Duration),
+}
+
+/// A CALL for the application.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) request: u64,
+    pub(crate) method: u16,
+    pub(crate) payload: Bytes,
+}
+
+/// What a session needs of its server during a step.
+pub(crate) struct World<'a> {
+    pub(crate) now: Instant,
+    pub(crate) service: &'a dyn Service,
+    /// The doorbell's word.
+    pub(crate) doorbell: &'a dyn Fn() -> u32,
+    /// Descriptors can be passed to this peer.
+    pub(crate) files: bool,
+    /// Takes a CALL, or answers `false` if there is too much to do.
+    pub(crate) submit: &'a mut dyn FnMut(Call) -> bool,
+}
+
+#[derive(Debug)]
+struct Parked {
+    request: u64,
+    last_seen: u32,
+    deadline: Instant,
+}
+
+/// Unsent bytes, in order.
+#[derive(Debug, Default)]
+struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Output {
+    fn unsent(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    limits: SessionLimits,
+    decoder: Decoder,
+    peer: PeerState,
+    /// When the peer last began to keep us waiting for the rest of a frame.
+    half_frame_since: Option<Instant>,
+    last_request: Instant,
+}
+
+/// Everything but the decoder, which frames are borrowed from while this is changed.
+#[derive(Debug)]
+struct PeerState {
+    output: Output,
+    /// When it last took a byte, or the output last became non-empty.
+    output_moved: Instant,
+    table: Option<Table>,
+    files_due: bool,
+    watches: Vec<Parked>,
+    calls: usize,
+}
+
+impl Session {
+    pub(crate) fn new(limits: SessionLimits, now: Instant) -> Self {
+        Self {
+            limits,
+            decoder: Decoder::new(Side::Requests),
+            peer: PeerState {
+                output: Output::default(),
+                output_moved: now,
+                table: None,
+                files_due: false,
+                watches: Vec::new(),
+                calls: 0,
+            },
+            half_frame_since: None,
+            last_request: now,
+        }
+    }
+
+    /// Takes bytes off the socket and answers what can be answered.
+    pub(crate) fn receive(&mut self, bytes: &[u8], world: &mut World<'_>) -> Result<(), Ended> {
+        self.decoder.feed(bytes);
+        self.answer(world)
+    }
+
+    /// Takes up requests that wait for room in the output. To be called after bytes were sent.
+    pub(crate) fn answer(&mut self, world: &mut World<'_>) -> Result<(), Ended> {
+        while self.wants_input() {
+            let Some((header, body)) = self.decoder.next()? else {
+                break;
+            };
+            self.half_frame_since = None;
+            self.last_request = world.now;
+            let request = Request::parse(&header, body)?;
+            self.peer.answer(header.request, request, world)?;
+        }
+        if !self.wants_input() || self.decoder.held() == 0 {
+            self.half_frame_since = None;
+        } else if self.half_frame_since.is_none() {
+            self.half_frame_since = Some(world.now);
+        }
+        Ok(())
+    }
+
+    /// Whether the peer may send more; if not, it first has to take what it is due.
+    pub(crate) fn wants_input(&self) -> bool {
+        self.peer.output.unsent().len() < self.limits.output_bytes_max
+    }
+
+    /// Bytes to send, in order.
+    pub(crate) fn output(&self) -> &[u8] {
+        self.peer.output.unsent()
+    }
+
+    /// The first so many of them were taken by the socket.
+    pub(crate) fn sent(&mut self, count: usize, now: Instant) {
+        let output = &mut self.peer.output;
+        output.sent += count;
+        self.peer.output_moved = now;
+        assert!(output.sent <= output.bytes.len(), "no more is sent than there is");
+        if output.sent == output.bytes.len() {
+            output.sent = 0;
+            output.bytes.clear();
+        }
+    }
+
+    /// Lends the session a buffer for its output, if it has none of its own: an engine has one large buffer, and
+    /// a connection has one only while it is behind.
+    pub(crate) fn lend_output(&mut self, spare: &mut Vec<u8>) {
+        let mine = &mut self.peer.output.bytes;
+        if mine.capacity() == 0 {
+            std::mem::swap(mine, spare);
+        }
+    }
+
+    /// Takes the buffer back, if the session does not need it any more.
+    pub(crate) fn return_output(&mut self, spare: &mut Vec<u8>) {
+        if self.output().is_empty() {
+            let mine = std::mem::take(&mut self.peer.output.bytes);
+            if spare.capacity() == 0 && mine.capacity() <= OUTPUT_BYTES_KEPT {
+                *spare = mine;
+            }
+        }
+    }
+
+    /// The regions whose descriptors have to go with the next byte sent, if any.
+    pub(crate) fn files_due(&self) -> Option<&Table> {
+        self.peer.table.as_ref().filter(|_| self.peer.files_due)
+    }
+
+    /// They went.
+    pub(crate) fn files_sent(&mut self) {
+        self.peer.files_due = false;
+    }
+
+    /// The application's answer to a CALL.
+    pub(crate) fn call_answered(
+        &mut self,
+        request: u64,
+        answer: &CallAnswer,
+        now: Instant,
+    ) -> Result<(), Ended> {
+        let unsent = self.peer.output.unsent().len() + answer.frame_bytes();
+        if unsent > OUTPUT_BYTES_HARD_MAX {
+            return Err(Ended::Unread(unsent));
+        }
+        self.peer.calls -= 1;
+        self.peer.starts_output(now);
+        answer.encode(&mut self.peer.output.bytes, request);
+        Ok(())
+    }
+
+    /// Completes the WATCHes that a doorbell of this value, or time, completes.
+    pub(crate) fn look(&mut self, doorbell: u32, now: Instant) {
+        if self.peer.watches.is_empty() {
+            return;
+        }
+        let mut watches = std::mem::take(&mut self.peer.watches);
+        watches.retain(|watch| {
+            let complete = watch.last_seen != doorbell || watch.deadline <= now;
+            if complete {
+                self.peer.starts_output(now);
+                frame::encode_watch_reply(&mut self.peer.output.bytes, watch.request, doorbell);
+            }
+            !complete
+        });
+        self.peer.watches = watches;
+    }
+
+    /// WATCHes that wait.
+    pub(crate) fn parked(&self) -> usize {
+        self.peer.watches.len()
+    }
+
+    /// Ends the connection if one of its deadlines has passed.
+    pub(crate) fn check_deadlines(&self, now: Instant) -> Result<(), Ended> {
+        let limits = &self.limits;
+        let over = |since: Instant, limit: Duration| since + limit <= now;
+        if self.peer.table.is_none() && over(self.last_request, limits.hello_deadline) {
+            return Err(Ended::Silent(limits.hello_deadline));
+        }
+        if !self.output().is_empty() && over(self.peer.output_moved, limits.drain_deadline) {
+            return Err(Ended::NotReading(limits.drain_deadline));
+        }
+        if self.half_frame_since.is_some_and(|since| over(since, limits.frame_deadline)) {
+            return Err(Ended::HalfFrame(limits.frame_deadline));
+        }
+        match self.idle_limit() {
+            Some(limit) if over(self.last_request, limit) => Err(Ended::Idle(limit)),
+            _ => Ok(()),
+        }
+    }
+
+    /// When to call [`Session::look`] and [`Session::check_deadlines`] next, if nothing else happens.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let limits = &self.limits;
+        let hello = self.peer.table.is_none().then(|| self.last_request + limits.hello_deadline);
+        let drain = (!self.output().is_empty()).then(|| self.peer.output_moved + limits.drain_deadline);
+        let half_frame = self.half_frame_since.map(|since| since + limits.frame_deadline);
+        let idle = self.idle_limit().map(|limit| self.last_request + limit);
+        let watches = self.peer.watches.iter().map(|watch| watch.deadline);
+        [hello, drain, half_frame, idle].into_iter().flatten().chain(watches).min()
+    }
+
+    /// Bytes of memory held for the peer.
+    pub(crate) fn memory(&self) -> usize {
+        self.decoder.capacity() + self.peer.output.bytes.capacity()
+    }
+
+    /// How long the peer may be silent as things stand: for ever while it waits for something, or while its
+    /// silence is normal.
+    fn idle_limit(&self) -> Option<Duration> {
+        let waits = self.peer.calls > 0 || !self.peer.watches.is_empty();
+        self.limits.idle_deadline.filter(|_| !waits && self.peer.table.is_some())
+    }
+}
+
+impl PeerState {
+    fn starts_output(&mut self, now: Instant) {
+        if self.output.unsent().is_empty() {
+            self.output_moved = now;
+        }
+    }
+
+    fn answer(&mut self, id: u64, request: Request, world: &mut World<'_>) -> Result<(), Ended> {
+        self.starts_output(world.now);
+        let Some(table) = &self.table else {
+            let Request::Hello { lowest, highest } = request else {
+                return Err(Ended::NoHello);
+            };
+            return self.hello(id, lowest, highest, world);
+        };
+        match request {
+            Request::Hello { .. } => Err(Ended::HelloAgain),
+            Request::Read(ops) => read(&mut self.output.bytes, id, &ops, table),
+            Request::Scar(ops) => {
+                scar(&mut self.output.bytes, id, &ops, table, world.service);
+                Ok(())
+            }
+            Request::Watch { last_seen, deadline } => {
+                let parked = Parked { request: id, last_seen, deadline: world.now + deadline };
+                let doorbell = (world.doorbell)();
+                if doorbell != last_seen || self.watches.len() >= WATCHES_PER_CONNECTION_MAX {
+                    frame::encode_watch_reply(&mut self.output.bytes, id, doorbell);
+                } else {
+                    self.watches.push(parked);
+                }
+                Ok(())
+            }
+            Request::Call { method, payload } => {
+                let call = Call { request: id, method, payload };
+                if self.calls < CALLS_PER_CONNECTION_MAX && (world.submit)(call) {
+                    self.calls += 1;
+                } else {
+                    CallAnswer::Overloaded.encode(&mut self.output.bytes, id);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn hello(&mut self, id: u64, lowest: u8, highest: u8, world: &World<'_>) -> Result<(), Ended> {
+        if !(lowest..=highest).contains(&frame::VERSION) {
+            return Err(Ended::Version { lowest, highest });
+        }
+        let table = Table::of(world.service);
+        let files = world.files && table.regions().iter().all(|region| region.file().is_some());
+        let probe = ScarOp { bucket: 0, key_hash: 0 };
+        let reply = HelloReply {
+            version: frame::VERSION,
+            // A service without buckets answers none of any bucket.
+            scar: world.service.scar(&probe).is_some(),
+            files,
+            doorbell: (world.doorbell)(),
+            regions: table.infos(),
+        };
+        reply.encode(&mut self.output.bytes, id);
+        self.files_due = files;
+        self.table = Some(table);
+        Ok(())
+    }
+}
+
+/// Answers a READ straight from the regions.
+fn read(out: &mut Vec<u8>, id: u64, ops: &ReadOps, table: &Table) -> Result<(), Ended> {
+    let count = ops.iter().len();
+    let bytes: u64 = ops.iter().map(|op| u64::from(op.len)).filter(|len| *len <= READ_BYTES_MAX.into()).sum();
+    if bytes > BATCH_BYTES_MAX as u64 {
+        return Err(Ended::BatchTooLarge(bytes));
+    }
+    out.reserve(frame::HEADER_BYTES + count + bytes as usize);
+    let argument = u16::try_from(count).expect("batches are limited");
+    frame::frame(out, Kind::ReadReply, argument, id, |out| {
+        let statuses = out.len();
+        out.resize(statuses + count, Status::Done as u8);
+        for (place, op) in ops.iter().enumerate() {
+            match table.find(&op) {
+                Ok(region) => region.append_to(op.offset, op.len, out),
+                Err(error) => out[statuses + place] = Status::from(error) as u8,
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Answers a SCAR as far as the response has room.
+fn scar(out: &mut Vec<u8>, id: u64, ops: &ScarOps, table: &Table, service: &dyn Service) {
+    let count = ops.iter().len();
+    let argument = u16::try_from(count).expect("batches are limited");
+    frame::frame(out, Kind::ScarReply, argument, id, |out| {
+        let results = out.len();
+        let data_start = results + frame::scar_results_bytes(count);
+        out.resize(data_start, 0);
+        let mut full = false;
+        for (place, op) in ops.iter().enumerate() {
+            let (status, bucket, data) = if full {
+                (Status::Again, 0, 0)
+            } else {
+                let room = BATCH_BYTES_MAX - (out.len() - data_start);
+                match scar_one(out, &op, table, service, room) {
+                    Ok(Some((bucket, data))) => (Status::Done, bucket, data),
+                    Ok(None) => {
+                        full = true;
+                        (Status::Again, 0, 0)
+                    }
+                    Err(error) => (error.into(), 0, 0),
+                }
+            };
+            frame::put_scar_result(&mut out[results..], place, status, bucket, data);
+        }
+    });
+}
+
+/// Appends the bytes of one SCAR and answers how many are bucket and data, or `None` if they exceed `room`.
+fn scar_one(
+    out: &mut Vec<u8>,
+    op: &ScarOp,
+    table: &Table,
+    service: &dyn Service,
+    room: usize,
+) -> Result<Option<(u32, u32)>, OpError> {
+    let hit = service.scar(op).ok_or(OpError::Unsupported)?;
+    let data_len = hit.data.map_or(0, |(_, _, len)| len);
+    if hit.bucket.2.max(data_len) > READ_BYTES_MAX {
+        return Err(OpError::OutOfBounds);
+    }
+    if hit.bucket.2 as usize + data_len as usize > room {
+        return Ok(None);
+    }
+    // Where a hit points comes from region memory in the end: not to be trusted more than a peer's offset.
+    let find = |(place, offset, len): (usize, u64, u32)| {
+        let region = table.regions().get(place).ok_or(OpError::OutOfBounds)?;
+        if region.contains(offset, len) { Ok((region, offset, len)) } else { Err(OpError::OutOfBounds) }
+    };
+    let bucket = find(hit.bucket)?;
+    let data = hit.data.map(find).transpose()?;
+    for (region, offset, len) in std::iter::once(bucket).chain(data) {
+        region.append_to(offset, len, out);
+    }
+    Ok(Some((hit.bucket.2, data_len)))
+}
+
+#[cfg(test)]
+mod tests;

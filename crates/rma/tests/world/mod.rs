@@ -1,0 +1,232 @@
+//! A service for tests, reached over each of the transports.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tailwater_env::Env;
+use tailwater_rma::{
+    Address, Backing, CALL_BYTES_MAX, Connection, Doorbell, LocalDoorbell, Peer, ReadOp, Refusal, Region,
+    RegionId, Reply, ScarHit, ScarOp, Server, ServerConfig, Service, connect, local,
+};
+
+pub const METHOD_ECHO: u16 = 1;
+pub const METHOD_REFUSE: u16 = 2;
+pub const METHOD_ABANDON: u16 = 3;
+pub const METHOD_PANIC: u16 = 4;
+pub const METHOD_LARGE: u16 = 5;
+/// Is not answered before the test's end.
+pub const METHOD_HANG: u16 = 6;
+pub const CODE_REFUSED: u16 = 77;
+pub const BUCKETS: u64 = 64;
+const REGION_BYTES: u64 = 2 << 20;
+
+pub struct TestService {
+    pub regions: Vec<Arc<Region>>,
+    pub hanging: std::sync::Mutex<Vec<Reply>>,
+}
+
+impl TestService {
+    pub fn new(backing: Backing) -> Arc<Self> {
+        let region =
+            |kind| Arc::new(Region::create("test", REGION_BYTES, kind, backing).expect("there is memory"));
+        Arc::new(Self { regions: vec![region(1), region(2)], hanging: std::sync::Mutex::default() })
+    }
+}
+
+impl Service for TestService {
+    fn regions(&self) -> Vec<Arc<Region>> {
+        self.regions.clone()
+    }
+
+    fn scar(&self, op: &ScarOp) -> Option<ScarHit> {
+        let data = match op.key_hash {
+            1 => Some((1, 0, 512 << 10)),
+            0 => None,
+            at => Some((1, at as u64, 256)),
+        };
+        (op.bucket < BUCKETS).then_some(ScarHit { bucket: (0, op.bucket * 64, 64), data })
+    }
+
+    fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        match method {
+            METHOD_ECHO => reply.send(Ok(payload)),
+            METHOD_REFUSE => reply.send(Err(Refusal { code: CODE_REFUSED, message: "no".to_owned() })),
+            METHOD_PANIC => panic!("as the test asked"),
+            METHOD_LARGE => reply.send(Ok(Bytes::from(vec![0; CALL_BYTES_MAX + 1]))),
+            METHOD_HANG => self.hanging.lock().expect("no test panics with it").push(reply),
+            _ => drop(reply),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Local,
+    /// Mapped regions.
+    Shm,
+    /// A Unix socket whose server cannot pass its regions.
+    UnixFrames,
+    Tcp,
+}
+
+enum Bell {
+    Local(LocalDoorbell),
+    Server(Doorbell),
+}
+
+impl Bell {
+    fn ring(&self) {
+        match self {
+            Bell::Local(bell) => bell.ring(),
+            Bell::Server(bell) => bell.ring(),
+        }
+    }
+}
+
+/// A served service, and a connection to it.
+pub struct World {
+    pub transport: Transport,
+    pub env: Env,
+    pub service: Arc<TestService>,
+    pub connection: Arc<dyn Connection>,
+    pub address: Option<Address>,
+    bell: Arc<Bell>,
+    pub server: Option<Server>,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    pub async fn new(transport: Transport) -> Self {
+        Self::with_config(transport, ServerConfig::default()).await
+    }
+
+    pub async fn with_config(transport: Transport, config: ServerConfig) -> Self {
+        let env = Env::real();
+        let dir = tempfile::tempdir().expect("a directory");
+        let private = matches!(transport, Transport::Local | Transport::UnixFrames);
+        let service = TestService::new(if private { Backing::Private } else { Backing::Shared });
+        let config = match transport {
+            Transport::Local => {
+                let bell = LocalDoorbell::new();
+                let connection = local::connect(service.clone(), bell.clone(), &env);
+                let bell = Arc::new(Bell::Local(bell));
+                return Self {
+                    transport,
+                    env,
+                    service,
+                    connection,
+                    address: None,
+                    bell,
+                    server: None,
+                    _dir: dir,
+                };
+            }
+            Transport::Tcp => ServerConfig { tcp: Some(([127, 0, 0, 1], 0).into()), ..config },
+            Transport::Shm | Transport::UnixFrames => {
+                ServerConfig { unix: Some(dir.path().join("socket")), ..config }
+            }
+        };
+        let server = Server::start(&env, config, service.clone()).expect("it starts");
+        let address = address_of(&server);
+        let connection = connect(&env, &address).await.expect("it listens");
+        assert_eq!(connection.capabilities().memory, transport == Transport::Shm);
+        let bell = Arc::new(Bell::Server(server.doorbell()));
+        Self {
+            transport,
+            env,
+            service,
+            connection,
+            address: Some(address),
+            bell,
+            server: Some(server),
+            _dir: dir,
+        }
+    }
+
+    /// A read of region `place` under its true generation.
+    pub fn op(&self, place: usize, offset: u64, len: u32) -> ReadOp {
+        let generation = self.service.regions[place].generation();
+        ReadOp { region: RegionId(place as u32), generation, offset, len }
+    }
+
+    pub fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// Rings so many times, at an uneven pace.
+    pub fn ringer(&self, rounds: u32) -> impl FnOnce() + Send + 'static {
+        let bell = self.bell.clone();
+        move || {
+            for round in 0..rounds {
+                bell.ring();
+                for _ in 0..round * 37 % 2_000 {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+    }
+}
+
+pub fn address_of(server: &Server) -> Address {
+    match (server.tcp_addr(), server.unix_path()) {
+        (Some(address), _) => Address::Tcp(address),
+        (None, Some(path)) => Address::Unix(PathBuf::from(path)),
+        (None, None) => panic!("the server listens somewhere"),
+    }
+}
+
+/// Runs a test in a runtime.
+pub fn run<F: Future<Output = ()>>(test: F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(test);
+}
+
+/// Runs a test over each transport.
+pub fn on_every_transport(test: impl AsyncFn(World)) {
+    for transport in [Transport::Local, Transport::Shm, Transport::UnixFrames, Transport::Tcp] {
+        eprintln!("over {transport:?}");
+        run(async {
+            let world = World::new(transport).await;
+            test(world).await;
+        });
+    }
+}
+
+/// Runs a test over each transport that has a server.
+pub fn on_every_socket(test: impl AsyncFn(World)) {
+    for transport in [Transport::Shm, Transport::UnixFrames, Transport::Tcp] {
+        eprintln!("over {transport:?}");
+        run(async {
+            let world = World::new(transport).await;
+            test(world).await;
+        });
+    }
+}
+
+pub const VALUE_BYTES: usize = 4096;
+
+/// A value that is checked by its last eight bytes.
+pub fn sealed_value(round: u64) -> [u8; VALUE_BYTES] {
+    let mut value = [0; VALUE_BYTES];
+    for (i, word) in value.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i as u64).to_le_bytes());
+    }
+    let checksum = checksum(&value[..VALUE_BYTES - 8]);
+    value[VALUE_BYTES - 8..].copy_from_slice(&checksum.to_le_bytes());
+    value
+}
+
+/// The value's first word if it arrived whole.
+pub fn open_value(value: &[u8; VALUE_BYTES]) -> Option<u64> {
+    let (body, sum) = value.split_last_chunk::<8>().expect("it is longer");
+    let first = u64::from_le_bytes(*value.first_chunk().expect("it is longer"));
+    (checksum(body) == u64::from_le_bytes(*sum)).then_some(first)
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
