@@ -17,7 +17,7 @@
 //!     48    8 entry_id           counted from 0 in each segment
 //!     56    8 base_offset        of the first record; of the next one to come in a control entry
 //!     64    8 transaction_id     largest of the shard up to and including this entry (signed)
-//!     72    8 checksum           XXH3-64 of the body
+//!     72    8 checksum           CRC-64/NVME of the body
 //!     80    8 header_checksum    XXH3-64 of bytes 0..80
 //!     88      body: len - 88 bytes of record batches, one after the other
 //! ```
@@ -26,13 +26,16 @@
 //! - The header has a checksum of its own, which covers the body's checksum: together they cover every byte. So
 //!   a length can be believed as soon as the 88 bytes are there, and garbage is told from "not all here yet"
 //!   without waiting for a body that never comes.
-//! - XXH3-64 rather than CRC32C: it has twice the bits. The batches inside keep Kafka's CRC32C, which Kafka's
-//!   clients check.
+//! - Both have 64 bits and are what is fastest at their length (`cargo bench -p tailwater-format` prints it): of a
+//!   64 KiB body CRC-64/NVME and CRC32C take half of XXH3's time, because `crc-fast` finds out at run time what the
+//!   CPU can do; of 80 bytes XXH3 takes a quarter of CRC-64's. The batches inside keep Kafka's CRC32C, which
+//!   Kafka's clients check.
 //! - Nothing here allocates while parsing, and no input makes it panic.
 //!
 //! Entries are written by a segment's one writer; recovery, the tail readers and the copies parse them.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use crc_fast::crc64_nvme;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -106,7 +109,7 @@ pub struct EntryHeader {
     pub record_count: u32,
     /// Largest transaction id of the shard up to and including this entry.
     pub transaction_id: TransactionId,
-    /// XXH3-64 of the body.
+    /// CRC-64/NVME of the body.
     pub checksum: u64,
 }
 
@@ -326,7 +329,7 @@ pub fn encode_entry_with<'a>(
     put_u64_le(header, AT_ENTRY_ID, fields.entry_id.0);
     put_u64_le(header, AT_BASE_OFFSET, fields.base_offset.0);
     put_i64_le(header, AT_TRANSACTION_ID, fields.transaction_id.0);
-    put_u64_le(header, AT_CHECKSUM, xxh3_64(body));
+    put_u64_le(header, AT_CHECKSUM, crc64_nvme(body));
     let header_checksum = xxh3_64(&header[..AT_HEADER_CHECKSUM]);
     put_u64_le(header, AT_HEADER_CHECKSUM, header_checksum);
     entry.freeze()
@@ -386,7 +389,7 @@ pub fn parse_entry(bytes: &[u8]) -> Result<Entry<'_>, EntryError> {
     let Some(batches) = bytes.get(ENTRY_HEADER_BYTES..len) else {
         return Err(EntryError::Incomplete { needed: len });
     };
-    let computed = xxh3_64(batches);
+    let computed = crc64_nvme(batches);
     if header.checksum != computed {
         let found = header.checksum;
         return Err(EntryCorrupt::BodyChecksum { found, computed, body_bytes: batches.len() }.into());

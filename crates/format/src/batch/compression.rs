@@ -1,7 +1,7 @@
 //! The five codecs of a record batch, with a hard limit on what decompression may produce.
 //!
 //! What holds for [`Decompressor::decompress`]: the output buffer never has more than the limit's bytes reserved.
-//! Beside it a codec may take a fixed amount of memory of its own: gzip and zstd some 200 KiB, lz4 up to 12.5 MiB
+//! Beside it a codec may take a fixed amount of memory of its own: gzip and zstd some 200 KiB, lz4 up to 16 MiB
 //! if a frame asks for the largest blocks there are. No input makes it panic.
 
 use std::io::{Read, Write};

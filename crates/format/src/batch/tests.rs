@@ -290,6 +290,53 @@ fn a_record_that_does_not_fit_leaves_the_batch_as_it_was() {
     assert_eq!(read(&builder.finish(Codec::None)), lines(1));
 }
 
+/// What `kafka/Gen.java` put into each of the batches beside it.
+fn kafkas_records() -> Vec<OwnedRecord> {
+    let record = |number: i64| {
+        let repeats = 1 + number as usize % 7;
+        let header = |header: u8| (format!("h{header}"), (header != 1).then(|| vec![header]));
+        OwnedRecord {
+            key: (number % 3 != 0).then(|| format!("key {number}").into_bytes()),
+            value: (number % 5 != 0)
+                .then(|| format!("the line with number {number}").repeat(repeats).into_bytes()),
+            headers: (0..(number % 4) as u8).map(header).collect(),
+            timestamp_ms: 1_700_000_000_000 + if number % 2 == 0 { number } else { -number },
+        }
+    };
+    (0..200).map(record).collect()
+}
+
+#[test]
+fn batches_that_kafkas_own_code_wrote_are_read_in_every_codec() {
+    let written: [(Codec, &[u8]); 5] = [
+        (Codec::None, include_bytes!("kafka/none.batch")),
+        (Codec::Gzip, include_bytes!("kafka/gzip.batch")),
+        (Codec::Snappy, include_bytes!("kafka/snappy.batch")),
+        (Codec::Lz4, include_bytes!("kafka/lz4.batch")),
+        (Codec::Zstd, include_bytes!("kafka/zstd.batch")),
+    ];
+    for (codec, bytes) in written {
+        assert_eq!(read(bytes), kafkas_records(), "{codec}");
+        let batch = Batch::parse(bytes).expect("whole");
+        assert_eq!((batch.header().codec, batch.bytes().len()), (codec, bytes.len()));
+        let producer = Producer { id: 4711, epoch: 3, base_sequence: 77 };
+        assert_eq!(batch.header().producer(), Some(producer));
+        let max = batch.check_records(&mut Decompressor::new(), LIMIT);
+        assert_eq!(max, Ok(batch.header().max_timestamp_ms), "{codec}");
+    }
+}
+
+#[test]
+fn a_batch_is_built_byte_for_byte_as_kafkas_own_code_builds_it() {
+    let mut builder = BatchBuilder::new();
+    builder.set_producer(Producer { id: 4711, epoch: 3, base_sequence: 77 });
+    for record in kafkas_records() {
+        append(&mut builder, &record);
+    }
+    let built = builder.finish(Codec::None);
+    assert!(built[..] == include_bytes!("kafka/none.batch")[..], "{:02x?}", &built[..BATCH_HEADER_BYTES]);
+}
+
 fn any_record() -> impl Strategy<Value = OwnedRecord> {
     let bytes = || proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200));
     let headers = proptest::collection::vec(("\\PC{0,8}", bytes()), 0..4);
