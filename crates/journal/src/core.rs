@@ -21,7 +21,7 @@ use crate::frame::{Salt, push_frame};
 use crate::header::FileHeader;
 use crate::journal::{Append, Priority};
 use crate::limits::{
-    BUFFERS_KEPT, FRAME_BYTES, GROUP_BYTES_INITIAL, HEADER_BYTES, PAGE_BYTES, RETRY_MAX, RETRY_MIN,
+    BUFFERS_KEPT, DEAD_MAX, FRAME_BYTES, GROUP_BYTES_INITIAL, HEADER_BYTES, PAGE_BYTES, RETRY_MAX, RETRY_MIN,
     SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET,
 };
 use crate::position::{FileSequence, Incarnation, JournalPosition, Tag};
@@ -61,6 +61,8 @@ pub(crate) struct Recovered {
     pub(crate) files: VecDeque<LiveFile>,
     /// The highest sequence of any file in the directory, dead ones included.
     pub(crate) sequence_max: FileSequence,
+    /// Files that are not in the chain.
+    pub(crate) dead: Vec<FileSequence>,
     pub(crate) spares: u32,
 }
 
@@ -161,7 +163,8 @@ pub(crate) struct Core {
     spares: u32,
     /// Why no spare could be made when last tried, and when to try again.
     blocked: Option<(FullReason, Instant)>,
-    /// Files that are out of the journal and wait to be removed.
+    /// Files that are out of the chain and wait to be removed. They go before any file of the chain: a file
+    /// older than one that is missing would look as if that one had been taken away.
     dead: Vec<FileSequence>,
     /// A file that could not be taken out of the journal, and when to try again.
     recycle_again: Option<(FileSequence, Instant)>,
@@ -208,7 +211,7 @@ impl Core {
             trims: no_tag_ends(),
             spares: recovered.spares,
             blocked: None,
-            dead: Vec::new(),
+            dead: recovered.dead,
             recycle_again: None,
             buffers: Vec::new(),
             records: 0,
@@ -388,8 +391,10 @@ impl Core {
             if self.closing {
                 return Step::Done(Err(failure.clone()));
             }
-            if now < *retry_at {
-                let retry_at = *retry_at;
+            // A disk that neither begins a file nor removes what is left of it must not be filled with attempts.
+            let retry_at =
+                if self.dead.len() < DEAD_MAX { *retry_at } else { (now + RETRY_MAX).max(*retry_at) };
+            if now < retry_at {
                 self.writer_idle = true;
                 return Step::Wait(Some(retry_at));
             }
@@ -511,6 +516,10 @@ impl Core {
     pub(crate) fn failed(&mut self, failure: Failure, plan: Option<&Plan>, now: Instant) -> Option<Loss> {
         self.in_flight = false;
         self.unsynced_since = None;
+        if let Some(plan) = plan {
+            // Its name may be there or not, and it holds nothing.
+            self.dead.push(plan.header.sequence);
+        }
         if let State::Latched { failure: latched, backoff, retry_at } = &mut self.state {
             let plan = plan.expect("while latched, only the beginning of a file can fail");
             if plan.source == Source::Spare {
@@ -633,3 +642,6 @@ fn pad(group: &mut Group) {
     let padded = group.bytes.len() as u64 + (end.next_multiple_of(PAGE_BYTES) - end);
     group.bytes.resize(padded as usize, 0);
 }
+
+#[cfg(test)]
+mod tests;

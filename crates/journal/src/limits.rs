@@ -32,6 +32,9 @@ pub const SPARES_FOR_FAILURE: u32 = 1;
 /// journal gives the room of a busy hour back.
 pub const SPARES_KEPT_MAX: u32 = 8;
 
+/// Files that wait to be removed, beyond which no further file is begun after a failure.
+pub const DEAD_MAX: usize = 64;
+
 /// Bytes of zeros in one write, and between two syncs, while a spare file is made in the background: few
 /// enough that a group's own sync doesn't wait long behind them.
 pub const ZERO_SLICE_BYTES: u64 = 1 << 20;

@@ -56,6 +56,7 @@ pub(crate) fn recover(
     let mut journal = [0; 16];
     journal[..8].copy_from_slice(&env.random_u64().to_le_bytes());
     journal[8..].copy_from_slice(&env.random_u64().to_le_bytes());
+    let mut dead: Vec<FileSequence> = found.journals.keys().copied().collect();
     let sequence_max = found.journals.keys().next_back().copied().unwrap_or_default();
 
     if let Some((last, file)) = found.journals.get(&sequence_max) {
@@ -64,6 +65,7 @@ pub(crate) fn recover(
         file.sync_data()
             .map_err(|error| Failure::new("sync", &directory.journal_path(sequence_max), &error))?;
         let chain = recover_chain(directory, &found, sequence_max)?;
+        dead.retain(|sequence| chain.iter().all(|header| header.sequence != *sequence));
         for (at, header) in chain.iter().enumerate() {
             let cut = chain.get(at + 1).map(|successor| successor.predecessor_end);
             let (_, file) = &found.journals[&header.sequence];
@@ -72,7 +74,7 @@ pub(crate) fn recover(
         }
     }
     let spares = found.spares.len() as u32;
-    let recovered = Recovered { journal, incarnation, files, sequence_max, spares };
+    let recovered = Recovered { journal, incarnation, files, sequence_max, dead, spares };
     Ok((recovered, found.spares, found.spare_number_max))
 }
 

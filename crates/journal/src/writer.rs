@@ -68,6 +68,8 @@ impl Shared {
             }
             Err(failure) => {
                 self.fail(failure, Some(plan));
+                // What is left of the attempt is theirs to remove.
+                self.files.notify_one();
                 None
             }
         }

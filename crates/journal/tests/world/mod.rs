@@ -1,7 +1,7 @@
 //! A small world for tests: one thread, tasks in an order drawn from a seed, a clock that jumps to the next
 //! timer when nothing else is left to do, and a disk (`disk.rs`) that fails and crashes when told to.
 
-#![allow(dead_code)] // each test file uses a part of it
+#![allow(dead_code, unused_imports)] // each test file uses a part of it
 
 mod disk;
 
