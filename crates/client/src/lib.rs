@@ -1,1 +1,32 @@
-//! What an application links: producer, one-sided consumer.
+//! What an application links: a [`Producer`], and a [`Consumer`] that reads one-sidedly.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), tailwater_client::Error> {
+//! let client = tailwater_client::Client::connect("127.0.0.1:7420").await?;
+//! let producer = client.producer("prices", Default::default()).await?;
+//! producer.send(Some(b"item-1"), b"9.99")?.await?;
+//!
+//! let mut consumer = client.consumer("prices", Default::default()).await?;
+//! while let Some(batch) = consumer.next().await? {
+//!     for record in batch.records() {
+//!         println!("{} {:?}", record.offset, record.value);
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
+
+mod client;
+mod connection;
+mod consumer;
+mod error;
+pub mod limits;
+mod producer;
+mod source;
+
+pub use client::{Client, ClientConfig, Stream, Transport};
+pub use consumer::{Batch, Consumer, ConsumerConfig, Start};
+pub use error::Error;
+pub use producer::{Ack, Acked, Partitioner, Producer, ProducerConfig};
+pub use tailwater_tail::{ReaderConfig, ReaderStats};

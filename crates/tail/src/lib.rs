@@ -2,17 +2,27 @@
 //!
 //! [`TailWriter`] is the writing half; [`TailReader`] the reading half, over any [`DurableSource`].
 
+mod block;
+mod cursor;
 mod error;
+mod feed;
+mod fetch;
 mod layer;
 pub mod limits;
 pub mod lock;
+mod rate;
+mod reader;
 mod source;
 mod writer;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tailwater_format::StreamId;
 
+pub use block::{Block, BlockBatch, BlockEntry};
+pub use cursor::{Cursor, Entries, Waiter};
 pub use error::SourceError;
+pub use feed::{Place, ReadError};
+pub use reader::{ReaderConfig, ReaderStats, TailReader};
 pub use source::{DurableSource, SegmentInfo};
 pub use writer::{Cells, TailWriter, WriterStats};
 

@@ -35,3 +35,15 @@ pub const ROUND_CHUNKS_MAX: usize = 1_024;
 
 /// Bytes that one durable read asks for.
 pub const DURABLE_READ_BYTES_MAX: u32 = 1 << 20;
+
+/// Fetches under way at once in one process; each is a round for many files, or one file's fallback.
+pub const FETCHES_MAX: usize = 64;
+
+/// A page that the metadata cell has not told of for this long is asked of the durable source.
+pub const SILENT_AFTER: Duration = Duration::from_millis(500);
+
+/// How often to look for silent pages: with [`SILENT_AFTER`], a length is followed within a second.
+pub const SILENCE_CHECK_EVERY: Duration = Duration::from_millis(250);
+
+/// How often the durable source is asked for lengths although the metadata cell answers.
+pub const DURABLE_LENGTHS_EVERY: Duration = Duration::from_secs(10);

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
-use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term};
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term,
+};
 
 use crate::SourceError;
 
@@ -31,12 +32,13 @@ pub trait DurableSource: Send + Sync + 'static {
         len: u32,
     ) -> BoxFuture<'_, Result<Bytes, SourceError>>;
 
-    /// The tails of shards as the durable layer knows them: `cached` is not to be relied on.
+    /// The tails of shards as the durable layer knows them, `None` where no segment exists yet; what it says
+    /// in `cached` only counts as far as the source is also the writer of the cell.
     fn tails<'a>(
         &'a self,
         stream: StreamId,
         shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Tail>, SourceError>>;
+    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>>;
 
     /// The shard's segments from `from` on, oldest first, as many as fit one answer; the first one listed is
     /// the oldest that is left if `from` was removed.

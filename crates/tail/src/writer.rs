@@ -16,8 +16,8 @@
 
 mod locks;
 mod state;
-#[cfg(test)]
-mod tests;
+
+
 
 use std::sync::Arc;
 

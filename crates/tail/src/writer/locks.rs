@@ -60,7 +60,7 @@ async fn look(env: &Env, cell: &Cell, shared: &Shared, locks: &mut BTreeMap<Page
         let _ = cell.set(writes).await;
     }
     if !releases.is_empty() {
-        let _ = cell.erase(&releases).await;
+        let _ = cell.erase(releases).await;
     }
     acted
 }

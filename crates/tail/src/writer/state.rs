@@ -479,7 +479,7 @@ fn push_chunks(chunks: &mut Vec<(Bytes, Bytes)>, segment: &Unshadowed) {
     let all = Bytes::copy_from_slice(&segment.bytes);
     for (number, start) in (first..).zip((0..all.len()).step_by(chunk_bytes)) {
         let end = (start + chunk_bytes).min(all.len());
-        let key = ChunkKey { segment: segment.segment, chunk_bytes: segment.chunk_bytes, number };
-        chunks.push((key.encode(), all.slice(start..end)));
+        let key = ChunkKey { segment: segment.segment, chunk_bytes: segment.chunk_bytes, chunk: number };
+        chunks.push((key.to_bytes(), all.slice(start..end)));
     }
 }

@@ -1,0 +1,194 @@
+//! The entry point: one node's address, from which everything else is learned.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tailwater_cache::{Backends, Cell, CellConfig, Mode};
+use tailwater_env::Env;
+use tailwater_format::call::{
+    self, CALL_VERSION, CellInfo, CellMode, FindStream, Hello, Method, NodeInfo, stream_from_wire,
+};
+use tailwater_format::{ShardId, ShardNumber, StreamId};
+use tailwater_rma::Address;
+use tailwater_tail::{Cells, DurableSource, ReaderConfig, ReaderStats, TailReader};
+
+use crate::connection::Node;
+use crate::limits::CONNECT_DEADLINE;
+use crate::source::NodeSource;
+use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerConfig};
+
+/// Which way to the cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Shared memory where the backend runs on this host, TCP elsewhere.
+    #[default]
+    Auto,
+    /// Shared memory or nothing.
+    Shm,
+    /// TCP even on this host.
+    Tcp,
+}
+
+/// How a client behaves. The defaults suit most.
+#[derive(Clone, Debug, Default)]
+pub struct ClientConfig {
+    /// A name that the node's logs show; the program's name is a good one.
+    pub name: String,
+    /// Which way to the cells.
+    pub transport: Transport,
+    /// How the process reads.
+    pub reader: ReaderConfig,
+}
+
+/// A process's connection to a cluster. Cheap to clone; all its consumers share one reader.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    env: Env,
+    node: Arc<Node>,
+    reader: TailReader,
+    source: Arc<NodeSource>,
+}
+
+/// A stream, as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its id, for ever.
+    pub id: StreamId,
+    /// Number of its shards.
+    pub shards: u32,
+}
+
+impl Stream {
+    pub(crate) fn shard(&self, shard: u32) -> ShardId {
+        ShardId { stream: self.id, shard: ShardNumber(shard) }
+    }
+}
+
+impl Client {
+    /// Connects to the node at `address`: `HOST:PORT`, `tcp:HOST:PORT` or `unix:/path`.
+    pub async fn connect(address: &str) -> Result<Self, Error> {
+        Self::connect_with(Env::real(), address, ClientConfig::default()).await
+    }
+
+    /// The same in a given world, with a given configuration.
+    pub async fn connect_with(env: Env, address: &str, config: ClientConfig) -> Result<Self, Error> {
+        let address = parse_address(address)?;
+        let node = Arc::new(Node::new(env.clone(), address));
+        let hello = Hello { version: CALL_VERSION, client: config.name.clone() };
+        let info: NodeInfo = retry(&env, || node.call(Method::Hello, &hello)).await?;
+        let cells = match (&info.data_cell, &info.metadata_cell) {
+            (Some(data), Some(metadata)) => {
+                let data = connect_cell(&env, data, config.transport).await?;
+                let metadata = connect_cell(&env, metadata, config.transport).await?;
+                Some(Cells { data, metadata })
+            }
+            _ => None,
+        };
+        let source = Arc::new(NodeSource::new(Arc::clone(&node)));
+        let durable: Arc<dyn DurableSource> = source.clone();
+        let reader = TailReader::start(&env, cells, durable, config.reader);
+        Ok(Self { inner: Arc::new(Inner { env, node, reader, source }) })
+    }
+
+    /// Finds a stream by its name.
+    pub async fn stream(&self, name: &str) -> Result<Stream, Error> {
+        let find = FindStream { name: name.to_owned() };
+        let found: call::StreamInfo = self.inner.node.call(Method::FindStream, &find).await?;
+        let id = stream_from_wire(&found.stream)?;
+        Ok(Stream { name: found.name.into(), id, shards: found.shards })
+    }
+
+    /// A producer for the stream of that name.
+    pub async fn producer(&self, stream: &str, config: ProducerConfig) -> Result<Producer, Error> {
+        let stream = self.stream(stream).await?;
+        Producer::start(self.inner.env.clone(), Arc::clone(&self.inner.node), stream, config).await
+    }
+
+    /// A consumer of the stream of that name.
+    pub async fn consumer(&self, stream: &str, config: ConsumerConfig) -> Result<Consumer, Error> {
+        let stream = self.stream(stream).await?;
+        Consumer::start(self.clone(), stream, config).await
+    }
+
+    /// What the process's consumers have read, and how.
+    pub fn reader_stats(&self) -> ReaderStats {
+        self.inner.reader.stats()
+    }
+
+    /// The process's reader, for a thread that polls many consumers.
+    pub fn reader(&self) -> &TailReader {
+        &self.inner.reader
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.inner.node
+    }
+
+    pub(crate) fn source(&self) -> &NodeSource {
+        &self.inner.source
+    }
+}
+
+fn parse_address(text: &str) -> Result<Address, Error> {
+    let with_scheme = if text.starts_with("tcp:") || text.starts_with("unix:") {
+        text.to_owned()
+    } else {
+        format!("tcp:{text}")
+    };
+    Address::from_str(&with_scheme).map_err(|error| Error::Address(error.to_string()))
+}
+
+/// Tries until it works, fails for good, or the time is up.
+async fn retry<F, T>(env: &Env, mut attempt: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let end = env.now() + CONNECT_DEADLINE;
+    loop {
+        match attempt().await {
+            Err(error) if error.is_retriable() && env.now() < end => {}
+            done => return done,
+        }
+    }
+}
+
+async fn connect_cell(env: &Env, info: &CellInfo, transport: Transport) -> Result<Cell, Error> {
+    let mode = match CellMode::try_from(info.mode) {
+        Ok(CellMode::R1) => Mode::R1,
+        Ok(CellMode::R32) => Mode::R32,
+        _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
+    };
+    let mut backends = Vec::with_capacity(info.backends.len());
+    for backend in &info.backends {
+        let mut addresses = Vec::new();
+        for address in &backend.addresses {
+            let address = Address::from_str(address).map_err(|error| Error::Malformed(error.to_string()))?;
+            let wanted = match (&address, transport) {
+                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_), Transport::Shm) => false,
+                (Address::Unix(path), Transport::Auto) => is_socket(path),
+                _ => true,
+            };
+            if wanted {
+                addresses.push(address);
+            }
+        }
+        backends.push(addresses);
+    }
+    // Unique enough: it only breaks ties between versions of the same microsecond.
+    let client_id = env.random_u64() as u32;
+    let backends = Backends::at(env, backends);
+    let config = CellConfig::new(info.config_id, mode, backends, client_id);
+    Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))
+}
+
+/// Whether a Unix socket that a node names is on this host: a node elsewhere names paths of its own.
+fn is_socket(path: &std::path::Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}

@@ -1,0 +1,117 @@
+//! CALLs to a node, over a connection that is made again when it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_env::Env;
+use tailwater_format::call::{CallMessage, CallRefusal, ErrorCode, Method, decode_call, encode_call};
+use tailwater_rma::{Address, CallError, Connection, connect};
+
+use crate::Error;
+use crate::limits::{CALL_DEADLINE, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
+
+/// A node, by its address.
+pub(crate) struct Node {
+    env: Env,
+    address: Address,
+    state: Mutex<State>,
+    /// Held while connecting, so that many callers make one connection.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    connection: Option<Arc<dyn Connection>>,
+    pause: Duration,
+}
+
+impl Node {
+    pub(crate) fn new(env: Env, address: Address) -> Self {
+        let state = State { connection: None, pause: RECONNECT_PAUSE_MIN };
+        Self { env, address, state: Mutex::new(state), connecting: tokio::sync::Mutex::new(()) }
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Asks the node; connects if need be, but does not try twice: what was under way may have been done.
+    pub(crate) async fn call<Q: CallMessage, A: CallMessage>(
+        &self,
+        method: Method,
+        request: &Q,
+    ) -> Result<A, Error> {
+        let answer = self.call_bytes(method, encode_call(request)).await?;
+        Ok(decode_call(answer)?)
+    }
+
+    /// The same, where the answer is no message.
+    pub(crate) async fn call_bytes(&self, method: Method, payload: Bytes) -> Result<Bytes, Error> {
+        let connection = self.connection().await?;
+        let answer = self.env.timeout(CALL_DEADLINE, connection.call(method.number(), payload)).await;
+        match answer {
+            None => Err(Error::Deadline { address: self.address.to_string(), deadline: CALL_DEADLINE }),
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(CallError::Lost(lost))) => {
+                self.forget(&connection);
+                Err(self.unreachable(lost.reason))
+            }
+            Some(Err(CallError::Overloaded { peer })) => {
+                let message = format!("{peer} has too much to do");
+                Err(CallRefusal::new(ErrorCode::Overloaded, message).into())
+            }
+            Some(Err(CallError::Refused { code, message })) => {
+                Err(CallRefusal::new(ErrorCode::from_number(code), message).into())
+            }
+        }
+    }
+
+    async fn connection(&self) -> Result<Arc<dyn Connection>, Error> {
+        if let Some(connection) = self.connected() {
+            return Ok(connection);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(connection) = self.connected() {
+            return Ok(connection);
+        }
+        match connect(&self.env, &self.address).await {
+            Ok(connection) => {
+                let mut state = self.state.lock();
+                state.pause = RECONNECT_PAUSE_MIN;
+                state.connection = Some(Arc::clone(&connection));
+                Ok(connection)
+            }
+            Err(error) => {
+                // Whoever is next in the queue waits in its turn, so that a dead node is not hammered.
+                let pause = {
+                    let mut state = self.state.lock();
+                    state.pause = (state.pause * 2).min(RECONNECT_PAUSE_MAX);
+                    state.pause
+                };
+                let jitter = self.env.random_below(pause.as_micros() as u64 / 2 + 1);
+                self.env.sleep(pause / 2 + Duration::from_micros(jitter)).await;
+                Err(self.unreachable(error.to_string()))
+            }
+        }
+    }
+
+    fn connected(&self) -> Option<Arc<dyn Connection>> {
+        let mut state = self.state.lock();
+        if state.connection.as_ref().is_some_and(|connection| connection.lost().is_some()) {
+            state.connection = None;
+        }
+        state.connection.clone()
+    }
+
+    fn forget(&self, lost: &Arc<dyn Connection>) {
+        let mut state = self.state.lock();
+        if state.connection.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, lost)) {
+            state.connection = None;
+        }
+    }
+
+    fn unreachable(&self, reason: String) -> Error {
+        Error::Unreachable { address: self.address.to_string(), reason }
+    }
+}

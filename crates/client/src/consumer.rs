@@ -1,0 +1,188 @@
+//! Reads shards of a stream one-sidedly, in order for each shard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_format::batch::{Record, Records};
+use tailwater_format::call::{DlsnInfo, Locate, LocateWhat, Location, Method, stream_to_wire};
+use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Term};
+use tailwater_tail::{Cursor, Entries, Place, ReadError, Waiter};
+
+use crate::{Client, Error, Stream};
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// The oldest record there is.
+    Beginning,
+    /// Behind the newest record.
+    #[default]
+    End,
+    /// This offset.
+    Offset(Offset),
+    /// So many records before the end.
+    Last(u64),
+    /// The first record at or after this time, in ms since the epoch.
+    TimeMs(i64),
+    /// The first record with this transaction id or a larger one.
+    TransactionId(i64),
+    /// These coordinates.
+    Dlsn(Dlsn),
+}
+
+/// What a consumer reads.
+#[derive(Clone, Debug, Default)]
+pub struct ConsumerConfig {
+    /// Which shards; all of them if empty.
+    pub shards: Vec<u32>,
+    /// Where to begin in each.
+    pub start: Start,
+}
+
+/// Reads some shards of a stream. Dropping it leaves nothing behind at the node: its position is its own.
+pub struct Consumer {
+    client: Client,
+    stream: Stream,
+    cursors: Vec<Cursor>,
+    waiter: Arc<Waiter>,
+    /// Which cursor is asked first, so that a busy shard does not starve the others.
+    turn: usize,
+    /// A cursor whose next records were removed, and where it goes on.
+    moved: Option<(usize, Offset)>,
+}
+
+/// Records of one shard that come next; borrows the process's one validated copy of them.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The shard.
+    pub shard: u32,
+    entries: Entries,
+}
+
+impl Batch {
+    /// The records, in order.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        let from = self.entries.from;
+        self.entries
+            .batches()
+            .iter()
+            .flat_map(|batch| Records::new(&batch.header, &batch.records))
+            // A batch that was validated when the block was made has no bad record.
+            .map_while(Result::ok)
+            .skip_while(move |record| record.offset < from)
+    }
+
+    /// The term in which the records were written.
+    pub fn term(&self) -> Term {
+        self.entries.block().segment.term
+    }
+
+    /// The offset after the last record.
+    pub fn next_offset(&self) -> Offset {
+        self.entries.next_offset()
+    }
+
+    /// Exact coordinates of one of its records.
+    pub fn dlsn(&self, offset: Offset) -> Option<Dlsn> {
+        self.entries.headers().find_map(|header| header.dlsn(offset))
+    }
+}
+
+impl Consumer {
+    pub(crate) async fn start(client: Client, stream: Stream, config: ConsumerConfig) -> Result<Self, Error> {
+        let waiter = Arc::new(Waiter::default());
+        let shards = if config.shards.is_empty() { (0..stream.shards).collect() } else { config.shards };
+        let mut consumer = Self { client, stream, cursors: Vec::new(), waiter, turn: 0, moved: None };
+        for shard in shards {
+            let cursor = consumer.locate(shard, config.start).await?;
+            consumer.cursors.push(cursor);
+        }
+        Ok(consumer)
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The next records of any of the shards, as soon as there are some. `Ok(None)` never comes while the
+    /// stream exists. Cancelling it loses nothing.
+    ///
+    /// After [`Error::Truncated`] it goes on with the oldest records that are left; other errors are final.
+    pub async fn next(&mut self) -> Result<Option<Batch>, Error> {
+        loop {
+            self.resume().await?;
+            self.waiter.arm();
+            if let Some(batch) = self.poll()? {
+                return Ok(Some(batch));
+            }
+            self.waiter.woken().await;
+        }
+    }
+
+    /// The same, but waits no longer than `limit`: `Ok(None)` says that nothing came.
+    pub async fn next_within(&mut self, limit: Duration) -> Result<Option<Batch>, Error> {
+        let env = self.client.node().env().clone();
+        env.timeout(limit, self.next()).await.unwrap_or(Ok(None))
+    }
+
+    /// The next records, if they are there. Never waits; for threads that poll many consumers. After
+    /// [`Error::Truncated`], [`Consumer::resume`] goes on.
+    pub fn poll(&mut self) -> Result<Option<Batch>, Error> {
+        for _ in 0..self.cursors.len() {
+            let index = self.turn;
+            self.turn = (self.turn + 1) % self.cursors.len();
+            let cursor = &mut self.cursors[index];
+            let (shard, from) = (cursor.shard().shard.0, cursor.next_offset());
+            match cursor.poll() {
+                Ok(Some(entries)) => return Ok(Some(Batch { shard, entries })),
+                Ok(None) => {}
+                Err(error) => {
+                    if let ReadError::Truncated { log_start } = error {
+                        self.moved = Some((index, log_start));
+                    }
+                    return Err(Error::from_read(&self.stream.name, shard, from, error));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// After [`Error::Truncated`]: moves to the oldest record that is left. Does nothing otherwise.
+    pub async fn resume(&mut self) -> Result<(), Error> {
+        if let Some((index, log_start)) = self.moved {
+            let shard = self.cursors[index].shard().shard.0;
+            self.cursors[index] = self.locate(shard, Start::Offset(log_start)).await?;
+            self.moved = None;
+        }
+        Ok(())
+    }
+
+    /// Where each shard is read next: what to store in order to go on from here.
+    pub fn offsets(&self) -> impl Iterator<Item = (u32, Offset)> {
+        self.cursors.iter().map(|cursor| (cursor.shard().shard.0, cursor.next_offset()))
+    }
+
+    /// Records that are durable and not read yet, over all shards, as far as is known.
+    pub fn lag(&self) -> u64 {
+        self.cursors.iter().map(Cursor::lag).sum()
+    }
+
+    async fn locate(&self, shard: u32, start: Start) -> Result<Cursor, Error> {
+        let what = match start {
+            Start::Beginning => LocateWhat::Start(()),
+            Start::End => LocateWhat::End(()),
+            Start::Offset(offset) => LocateWhat::Offset(offset.0),
+            Start::Last(count) => LocateWhat::Last(count),
+            Start::TimeMs(ms) => LocateWhat::TimeMs(ms),
+            Start::TransactionId(id) => LocateWhat::TransactionId(id),
+            Start::Dlsn(dlsn) => LocateWhat::Dlsn(DlsnInfo::from(dlsn)),
+        };
+        let request = Locate { stream: stream_to_wire(self.stream.id), shard, what: Some(what) };
+        let found: Location = self.client.node().call(Method::Locate, &request).await?;
+        let place = Place { segment: SegmentNumber(found.segment), position: Position(found.position) };
+        let shard = self.stream.shard(shard);
+        let waiter = Arc::clone(&self.waiter);
+        Ok(Cursor::new(self.client.reader(), shard, place, Offset(found.offset), waiter))
+    }
+}

@@ -1,0 +1,109 @@
+//! What can go wrong for an application.
+
+use std::time::Duration;
+
+use tailwater_format::Offset;
+use tailwater_format::call::{CallDecodeError, CallRefusal, ErrorCode};
+use tailwater_tail::ReadError;
+
+/// Why something was not done. [`Error::is_retriable`] says whether trying again makes sense.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The address can't be understood.
+    #[error("{0}: use HOST:PORT, tcp:HOST:PORT or unix:/path")]
+    Address(String),
+    /// No node answers.
+    #[error("no node answers at {address} ({reason}); is `tailwater serve` running there?")]
+    Unreachable {
+        /// Where it was looked for.
+        address: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The node refused.
+    #[error(transparent)]
+    Refused(#[from] CallRefusal),
+    /// A call was not answered in time; it may or may not have been carried out.
+    #[error("the node at {address} did not answer within {deadline:?}")]
+    Deadline {
+        /// Which node.
+        address: String,
+        /// How long it was waited for.
+        deadline: Duration,
+    },
+    /// The node answered something else than what was asked.
+    #[error("the node's answer makes no sense: {0}")]
+    Malformed(String),
+    /// The stream was deleted; a stream of the same name that was created since is another one.
+    #[error("stream {0} was deleted")]
+    StreamDeleted(String),
+    /// Records that should come next were removed; the next call goes on at `log_start`.
+    #[error(
+        "shard {shard}: records from offset {from} to {log_start} were removed by retention or truncation"
+    )]
+    Truncated {
+        /// Which shard.
+        shard: u32,
+        /// The record that was due.
+        from: Offset,
+        /// The first one that is left.
+        log_start: Offset,
+    },
+    /// What is stored is not what was written.
+    #[error("shard {shard}: {why}")]
+    Corrupt {
+        /// Which shard.
+        shard: u32,
+        /// What is wrong.
+        why: String,
+    },
+    /// The application hands over more than goes out: wait for acknowledgements.
+    #[error("{bytes} bytes wait to be sent, and at most {bytes_max} may")]
+    BufferFull {
+        /// Bytes that wait.
+        bytes: usize,
+        /// The bound ([`crate::ProducerConfig::buffer_bytes_max`]).
+        bytes_max: usize,
+    },
+    /// A record is longer than a batch may be.
+    #[error("a record of {bytes} bytes is longer than the {bytes_max} that a batch may have")]
+    RecordTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// The producer was closed, or gave up after an error that leaves a hole in its sequence.
+    #[error("the producer is closed: {0}")]
+    Closed(String),
+}
+
+impl Error {
+    /// Whether the same thing may work a while later.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Error::Refused(refusal) => refusal.code.is_retriable(),
+            Error::Unreachable { .. } | Error::Deadline { .. } | Error::BufferFull { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether there is no such stream.
+    pub fn is_unknown_stream(&self) -> bool {
+        matches!(self, Error::Refused(refusal) if refusal.code == ErrorCode::UnknownStream)
+    }
+
+    pub(crate) fn from_read(stream: &str, shard: u32, from: Offset, error: ReadError) -> Self {
+        match error {
+            ReadError::StreamDeleted => Error::StreamDeleted(stream.to_owned()),
+            ReadError::Truncated { log_start } => Error::Truncated { shard, from, log_start },
+            ReadError::Corrupt { .. } => Error::Corrupt { shard, why: error.to_string() },
+        }
+    }
+}
+
+impl From<CallDecodeError> for Error {
+    fn from(error: CallDecodeError) -> Self {
+        Error::Malformed(error.to_string())
+    }
+}

@@ -1,0 +1,395 @@
+//! Appends records, in order for each shard, each at least once, and exactly once while the node remembers
+//! the producer.
+//!
+//! ```text
+//!   send() -> open batch of the shard -> sealed, with its sequence -> in flight -> acknowledged
+//!                                            ^------ refused for now ------'
+//! ```
+//!
+//! A batch is sealed when it is full, when its time is up, or as soon as nothing of its shard is in flight:
+//! alone, a record waits for nobody; under load, batches grow by themselves. What was not acknowledged is sent
+//! again with the same sequence, so the node can tell a repetition; the order within a shard never changes.
+
+mod state;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use tailwater_env::{Env, Task};
+use tailwater_format::batch::Codec;
+use tailwater_format::call::{
+    Append, AppendItem, Appended, Appends, CallRefusal, InitProducer, Method, ProducerInfo, stream_to_wire,
+};
+use tailwater_format::{Offset, ShardNumber};
+use tokio::sync::Notify;
+
+use crate::connection::Node;
+use crate::limits::{APPENDS_IN_FLIGHT_MAX, CALL_DEADLINE};
+use crate::{Error, Stream};
+use state::{Outcome, Sealed, State};
+
+/// Which shard a record goes to when the caller does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Partitioner {
+    /// By the hash of the key, as Kafka's clients do it; records without a key go round-robin.
+    #[default]
+    Key,
+    /// One after the other.
+    RoundRobin,
+    /// Any.
+    Random,
+}
+
+/// How a producer behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ProducerConfig {
+    /// Which shard a record goes to.
+    pub partitioner: Partitioner,
+    /// Compression of record batches.
+    pub codec: Codec,
+    /// Bytes of records in one batch.
+    pub batch_bytes: usize,
+    /// How long a batch waits for more records although nothing is in flight.
+    pub linger: Duration,
+    /// Bytes of records that may wait for acknowledgement; [`Producer::send`] refuses more.
+    pub buffer_bytes_max: usize,
+    /// How long a batch is tried before its records fail.
+    pub deadline: Duration,
+    /// Whether the node recognizes repetitions.
+    pub idempotent: bool,
+}
+
+impl Default for ProducerConfig {
+    fn default() -> Self {
+        Self {
+            partitioner: Partitioner::Key,
+            codec: Codec::None,
+            batch_bytes: 256 << 10,
+            linger: Duration::ZERO,
+            buffer_bytes_max: 64 << 20,
+            deadline: Duration::from_secs(120),
+            idempotent: true,
+        }
+    }
+}
+
+/// Appends to one stream. Cheap to clone; records of clones share batches.
+#[derive(Clone)]
+pub struct Producer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    stream: Stream,
+    _task: Task,
+}
+
+struct Shared {
+    env: Env,
+    config: ProducerConfig,
+    state: Mutex<State>,
+    /// Rung when there may be something to send.
+    work: Notify,
+    /// Rung when something was acknowledged or failed.
+    done: Notify,
+}
+
+/// Where a record went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// Its shard.
+    pub shard: u32,
+    /// Its offset.
+    pub offset: Offset,
+    /// Offset of the first record of the batch that was acknowledged with it.
+    pub base_offset: Offset,
+    /// Number of records in that batch.
+    pub count: u32,
+}
+
+/// A record on its way: a future that completes once the record is as durable as its stream promises.
+/// Dropping it does not take the record back.
+#[must_use = "a record may still fail"]
+pub struct Ack {
+    batch: Arc<BatchAck>,
+    index: u32,
+    waiting: Option<BoxFuture<'static, ()>>,
+}
+
+/// The acknowledgement that the records of one batch share.
+struct BatchAck {
+    shard: u32,
+    result: OnceLock<Result<(Offset, u32), Error>>,
+    done: Notify,
+}
+
+impl BatchAck {
+    fn new(shard: u32) -> Arc<Self> {
+        Arc::new(Self { shard, result: OnceLock::new(), done: Notify::new() })
+    }
+
+    fn complete(&self, result: Result<(Offset, u32), Error>) {
+        // Only the first result counts, and there is only one.
+        let _ = self.result.set(result);
+        self.done.notify_waiters();
+    }
+}
+
+impl Ack {
+    /// Whether both records are in the same batch, and so share one acknowledgement.
+    pub fn same_batch(&self, other: &Ack) -> bool {
+        Arc::ptr_eq(&self.batch, &other.batch)
+    }
+
+    /// The result, if it is there.
+    pub fn try_result(&self) -> Option<Result<Acked, Error>> {
+        let result = self.batch.result.get()?;
+        Some(result.clone().map(|(base_offset, count)| Acked {
+            shard: self.batch.shard,
+            offset: Offset(base_offset.0 + u64::from(self.index)),
+            base_offset,
+            count,
+        }))
+    }
+}
+
+impl Future for Ack {
+    type Output = Result<Acked, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+        loop {
+            if let Some(result) = self.try_result() {
+                return std::task::Poll::Ready(result);
+            }
+            let batch = Arc::clone(&self.batch);
+            let waiting = self.waiting.get_or_insert_with(|| {
+                async move {
+                    let mut notified = std::pin::pin!(batch.done.notified());
+                    notified.as_mut().enable();
+                    if batch.result.get().is_none() {
+                        notified.await;
+                    }
+                }
+                .boxed()
+            });
+            std::task::ready!(waiting.as_mut().poll(context));
+            self.waiting = None;
+        }
+    }
+}
+
+impl Producer {
+    pub(crate) async fn start(
+        env: Env,
+        node: Arc<Node>,
+        stream: Stream,
+        config: ProducerConfig,
+    ) -> Result<Self, Error> {
+        let identity = if config.idempotent {
+            let info: ProducerInfo = node.call(Method::InitProducer, &InitProducer {}).await?;
+            let epoch = i16::try_from(info.epoch).map_err(|_| Error::Malformed("a producer epoch".into()))?;
+            Some((info.producer_id, epoch))
+        } else {
+            None
+        };
+        let state = Mutex::new(State::new(stream.shards, config, identity));
+        let shared =
+            Arc::new(Shared { env: env.clone(), config, state, work: Notify::new(), done: Notify::new() });
+        let task = env.spawn("producer", run(Arc::clone(&shared), node, stream.clone()));
+        Ok(Self { inner: Arc::new(Inner { shared, stream, _task: task }) })
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.inner.stream
+    }
+
+    /// Hands a record over, with a key or without. Never waits: what it returns completes when the record is
+    /// acknowledged, and [`Error::BufferFull`] says to wait first ([`Producer::room`]).
+    pub fn send(&self, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
+        self.put(None, key, value)
+    }
+
+    /// Hands a record over to one shard.
+    ///
+    /// # Panics
+    /// If the stream has no such shard.
+    pub fn send_to(&self, shard: u32, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
+        assert!(shard < self.inner.stream.shards, "shard {shard} of {}", self.inner.stream.shards);
+        self.put(Some(shard), key, value)
+    }
+
+    /// Completes when there is room for more.
+    pub async fn room(&self) {
+        let shared = &self.inner.shared;
+        loop {
+            let mut done = std::pin::pin!(shared.done.notified());
+            done.as_mut().enable();
+            if shared.state.lock().has_room() {
+                return;
+            }
+            done.await;
+        }
+    }
+
+    /// Completes when everything handed over so far was acknowledged or failed.
+    pub async fn flush(&self) {
+        let shared = &self.inner.shared;
+        shared.state.lock().flush();
+        shared.work.notify_one();
+        loop {
+            let mut done = std::pin::pin!(shared.done.notified());
+            done.as_mut().enable();
+            if shared.state.lock().is_idle() {
+                return;
+            }
+            done.await;
+        }
+    }
+
+    fn put(&self, shard: Option<u32>, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
+        let shared = &self.inner.shared;
+        let random = || shared.env.random_u64();
+        let mut state = shared.state.lock();
+        let shard = shard.unwrap_or_else(|| state.choose_shard(key, random));
+        let (ack, wake) = state.put(shared.env.now(), shared.env.wall_ms(), shard, key, value)?;
+        drop(state);
+        if wake {
+            shared.work.notify_one();
+        }
+        Ok(ack)
+    }
+}
+
+/// One append CALL's batches and how it ended.
+type Sent = (Vec<Sealed>, Result<Appends, Error>);
+
+/// Sends what is ready until the producer is dropped.
+async fn run(shared: Arc<Shared>, node: Arc<Node>, stream: Stream) {
+    let wire_stream = stream_to_wire(stream.id);
+    let mut under_way: FuturesUnordered<BoxFuture<'static, Sent>> = FuturesUnordered::new();
+    loop {
+        let mut wake_at = shared.env.now() + CALL_DEADLINE;
+        while under_way.len() < APPENDS_IN_FLIGHT_MAX {
+            let mut state = shared.state.lock();
+            let batches = state.take_ready(shared.env.now());
+            if batches.is_empty() {
+                wake_at = state.next_deadline().unwrap_or(wake_at);
+                break;
+            }
+            drop(state);
+            under_way.push(append(Arc::clone(&node), wire_stream.clone(), batches));
+        }
+        tokio::select! {
+            biased;
+            Some((batches, result)) = under_way.next() => {
+                shared.state.lock().answered(shared.env.now(), outcomes(batches, result));
+                shared.done.notify_waiters();
+            }
+            () = shared.work.notified() => {}
+            () = shared.env.sleep_until(wake_at) => {}
+        }
+    }
+}
+
+fn append(node: Arc<Node>, stream: Bytes, batches: Vec<Sealed>) -> BoxFuture<'static, Sent> {
+    async move {
+        let items = batches
+            .iter()
+            .map(|batch| AppendItem {
+                shard: batch.ack.shard,
+                batches: batch.bytes.clone(),
+                expected_term: None,
+            })
+            .collect();
+        let result = node.call(Method::Append, &Append { stream, items }).await;
+        (batches, result)
+    }
+    .boxed()
+}
+
+/// What became of each batch of a CALL.
+fn outcomes(batches: Vec<Sealed>, result: Result<Appends, Error>) -> Vec<(Sealed, Outcome)> {
+    use tailwater_format::call::AppendOutcome;
+    let results = match result {
+        Ok(appends) if appends.results.len() == batches.len() => appends.results,
+        Ok(_) => {
+            let error = Error::Malformed("an answer for another number of batches".to_owned());
+            return batches.into_iter().map(|batch| (batch, Outcome::Failed(error.clone()))).collect();
+        }
+        Err(error) => {
+            return batches.into_iter().map(|batch| (batch, Outcome::from_error(error.clone()))).collect();
+        }
+    };
+    batches
+        .into_iter()
+        .zip(results)
+        .map(|(batch, result)| {
+            let outcome = match result.outcome {
+                Some(AppendOutcome::Appended(Appended { base_offset, .. })) => {
+                    Outcome::Acked(Offset(base_offset))
+                }
+                Some(AppendOutcome::Failed(failure)) => {
+                    Outcome::from_error(Error::Refused(CallRefusal::from(failure)))
+                }
+                None => Outcome::Failed(Error::Malformed("an answer without an outcome".to_owned())),
+            };
+            (batch, outcome)
+        })
+        .collect()
+}
+
+/// The shard of a key, as Kafka's default partitioner chooses it (murmur2, made positive).
+pub(crate) fn shard_of_key(key: &[u8], shards: u32) -> ShardNumber {
+    ShardNumber((murmur2(key) & 0x7fff_ffff) % shards)
+}
+
+/// Kafka's murmur2, with its seed.
+fn murmur2(data: &[u8]) -> u32 {
+    const M: u32 = 0x5bd1_e995;
+    let mut hash = 0x9747_b28c ^ data.len() as u32;
+    let (words, rest) = data.as_chunks::<4>();
+    for word in words {
+        let mut k = u32::from_le_bytes(*word).wrapping_mul(M);
+        k ^= k >> 24;
+        hash = hash.wrapping_mul(M) ^ k.wrapping_mul(M);
+    }
+    for (index, byte) in rest.iter().enumerate() {
+        hash ^= u32::from(*byte) << (8 * index);
+    }
+    if !rest.is_empty() {
+        hash = hash.wrapping_mul(M);
+    }
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(M);
+    hash ^ (hash >> 15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_go_where_kafka_s_clients_send_them() {
+        // From Apache Kafka's UtilsTest.testMurmur2.
+        let known: [(&[u8], i32); 6] = [
+            (b"21", -973_932_308),
+            (b"foobar", -790_332_482),
+            (b"a-little-bit-long-string", -985_981_536),
+            (b"a-little-bit-longer-string", -1_486_304_829),
+            (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+            (b"abc", 479_470_107),
+        ];
+        for (key, hash) in known {
+            assert_eq!(murmur2(key) as i32, hash, "{}", String::from_utf8_lossy(key));
+        }
+    }
+}

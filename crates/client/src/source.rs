@@ -1,0 +1,112 @@
+//! The durable layer as a client reaches it: CALLs to a node, which authorizes them and bounds their rate.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tailwater_env::BoxFuture;
+use tailwater_format::call::{self, ErrorCode, Method, ReadDurable, SegmentRef, encode_call, stream_to_wire};
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
+use tailwater_tail::{DurableSource, SegmentInfo, SourceError};
+
+use crate::Error;
+use crate::connection::Node;
+
+pub(crate) struct NodeSource {
+    node: Arc<Node>,
+}
+
+impl NodeSource {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+
+    async fn list(
+        &self,
+        shard: ShardId,
+        from: SegmentNumber,
+    ) -> Result<(Vec<SegmentInfo>, Offset), SourceError> {
+        let request = call::Segments {
+            stream: stream_to_wire(shard.stream),
+            shard: shard.shard.0,
+            from_offset: 0,
+            from_segment: Some(from.0),
+        };
+        let reply: call::SegmentsReply =
+            self.node.call(Method::Segments, &request).await.map_err(source_error)?;
+        let mut segments = Vec::with_capacity(reply.segments.len());
+        for info in reply.segments {
+            segments.push(SegmentInfo {
+                number: SegmentNumber(info.number),
+                term: call::term_from_wire(info.term).map_err(|e| SourceError::Invalid(e.to_string()))?,
+                base_offset: Offset(info.base_offset),
+                length: Position(info.len),
+                sealed: info.sealed,
+            });
+        }
+        Ok((segments, Offset(reply.log_start)))
+    }
+}
+
+impl DurableSource for NodeSource {
+    fn read(
+        &self,
+        segment: SegmentId,
+        from: Position,
+        len: u32,
+    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+        Box::pin(async move {
+            let request = ReadDurable { segment: Some(SegmentRef::from(segment)), position: from.0, len };
+            match self.node.call_bytes(Method::ReadDurable, encode_call(&request)).await {
+                Ok(bytes) => Ok(bytes),
+                Err(Error::Refused(refusal)) if refusal.code == ErrorCode::UnknownSegment => {
+                    // Removed, most likely; the oldest segment that is left says where to go on.
+                    let (_, log_start) = self.list(segment.shard, segment.number).await?;
+                    Err(SourceError::Truncated { log_start })
+                }
+                Err(error) => Err(source_error(error)),
+            }
+        })
+    }
+
+    fn tails<'a>(
+        &'a self,
+        stream: StreamId,
+        shards: &'a [ShardNumber],
+    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
+        Box::pin(async move {
+            let request = call::Tails {
+                stream: stream_to_wire(stream),
+                shards: shards.iter().map(|shard| shard.0).collect(),
+            };
+            let reply: call::TailsReply =
+                self.node.call(Method::Tails, &request).await.map_err(source_error)?;
+            if reply.deleted {
+                return Err(SourceError::NoStream);
+            }
+            let mut tails = vec![None; shards.len()];
+            for told in &reply.tails {
+                let tail = told.tail().map_err(|error| SourceError::Invalid(error.to_string()))?;
+                if let Some(index) = shards.iter().position(|shard| shard.0 == told.shard) {
+                    tails[index] = Some(tail);
+                }
+            }
+            Ok(tails)
+        })
+    }
+
+    fn segments(
+        &self,
+        shard: ShardId,
+        from: SegmentNumber,
+    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+        Box::pin(async move { Ok(self.list(shard, from).await?.0) })
+    }
+}
+
+fn source_error(error: Error) -> SourceError {
+    match error {
+        Error::Refused(refusal) if refusal.code == ErrorCode::UnknownStream => SourceError::NoStream,
+        Error::Malformed(why) => SourceError::Invalid(why),
+        other => SourceError::Unavailable(other.to_string()),
+    }
+}
