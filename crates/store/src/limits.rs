@@ -1,0 +1,81 @@
+//! Every bound of this crate, each with its unit, its reason and its relation to the others.
+
+use std::time::Duration;
+
+/// Stripes that the shards are spread over; one lock each, held for one append (well under a microsecond).
+/// 64 makes two appenders meet on a lock rarely even with dozens of threads, and costs 64 small maps.
+pub const STRIPES: usize = 64;
+
+/// Bytes that one [`read`](crate::SegmentStore::read) answers at most. A caller that wants more calls again;
+/// the reader threads' memory stays below `READERS_MAX * READ_BYTES_MAX` plus the queue's.
+pub const READ_BYTES_MAX: usize = 4 << 20;
+
+/// Threads that read segment files. Two cores' worth of page cache copies; more only queue on the disk.
+pub const READER_TASKS: usize = 2;
+
+/// Reads that wait for a reader thread; beyond it a read is answered [`Busy`](crate::StoreError::Busy).
+pub const READ_QUEUE: usize = 1024;
+
+/// Bytes of one write into a segment file: large enough for sequential bandwidth, small enough that the
+/// buffer it is gathered in stays in the second-level cache's neighbourhood.
+pub const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Segments written and synced as one batch, which is also how many file handles the filler holds. Below
+/// half of the usual limit of 1,024 descriptors, together with [`READ_HANDLES_MAX`].
+pub const FILL_BATCH: usize = 256;
+
+/// Open files kept for readers, least recently used dropped first.
+pub const READ_HANDLES_MAX: usize = 128;
+
+/// Sparse indexes of sealed segments kept in memory: 64 of a 1 GiB segment at 64 KiB a point are 24 MiB.
+pub const INDEX_CACHE: usize = 64;
+
+/// Largest sidecar accepted, in bytes: the points of a 64 GiB segment at 64 KiB a point.
+pub const SIDECAR_BYTES_MAX: u64 = 24 << 20;
+
+/// Largest checkpoint accepted, in bytes: two million open segments.
+pub const CHECKPOINT_BYTES_MAX: u64 = 256 << 20;
+
+/// Memory that one pending entry takes besides its bytes: its place in the queue and its allocation.
+pub const PIECE_OVERHEAD: u64 = 128;
+
+/// First and longest pause before filling is tried again after the disk refused.
+pub const RETRY_MIN: Duration = Duration::from_millis(100);
+/// See [`RETRY_MIN`].
+pub const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// What an owner may choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Bytes (with [`PIECE_OVERHEAD`] for each entry) held in memory until they are synced in segment files;
+    /// an append beyond it is answered [`Full`](crate::StoreError::Full). Recovery may exceed it by what the
+    /// journal holds. Should be at least four times `sync_bytes`.
+    pub pending_bytes_max: u64,
+    /// A segment with so many pending bytes is written (not synced) at once.
+    pub fill_bytes: u64,
+    /// Pending bytes of all segments that make a round of writing, syncing and trimming start.
+    pub sync_bytes: u64,
+    /// Journal bytes since the last trim that make a round start, whoever wrote them. Must be well below
+    /// the journal's capacity (half of it), or the journal runs full before it can be trimmed.
+    pub journal_bytes: u64,
+    /// Age of the oldest pending bytes that makes a round start.
+    pub sync_age: Duration,
+    /// How often the filler looks at ages and at the journal.
+    pub tick: Duration,
+    /// Bytes of a segment between two points of its sparse indexes; 4 to 64 KiB are sensible.
+    pub index_step: u32,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            pending_bytes_max: 512 << 20,
+            fill_bytes: 256 << 10,
+            sync_bytes: 64 << 20,
+            journal_bytes: 128 << 20,
+            sync_age: Duration::from_secs(5),
+            tick: Duration::from_millis(500),
+            index_step: 64 << 10,
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! After a start: from files, checkpoint and journal back to the state of the moment before.
+//!
+//! | sidecar | in the checkpoint | file | a segment starts as |
+//! |---|---|---|---|
+//! | whole | any | at least the sealed length | sealed and filed; its records are skipped |
+//! | none, or not to be believed | yes | at least the synced length | closed at the synced length |
+//! | none, or not to be believed | yes | shorter, or missing | damaged: closed behind its last whole entry |
+//! | none | no | any | what the journal says from its creation on |
+//! | none | no | there, and its creation is not in the journal | closed behind its last whole entry |
+//!
+//! Then the journal's records that the checkpoint does not cover are applied in order. An append is accepted only
+//! if it continues: position, segment, term, entry id, offsets, and checksums. What it holds is pending, as it
+//! was before, and is filled into the file; a file's bytes behind the synced length are never looked at, because
+//! whatever they hold that was acknowledged is in the journal too.
+//!
+//! No recovered segment is appended to again. Those that are not sealed are reported, for the owner to seal at
+//! the length they have and to go on in another with a higher term.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use tailwater_env::{Env, HashMap, OpenMode};
+use tailwater_format::{Position, SegmentId, ShardId, parse_entry};
+use tailwater_journal::{Journal, JournalPosition, ReplayError};
+
+use crate::checkpoint::{Checkpoint, CheckpointError, OpenSegment};
+use crate::files::{read_whole, remove_if_there, scan};
+use crate::index::{Contents, SIDECAR_HEADER_BYTES, Sidecar, SidecarError, SparseIndex};
+use crate::layout::{Layout, Name, parse_name, parse_shard, parse_stream};
+use crate::limits::{CHECKPOINT_BYTES_MAX, STRIPES, StoreConfig};
+use crate::record::Record;
+use crate::segment::{Closed, FileState, Phase, Segment};
+use crate::shards::{Deleting, Stripe, stripe_of};
+use crate::store::{Inner, SegmentStore};
+use crate::{OpenError, StoreError};
+
+/// A segment that was there when the store was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredSegment {
+    /// Which.
+    pub id: SegmentId,
+    /// Where it ends; all of it is durable.
+    pub length: Position,
+    /// Its first and last entry.
+    pub contents: Option<Contents>,
+    /// Whether it is sealed. If not, it has to be sealed, normally at `length`.
+    pub sealed: bool,
+    /// The disk has lost some of it: in words, what. Everything before `length` is whole.
+    pub damaged: Option<String>,
+}
+
+/// A store on its way up: files are listed, then the journal is replayed into it.
+pub struct Recovery {
+    env: Env,
+    layout: Layout,
+    config: StoreConfig,
+    /// Records that end here or before are covered by the files.
+    covered: JournalPosition,
+    stripes: Vec<Stripe>,
+    /// Files of segments that neither a sidecar nor the checkpoint speaks of, and their lengths.
+    found: HashMap<SegmentId, u64>,
+    damaged: HashMap<SegmentId, String>,
+    /// Records that continue nothing, by their segment.
+    ignored: HashMap<SegmentId, u64>,
+}
+
+impl Recovery {
+    /// Looks at the segments below the data directory `dir`, which the caller has locked. Blocks.
+    ///
+    /// # Errors
+    /// [`OpenError::Disk`] if the disk refuses; [`OpenError::Version`] if a later version was here.
+    pub fn begin(env: &Env, dir: &Path, config: StoreConfig) -> Result<Self, OpenError> {
+        let mut recovery = Self {
+            env: env.clone(),
+            layout: Layout::new(dir),
+            config,
+            covered: JournalPosition(0),
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            found: HashMap::default(),
+            damaged: HashMap::default(),
+            ignored: HashMap::default(),
+        };
+        let root = recovery.layout.root().to_owned();
+        env.disk().create_dir_all(&root).map_err(at(&root))?;
+        let checkpoint = recovery.load_checkpoint()?;
+        let sidecars = recovery.list_files()?;
+        for id in sidecars {
+            recovery.load_sidecar(id)?;
+        }
+        recovery.covered = checkpoint.journal;
+        for open in checkpoint.open {
+            recovery.take_open(open)?;
+        }
+        Ok(recovery)
+    }
+
+    fn load_checkpoint(&self) -> Result<Checkpoint, OpenError> {
+        let (path, unfinished) = (self.layout.checkpoint(), self.layout.checkpoint_unfinished());
+        let disk = self.env.disk();
+        remove_if_there(&**disk, &unfinished).map_err(at(&unfinished))?;
+        let Some(bytes) = read_whole(&**disk, &path, CHECKPOINT_BYTES_MAX).map_err(at(&path))? else {
+            return Ok(Checkpoint::default());
+        };
+        match Checkpoint::decode(&bytes) {
+            Ok(checkpoint) => Ok(checkpoint),
+            Err(CheckpointError::Version(version)) => Err(OpenError::Version { path, version }),
+            Err(CheckpointError::Damaged) => {
+                tracing::error!(path = %path.display(), "the checkpoint is damaged; segment files are scanned");
+                Ok(Checkpoint::default())
+            }
+        }
+    }
+
+    /// Notes all segment files; answers the sidecars.
+    fn list_files(&mut self) -> Result<Vec<SegmentId>, OpenError> {
+        let disk = self.env.disk().clone();
+        let list = |dir: &Path| disk.list(dir).map_err(at(dir));
+        let mut sidecars = Vec::new();
+        for stream in list(self.layout.root())?.iter().filter_map(|name| parse_stream(name)) {
+            for number in list(&self.layout.stream(stream))?.iter().filter_map(|name| parse_shard(name)) {
+                let shard = ShardId { stream, shard: number };
+                let dir = self.layout.shard(&shard);
+                for name in list(&dir)? {
+                    let path = dir.join(&name);
+                    match parse_name(&name) {
+                        Name::Segment(number, term) => {
+                            let file = disk.open(&path, OpenMode::Read).map_err(at(&path))?;
+                            let length = file.len().map_err(at(&path))?;
+                            self.found.insert(SegmentId { shard, number, term }, length);
+                        }
+                        Name::Sidecar(number, term) => sidecars.push(SegmentId { shard, number, term }),
+                        Name::Unfinished => remove_if_there(&*disk, &path).map_err(at(&path))?,
+                        Name::Foreign => {}
+                    }
+                }
+            }
+        }
+        Ok(sidecars)
+    }
+
+    fn load_sidecar(&mut self, id: SegmentId) -> Result<(), OpenError> {
+        let path = self.layout.sidecar(&id);
+        let file = self.env.disk().open(&path, OpenMode::Read).map_err(at(&path))?;
+        let mut header = [0; SIDECAR_HEADER_BYTES];
+        let read = file.read_at(&mut header, 0).map_err(at(&path))?;
+        let sidecar = match Sidecar::decode(&id, &header[..read]) {
+            Ok(sidecar) => sidecar,
+            Err(SidecarError::Version(version)) => return Err(OpenError::Version { path, version }),
+            // The process ended while it was written, or it is damaged: the journal or a scan knows better.
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a sidecar is not believed");
+                return Ok(());
+            }
+        };
+        let length = self.found.get(&id).copied();
+        if length.unwrap_or(0) < sidecar.length.0 {
+            let has = length.map_or_else(|| "is missing".to_owned(), |length| format!("has {length} bytes"));
+            let why = format!("sealed at {}, but its file {has}", sidecar.length);
+            self.damaged.insert(id, why);
+            return Ok(());
+        }
+        let file = if self.found.remove(&id).is_some() { FileState::Named } else { FileState::Absent };
+        self.insert(Segment::at(id, Phase::Filed, sidecar.length, sidecar.contents, None, file));
+        Ok(())
+    }
+
+    /// Takes a segment that the checkpoint calls open.
+    fn take_open(&mut self, open: OpenSegment) -> Result<(), OpenError> {
+        let OpenSegment { id, synced, contents } = open;
+        if self.segment(&id).is_ok() {
+            return Ok(());
+        }
+        let length = self.found.get(&id).copied();
+        // Before its first sync the file's name may not be durable either.
+        let file = match length {
+            None => FileState::Absent,
+            Some(_) if synced == Position(0) => FileState::Unnamed,
+            Some(_) => FileState::Named,
+        };
+        let whole = length.unwrap_or(0) >= synced.0;
+        if whole && (contents.is_some() || synced == Position(0)) {
+            self.found.remove(&id);
+            self.damaged.remove(&id);
+            let index = (synced == Position(0)).then(|| SparseIndex::new(self.config.index_step));
+            self.insert(Segment::at(id, closed(), synced, contents, index, file));
+            return Ok(());
+        }
+        if !whole {
+            let has = length.map_or_else(|| "is missing".to_owned(), |length| format!("has {length} bytes"));
+            self.damaged.insert(id, format!("synced up to {synced}, but its file {has}"));
+        }
+        self.adopt(id, synced)
+    }
+
+    /// Takes what a file holds, up to `limit`, for the segment's durable beginning.
+    fn adopt(&mut self, id: SegmentId, limit: Position) -> Result<(), OpenError> {
+        let step = self.config.index_step;
+        if self.found.remove(&id).is_none() {
+            self.insert(Segment::new(id, closed(), step));
+            return Ok(());
+        }
+        let path = self.layout.segment(&id);
+        let file = self.env.disk().open(&path, OpenMode::ReadWrite).map_err(at(&path))?;
+        let scanned = scan(&*file, id, limit, step).map_err(at(&path))?;
+        file.sync_data().map_err(at(&path))?;
+        let (index, contents) = (Some(scanned.index), scanned.contents);
+        self.insert(Segment::at(id, closed(), scanned.length, contents, index, FileState::Unnamed));
+        Ok(())
+    }
+
+    fn segment(&mut self, id: &SegmentId) -> Result<&mut Segment, StoreError> {
+        self.stripes[stripe_of(&id.shard)].shards.get_mut(id)
+    }
+
+    fn insert(&mut self, segment: Segment) {
+        self.stripes[stripe_of(&segment.id.shard)].shards.insert(segment);
+    }
+
+    /// Applies the store's record that ends at `end`. Records come in the journal's order.
+    ///
+    /// # Errors
+    /// A record that this version does not understand, or a disk that refuses.
+    pub fn replay(&mut self, end: JournalPosition, bytes: &[u8]) -> Result<(), ReplayError> {
+        let refused = |error: &dyn std::fmt::Display| ReplayError::new(error.to_string());
+        let record = Record::parse(bytes).map_err(|error| refused(&error))?;
+        if end <= self.covered {
+            return Ok(());
+        }
+        match record {
+            Record::Create(id) => self.replay_create(id),
+            Record::Append(id, position, entry) => {
+                self.find(id).map_err(|error| refused(&error))?;
+                self.replay_append(id, position, entry, end);
+            }
+            Record::Seal(id, length) => {
+                self.find(id).map_err(|error| refused(&error))?;
+                self.replay_seal(id, length, end);
+            }
+            Record::Delete(id) => self.replay_delete(id, end),
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a file that nothing has spoken of yet is known.
+    fn find(&mut self, id: SegmentId) -> Result<(), OpenError> {
+        if self.segment(&id).is_err() && self.found.contains_key(&id) {
+            self.adopt(id, Position(u64::MAX))?;
+        }
+        Ok(())
+    }
+
+    fn replay_create(&mut self, id: SegmentId) {
+        if self.segment(&id).is_ok() {
+            return;
+        }
+        // All of it is in the journal, so nothing in the file has to be believed.
+        self.damaged.remove(&id);
+        let mut segment = Segment::new(id, closed(), self.config.index_step);
+        if self.found.remove(&id).is_some() {
+            segment.file = FileState::Unnamed;
+        }
+        self.insert(segment);
+    }
+
+    fn replay_append(&mut self, id: SegmentId, position: Position, entry: &[u8], end: JournalPosition) {
+        let accepted = match self.segment(&id) {
+            // Its end, perhaps with its deletion, is still to come.
+            Err(_) => false,
+            Ok(segment) if segment.phase == Phase::Filed => true,
+            Ok(segment) if position.0 + entry.len() as u64 <= segment.pending.synced().0 => true,
+            Ok(segment) => match segment.check_continues(position, entry) {
+                Ok(header) if !segment.is_sealed() && parse_entry(entry).is_ok() => {
+                    segment.append(header, Bytes::copy_from_slice(entry), end);
+                    true
+                }
+                _ => false,
+            },
+        };
+        if !accepted {
+            *self.ignored.entry(id).or_default() += 1;
+        }
+    }
+
+    fn replay_seal(&mut self, id: SegmentId, length: Position, end: JournalPosition) {
+        if self.segment(&id).is_err() && length == Position(0) {
+            // Its creation was lost, and it was sealed for that.
+            self.replay_create(id);
+        }
+        let accepted = match self.segment(&id) {
+            Ok(segment) if segment.is_sealed() => true,
+            Ok(segment) if length <= segment.pending.appended() => {
+                segment.seal(length, end);
+                true
+            }
+            Ok(segment) => {
+                let why = format!("sealed at {length}, but only {} is left", segment.pending.appended());
+                self.damaged.insert(id, why);
+                true
+            }
+            Err(_) => false,
+        };
+        if !accepted {
+            *self.ignored.entry(id).or_default() += 1;
+        }
+    }
+
+    fn replay_delete(&mut self, id: SegmentId, record_end: JournalPosition) {
+        let needs_from = self.covered;
+        let stripe = &mut self.stripes[stripe_of(&id.shard)];
+        stripe.shards.remove(&id);
+        stripe.work.deleting.push(Deleting { id, record_end, needs_from });
+        self.found.remove(&id);
+        self.ignored.remove(&id);
+        self.damaged.remove(&id);
+    }
+
+    /// The store as it was, with the `journal` that was replayed into this; and all its segments. Starts the
+    /// store's tasks, which begin with filling what is pending.
+    ///
+    /// # Errors
+    /// [`OpenError::Disk`] if a file that the journal knows nothing of can't be read.
+    pub fn finish(mut self, journal: Journal) -> Result<(SegmentStore, Vec<RecoveredSegment>), OpenError> {
+        let mut strays: Vec<SegmentId> = self.found.keys().copied().collect();
+        strays.sort_by_key(|id| (id.shard.stream, id.shard.shard, id.number, id.term));
+        for id in strays {
+            tracing::warn!(%id, "neither checkpoint nor journal know this segment; its file is scanned");
+            self.adopt(id, Position(u64::MAX))?;
+        }
+        for (id, records) in &self.ignored {
+            tracing::warn!(%id, records, "records in the journal continue nothing and were ignored");
+        }
+        let mut recovered = Vec::new();
+        for stripe in &mut self.stripes {
+            let Stripe { shards, work, .. } = stripe;
+            for segment in shards.segments_mut() {
+                if !segment.pending.is_empty() || matches!(segment.phase, Phase::Sealed { .. }) {
+                    work.mark_dirty(segment, self.covered);
+                }
+                recovered.push(RecoveredSegment {
+                    id: segment.id,
+                    length: segment.pending.appended(),
+                    contents: segment.contents(),
+                    sealed: segment.is_sealed(),
+                    damaged: self.damaged.get(&segment.id).cloned(),
+                });
+            }
+        }
+        recovered.sort_by_key(|segment| {
+            let id = &segment.id;
+            (id.shard.stream, id.shard.shard, id.number, id.term)
+        });
+        let inner = Inner::new(self.env, self.layout, self.config, journal, self.stripes, self.covered);
+        Ok((SegmentStore::start(inner), recovered))
+    }
+}
+
+fn closed() -> Phase {
+    Phase::Closed(Closed::Recovered)
+}
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Disk { path: path.clone(), source }
+}

@@ -1,0 +1,452 @@
+//! What a segment store promises, scenario by scenario, in a seeded world with a disk that forgets.
+
+mod common;
+
+use std::future::Future;
+use std::path::PathBuf;
+
+use common::*;
+use tailwater_format::{Offset, Position, Term, TransactionId};
+use tailwater_journal::JournalPosition;
+use tailwater_sim::{Crash, Fault, Faults, Node, World};
+use tailwater_store::{RecoveredSegment, SegmentStore, StoreConfig, StoreError};
+
+/// A store that only does what a test asks for.
+fn quiet() -> StoreConfig {
+    StoreConfig {
+        fill_bytes: u64::MAX,
+        sync_bytes: u64::MAX,
+        journal_bytes: u64::MAX,
+        sync_age: std::time::Duration::from_secs(1 << 20),
+        ..store_config()
+    }
+}
+
+struct Bench {
+    world: World,
+    node: Node,
+}
+
+impl Bench {
+    fn new(seed: u64) -> Self {
+        let world = World::new(seed);
+        let node = world.node("a");
+        make_data_dir(&node.env());
+        Self { world, node }
+    }
+
+    fn open(&self, config: StoreConfig) -> Opened {
+        let env = self.node.env();
+        self.run(async move { open(&env, config) }).expect("a disk that works")
+    }
+
+    fn restart(&self, how: Crash, config: StoreConfig) -> Opened {
+        self.node.restart(how);
+        self.open(config)
+    }
+
+    fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        self.world.run(self.node.run("test", future)).expect("it ends").expect("nobody crashes it")
+    }
+
+    /// Completes when the record is durable.
+    fn durable(&self, store: &SegmentStore, end: JournalPosition) {
+        let durable = store.journal().durable();
+        self.run(async move { durable.wait_for(end).await }).expect("a disk that works");
+    }
+
+    fn flush(&self, store: &SegmentStore) -> Result<(), StoreError> {
+        let store = store.clone();
+        self.run(async move { store.flush().await })
+    }
+
+    fn read(&self, store: &SegmentStore, entries: &Entries) -> Vec<u8> {
+        let (store, id, to) = (store.clone(), entries.id, entries.position);
+        self.run(async move { read_all(&store, &id, Position(0), to).await }).expect("readable")
+    }
+
+    fn faults(&self, faults: Faults) {
+        self.node.disk().set_faults(faults);
+    }
+
+    fn files(&self, kind: &str) -> Vec<PathBuf> {
+        let files = self.node.disk().files().into_iter().map(|(path, _)| path);
+        files.filter(|path| path.to_string_lossy().ends_with(kind)).collect()
+    }
+}
+
+/// A segment with `count` durable entries, and the bytes that they are.
+fn fill(bench: &Bench, store: &SegmentStore, entries: &mut Entries, count: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut end = JournalPosition(0);
+    for number in 0..count {
+        let entry = entries.make(if number % 4 == 3 { 0 } else { 100 });
+        end = store.append(&entries.id, entries.position, entry.clone()).expect("taken");
+        entries.took(&entry);
+        bytes.extend_from_slice(&entry);
+    }
+    bench.durable(store, end);
+    bytes
+}
+
+fn recovered_lengths(recovered: &[RecoveredSegment]) -> Vec<(u64, bool)> {
+    recovered.iter().map(|segment| (segment.length.0, segment.sealed)).collect()
+}
+
+#[test]
+fn what_is_not_durable_is_not_read_and_what_is_durable_reads_back() {
+    let bench = Bench::new(1);
+    let (store, recovered) = bench.open(quiet());
+    assert_eq!(recovered, []);
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    let end = entries.append(&store, 50).expect("taken");
+    assert_eq!(store.appended(&entries.id), Ok(entries.position));
+    assert_eq!(store.durable_length(&entries.id), Ok(Position(0)));
+    let (reader, id) = (store.clone(), entries.id);
+    assert_eq!(bench.run(async move { reader.read(&id, Position(0), 100).await }), Ok("".into()));
+    bench.durable(&store, end);
+    assert_eq!(store.durable_length(&entries.id), Ok(entries.position));
+    assert_eq!(bench.read(&store, &entries), Entries::new(entries.id).make(50));
+    let (reader, id, beyond) = (store.clone(), entries.id, Position(entries.position.0 + 1));
+    let refused = bench.run(async move { reader.read(&id, beyond, 1).await });
+    assert_eq!(refused, Err(StoreError::BeyondDurable { position: beyond, durable: entries.position }));
+}
+
+#[test]
+fn appends_that_do_not_continue_are_refused() {
+    let bench = Bench::new(2);
+    let (store, _) = bench.open(quiet());
+    let id = segment(0, 0, 5);
+    let mut entries = Entries::new(id);
+    assert_eq!(store.append(&id, Position(0), entries.make(9)), Err(StoreError::Unknown(id)));
+    store.create(id).expect("fresh");
+    let first = entries.make(9);
+    entries.append(&store, 9).expect("taken");
+    let appended = entries.position;
+    let gap = Position(appended.0 + 1);
+    let refused = store.append(&id, gap, entries.make(9));
+    assert_eq!(refused, Err(StoreError::NotContinuing { position: gap, appended }));
+    assert!(
+        matches!(store.append(&id, appended, first.clone()), Err(StoreError::Entry(_))),
+        "entry id 0 again"
+    );
+    let mut twice = entries.make(9).to_vec();
+    twice.extend_from_slice(&first);
+    assert!(matches!(store.append(&id, appended, twice.into()), Err(StoreError::EntryLength { .. })));
+    assert!(matches!(store.append(&id, appended, "garbage".into()), Err(StoreError::Entry(_))));
+    let other = Entries { entry_id: 1, ..Entries::new(segment(1, 0, 5)) };
+    assert!(matches!(store.append(&id, appended, other.make(9)), Err(StoreError::Entry(_))));
+    entries.append(&store, 0).expect("none of it did harm");
+}
+
+#[test]
+fn a_higher_term_fences_the_old_owner_across_restarts() {
+    let bench = Bench::new(3);
+    let (store, _) = bench.open(quiet());
+    let mut old = Entries::new(segment(0, 0, 1));
+    store.create(old.id).expect("fresh");
+    let end = store.create(segment(0, 1, 3)).expect("higher");
+    let fenced = StoreError::Fenced { term: Term(1), highest: Term(3) };
+    assert_eq!(old.append(&store, 5), Err(fenced.clone()));
+    assert_eq!(store.create(segment(0, 2, 1)), Err(fenced));
+    assert!(matches!(store.create(segment(0, 1, 3)), Err(StoreError::NotNext { .. })));
+    bench.durable(&store, end);
+    drop(store);
+    let (store, _) = bench.restart(Crash::Power, quiet());
+    assert_eq!(store.highest_term(&shard(0)), Some(Term(3)));
+    assert!(matches!(store.create(segment(0, 2, 2)), Err(StoreError::Fenced { .. })));
+}
+
+#[test]
+fn filled_bytes_leave_memory_and_come_back_from_the_file() {
+    let bench = Bench::new(4);
+    let (store, _) = bench.open(quiet());
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    let mut bytes = fill(&bench, &store, &mut entries, 10);
+    assert_eq!(bench.files(".seg"), Vec::<PathBuf>::new(), "nothing is written on the way of an append");
+    bench.flush(&store).expect("a disk that works");
+    assert_eq!(store.stats().pending_bytes, 0);
+    assert_eq!(bench.read(&store, &entries), bytes);
+    assert!(store.stats().file_reads > 0);
+    bytes.extend(fill(&bench, &store, &mut entries, 3));
+    assert_eq!(bench.read(&store, &entries), bytes, "part of it in the file, part in memory");
+    assert!(store.stats().trimmed > JournalPosition(0));
+}
+
+#[test]
+fn a_crash_leaves_what_was_durable_and_nobody_appends_to_it_again() {
+    for (seed, how) in [(5, Crash::Process), (6, Crash::Power)] {
+        let bench = Bench::new(seed);
+        let (store, _) = bench.open(quiet());
+        let mut entries = Entries::new(segment(0, 0, 1));
+        store.create(entries.id).expect("fresh");
+        let mut bytes = fill(&bench, &store, &mut entries, 4);
+        bench.flush(&store).expect("a disk that works");
+        bytes.extend(fill(&bench, &store, &mut entries, 5));
+        drop(store);
+
+        let (store, recovered) = bench.restart(how, quiet());
+        assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)]);
+        let contents = recovered[0].contents.expect("entries");
+        assert_eq!(contents.last.header().next_offset(), Offset(entries.offset));
+        assert_eq!(contents.first_offset, Offset(0));
+        assert_eq!(bench.read(&store, &entries), bytes);
+        let length = entries.position;
+        assert_eq!(entries.append(&store, 1), Err(StoreError::Recovered { length }));
+        let end = store.seal(&entries.id, length).expect("at its length");
+        bench.durable(&store, end);
+        bench.flush(&store).expect("a disk that works");
+        let mut next = Entries { offset: entries.offset, ..Entries::new(segment(0, 1, 2)) };
+        store.create(next.id).expect("a higher term");
+        fill(&bench, &store, &mut next, 2);
+        drop(store);
+
+        let (store, recovered) = bench.restart(how, quiet());
+        assert_eq!(recovered_lengths(&recovered), [(length.0, true), (next.position.0, false)]);
+        assert_eq!(bench.read(&store, &entries), bytes);
+    }
+}
+
+#[test]
+fn a_sealed_segment_has_its_length_for_ever() {
+    let bench = Bench::new(7);
+    let (store, _) = bench.open(quiet());
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    fill(&bench, &store, &mut entries, 3);
+    let length = entries.position;
+    fill(&bench, &store, &mut entries, 3);
+    bench.flush(&store).expect("a disk that works");
+    let beyond = Position(entries.position.0 + 1);
+    let refused = store.seal(&entries.id, beyond);
+    assert_eq!(refused, Err(StoreError::SealBeyondEnd { length: beyond, appended: entries.position }));
+    let end = store.seal(&entries.id, length).expect("below what is in the file");
+    assert_eq!(store.seal(&entries.id, length), Ok(end), "again is no error");
+    assert_eq!(store.seal(&entries.id, Position(0)), Err(StoreError::Sealed { length }));
+    bench.durable(&store, end);
+    bench.flush(&store).expect("a disk that works");
+    let path = bench.files(".seg").pop().expect("a file");
+    assert_eq!(bench.node.disk().contents(&path).map(|bytes| bytes.len() as u64), Some(length.0), "cut");
+    let contents = store.info(&entries.id).expect("there").contents.expect("read again");
+    assert_eq!(contents.last.header().entry_id.0, 2);
+    drop(store);
+    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    assert_eq!(recovered_lengths(&recovered), [(length.0, true)]);
+    assert_eq!(recovered[0].contents, Some(contents));
+    assert_eq!(entries.append(&store, 1), Err(StoreError::Sealed { length }));
+}
+
+#[test]
+fn a_deleted_segment_is_gone_with_its_files_and_stays_gone() {
+    let bench = Bench::new(8);
+    let (store, _) = bench.open(quiet());
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    fill(&bench, &store, &mut entries, 3);
+    store.seal(&entries.id, entries.position).expect("at its end");
+    bench.flush(&store).expect("a disk that works");
+    bench.flush(&store).expect("the seal is durable by now");
+    let end = store.delete(&entries.id).expect("there");
+    assert_eq!(store.appended(&entries.id), Err(StoreError::Unknown(entries.id)));
+    bench.durable(&store, end);
+    bench.flush(&store).expect("a disk that works");
+    assert_eq!(bench.files(".seg").len() + bench.files(".idx").len(), 0);
+    assert_eq!(store.stats().pending_bytes, 0);
+    drop(store);
+    let (_store, recovered) = bench.restart(Crash::Power, quiet());
+    assert_eq!(recovered, []);
+}
+
+#[test]
+fn a_full_disk_refuses_appends_says_so_keeps_what_was_acknowledged_and_resumes() {
+    let bench = Bench::new(9);
+    let (store, _) = bench.open(quiet());
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    let bytes = fill(&bench, &store, &mut entries, 8);
+    let disk = bench.node.disk();
+    disk.set_capacity(disk.used());
+    assert!(matches!(bench.flush(&store), Err(StoreError::NoSpace { .. })));
+    let refused = entries.append(&store, 5).expect_err("no room");
+    assert!(matches!(&refused, StoreError::NoSpace { free_bytes: 0, .. }), "{refused}");
+    assert_eq!(bench.read(&store, &entries), bytes);
+    store.seal(&entries.id, entries.position).expect("metadata has room");
+
+    disk.set_capacity(u64::MAX);
+    let (waiting, env) = (store.clone(), bench.node.env());
+    bench.run(async move {
+        while waiting.refusal().is_some() {
+            env.sleep(std::time::Duration::from_millis(10)).await;
+        }
+    });
+    let mut next = Entries { offset: entries.offset, ..Entries::new(segment(0, 1, 1)) };
+    store.create(next.id).expect("service resumes by itself");
+    fill(&bench, &store, &mut next, 2);
+    assert_eq!(bench.read(&store, &entries), bytes);
+}
+
+#[test]
+fn after_a_failed_sync_the_file_is_replaced_and_nothing_is_lost() {
+    let faults = [
+        Faults { sync: Fault::Next(1), ..Faults::default() },
+        Faults { sync: Fault::Next(2), ..Faults::default() },
+        Faults { sync_dir: Fault::Next(1), ..Faults::default() },
+        Faults { write: Fault::Next(1), ..Faults::default() },
+        Faults { create: Fault::Next(1), ..Faults::default() },
+        Faults { read: Fault::Next(1), sync: Fault::Next(1), ..Faults::default() },
+    ];
+    for (seed, faults) in faults.into_iter().enumerate() {
+        for filled_before in [false, true] {
+            let bench = Bench::new(10 + seed as u64);
+            let (store, _) = bench.open(quiet());
+            let mut entries = Entries::new(segment(0, 0, 1));
+            store.create(entries.id).expect("fresh");
+            let mut bytes = Vec::new();
+            if filled_before {
+                bytes = fill(&bench, &store, &mut entries, 6);
+                bench.flush(&store).expect("a disk that works");
+            }
+            bytes.extend(fill(&bench, &store, &mut entries, 6));
+            bench.faults(faults);
+            let first = bench.flush(&store);
+            // A name that is durable already is not synced again, and a file that is there not created.
+            assert!(first.is_err() || filled_before, "{faults:?}");
+            bench.faults(Faults::default());
+            assert_eq!(bench.read(&store, &entries), bytes);
+            bench.flush(&store).expect("the second attempt");
+            assert_eq!(store.stats().pending_bytes, 0);
+            assert_eq!(bench.read(&store, &entries), bytes);
+            assert_eq!(store.refusal(), None);
+            entries.append(&store, 5).expect("open for appends");
+            drop(store);
+            let (store, recovered) = bench.restart(Crash::Power, quiet());
+            assert!(recovered[0].length.0 >= bytes.len() as u64 && recovered[0].damaged.is_none());
+            let read = store.clone();
+            let to = Position(bytes.len() as u64);
+            let id = entries.id;
+            let found = bench.run(async move { read_all(&read, &id, Position(0), to).await });
+            assert_eq!(found.as_deref(), Ok(&bytes[..]), "{faults:?}");
+        }
+    }
+}
+
+#[test]
+fn what_the_journal_lost_is_cut_and_its_segment_is_over() {
+    let bench = Bench::new(20);
+    let (store, _) = bench.open(quiet());
+    let mut entries = Entries::new(segment(0, 0, 1));
+    let mut other = Entries::new(segment(1, 0, 1));
+    store.create(entries.id).expect("fresh");
+    store.create(other.id).expect("fresh");
+    fill(&bench, &store, &mut other, 1);
+    let bytes = fill(&bench, &store, &mut entries, 3);
+    let durable = entries.position;
+    bench.faults(Faults { sync: Fault::Next(1), ..Faults::default() });
+    let end = entries.append(&store, 9).expect("taken");
+    let waiting = store.journal().durable();
+    bench.run(async move { waiting.wait_for(end).await }).expect_err("lost");
+    bench.faults(Faults::default());
+    // The journal goes on in another file, beyond the positions that were lost.
+    let journal = store.journal().clone();
+    bench.run(async move { journal.ready().await });
+    fill(&bench, &store, &mut other, 2);
+    assert_eq!(store.durable_length(&entries.id), Ok(durable));
+    assert_eq!(store.appended(&entries.id), Ok(durable));
+    assert_eq!(entries.append(&store, 9), Err(StoreError::Lost { durable }));
+    let end = store.seal(&entries.id, durable).expect("where it ends");
+    bench.durable(&store, end);
+    bench.flush(&store).expect("a disk that works");
+    drop(store);
+    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    assert_eq!(recovered_lengths(&recovered), [(durable.0, true), (other.position.0, false)]);
+    entries.position = durable;
+    assert_eq!(bench.read(&store, &entries), bytes);
+}
+
+#[test]
+fn pending_memory_is_bounded_and_comes_back() {
+    let bench = Bench::new(21);
+    let config = StoreConfig { pending_bytes_max: 2_000, ..quiet() };
+    let (store, _) = bench.open(config);
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    let refused = loop {
+        match entries.append(&store, 100) {
+            Ok(end) => bench.durable(&store, end),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, StoreError::Full { pending_bytes_max: 2_000, .. }), "{refused}");
+    bench.flush(&store).expect("a disk that works");
+    entries.append(&store, 100).expect("room again");
+}
+
+#[test]
+fn lookups_find_entries_in_memory_in_sidecars_and_after_these_are_damaged() {
+    let bench = Bench::new(22);
+    let (store, _) = bench.open(quiet());
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    fill(&bench, &store, &mut entries, 40);
+    let find = |store: &SegmentStore| {
+        let (store, id) = (store.clone(), entries.id);
+        bench.run(async move {
+            let offset = store.locate_offset(&id, Offset(25)).await.expect("there");
+            let time = store.locate_transaction_id(&id, TransactionId(60)).await.expect("there");
+            (offset, time)
+        })
+    };
+    let found = find(&store);
+    assert!(found.0 > Position(0) && found.1 > Position(0));
+    store.seal(&entries.id, entries.position).expect("at its end");
+    bench.flush(&store).expect("a disk that works");
+    bench.flush(&store).expect("the seal is durable by now");
+    assert_eq!(bench.files(".idx").len(), 1);
+    assert_eq!(find(&store), found);
+    drop(store);
+    let (store, _) = bench.restart(Crash::Power, quiet());
+    assert_eq!(find(&store), found);
+    drop(store);
+    // A point is damaged: scanned. Then the header: the segment counts as unsealed, and loses nothing else.
+    let sidecar = bench.files(".idx").pop().expect("one");
+    assert!(bench.node.disk().flip_bit(&sidecar, 180, 1));
+    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    assert_eq!(recovered_lengths(&recovered), [(entries.position.0, true)]);
+    assert_eq!(find(&store), found);
+    drop(store);
+    assert!(bench.node.disk().flip_bit(&sidecar, 40, 1));
+    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)]);
+    assert_eq!(find(&store), found);
+}
+
+#[test]
+fn a_damaged_checkpoint_costs_a_scan_and_nothing_else() {
+    let bench = Bench::new(23);
+    let (store, _) = bench.open(quiet());
+    let mut entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    let mut bytes = fill(&bench, &store, &mut entries, 5);
+    bench.flush(&store).expect("a disk that works");
+    bytes.extend(fill(&bench, &store, &mut entries, 5));
+    drop(store);
+    let checkpoint = bench.files("checkpoint").pop().expect("one");
+    assert!(bench.node.disk().flip_bit(&checkpoint, 12, 3));
+    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)]);
+    assert_eq!(bench.read(&store, &entries), bytes);
+}
+
+#[test]
+fn a_second_owner_of_the_data_directory_is_told_who_has_it() {
+    let bench = Bench::new(24);
+    let env = bench.node.env();
+    let path = std::path::Path::new(DATA);
+    let first = tailwater_store::lock_data_dir(&env, path).expect("free");
+    let refused = tailwater_store::lock_data_dir(&env, path).err().expect("held").to_string();
+    assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
+    drop(first);
+    tailwater_store::lock_data_dir(&env, path).expect("free again");
+}
