@@ -251,8 +251,9 @@ Symmetry == Permutations(Writers) \cup Permutations(Replicas)
 
 \* What can still matter to the reader. It never returns to bytes it has handed out, nor hears a length that is not beyond
 \* its own: chunks that hold nothing further, and such a length, are as good as lost. An undisciplined writer whose length
-\* the reader has passed is as good as idle. States with the same view have the same steps, up to steps that leave the
-\* view alone, and the same values of Safety and OnlyDurable. Safety only.
+\* the reader has passed is as good as idle: all it can still do is to put a chunk or a length that is as good as lost in
+\* the place of another, and losses do that as well. So states with the same view reach the same views, and agree on
+\* Safety. Safety only.
 View == <<
     durable,
     [r \in Replicas |-> [chunk \in ChunkNumbers |->
