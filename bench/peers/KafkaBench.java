@@ -83,7 +83,7 @@ public final class KafkaBench {
         double rate = (double) appended.acknowledged / durationS;
         System.out.println(json(
                 "\"peer\":\"kafka\",\"mode\":\"append\",\"record_bytes\":%d,\"in_flight\":%d,\"duration_s\":%d,\"records_per_s\":%.0f,"
-                        + "\"mbyte_s\":%.2f,\"ack_ms\":%s,\"cpu_s\":{\"server\":%.2f,\"client\":%.2f},\"failed\":%d",
+                        + "\"mbyte_s\":%.2f,\"ack_ms\":%s,\"cpu_s\":{\"server\":%.2f,\"clients\":%.2f},\"failed\":%d",
                 options.number("record-bytes", 128), options.number("in-flight", 4096), durationS, rate,
                 rate * options.number("record-bytes", 128) / 1e6, percentiles(appended.delays),
                 Processes.secondsSince(cpu, options.serverPid()),
