@@ -109,7 +109,8 @@ pub(crate) struct Faults {
     pub(crate) stalled: AtomicBool,
     /// CALLs are not answered.
     pub(crate) calls_stalled: AtomicBool,
-    /// READs of this many batches to come are torn: the second half of each operation is as before the read.
+    /// READs of this many batches to come are torn: the second half of each operation is
+    /// something else.
     pub(crate) torn_reads: AtomicU64,
     /// Operations seen.
     pub(crate) reads: AtomicU64,
@@ -174,13 +175,12 @@ impl Connection for Double {
             let tear = |left: u64| left.checked_sub(1);
             let torn =
                 self.faults.torn_reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, tear).is_ok();
-            let before = out.to_vec();
             let results = self.inner.read(ops, out).await?;
             if torn {
                 let mut at = 0;
                 for op in ops {
                     let len = op.len as usize;
-                    out[at + len / 2..at + len].copy_from_slice(&before[at + len / 2..at + len]);
+                    out[at + len / 2..at + len].fill(0x5a);
                     at += len;
                 }
             }

@@ -320,17 +320,18 @@ mod tests {
     #[test]
     fn when_slabs_run_short_an_entry_takes_a_larger_slot_but_not_far_too_large_a_one() {
         let mut slabs = Slabs::new(1);
-        for _ in 0..SLABS_PER_BLOCK {
-            // One entry fills a slab but for some slots.
-            slabs.allocate(9000, at(0)).expect("room");
-            while slabs.sizes.iter().any(|size| size.carving.is_some()) && slabs.free_slabs.len() > 0 {
-                slabs.allocate(9000, at(0)).expect("room");
-            }
+        for _ in 0..SLABS_PER_BLOCK * 8 - 1 {
+            slabs.allocate(9000, at(0)).expect("room for all but one");
         }
         let before = slabs.live_bytes();
         slabs.allocate(4000, at(0)).expect("a larger slot");
         assert_eq!(slabs.live_bytes() - before, SLAB_BYTES / SMALL_SLOTS_MIN);
-        assert_eq!(slabs.allocate(2000, at(0)), None);
+        assert_eq!(slabs.allocate(4000, at(0)), None, "that was the last one");
+        let mut slabs = Slabs::new(1);
+        for _ in 0..SLABS_PER_BLOCK * 8 - 1 {
+            slabs.allocate(9000, at(0)).expect("room for all but one");
+        }
+        assert_eq!(slabs.allocate(2000, at(0)), None, "more than four times larger");
     }
 
     #[test]

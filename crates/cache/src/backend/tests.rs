@@ -1,1 +1,393 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::layout::{ENTRY_HEADER_BYTES, Pointer, encode_entry};
+use crate::limits::{BLOCK_BYTES, TOMBSTONES_MAX};
+use crate::protocol::{Looked, encode_mutate};
+use crate::testing::{HandClock, small, world_by_hand};
+use crate::version::Version;
+
+const ID: u64 = 3;
+
+fn start(config: BackendConfig) -> (Arc<Backend>, Arc<HandClock>) {
+    let (env, clock) = world_by_hand();
+    (Backend::start(&env, config).expect("memory"), clock)
+}
+
+fn version(n: u64) -> Version {
+    Version { timestamp_us: n, client_id: 1, sequence: 0 }
+}
+
+/// A value that only this key and version have.
+fn value(key: &[u8], version: Version, len: usize) -> Vec<u8> {
+    let seed = xxhash_rust::xxh3::xxh3_64_with_seed(key, version.timestamp_us);
+    let mut value = seed.to_le_bytes().repeat(len.div_ceil(8));
+    value.truncate(len);
+    value
+}
+
+fn call(backend: &Backend, method: u16, payload: Bytes) -> Result<Bytes, Refusal> {
+    let answer = Arc::new(Mutex::new(None));
+    let kept = Arc::clone(&answer);
+    let peer = Peer { address: "test".to_owned(), principal: "anonymous".into() };
+    backend.call(&peer, method, payload, Reply::new(move |answer| *kept.lock() = Some(answer)));
+    let answer = answer.lock().take();
+    answer.expect("the backend answers before it returns")
+}
+
+fn mutate(backend: &Backend, entries: &[Bytes]) -> Vec<Outcome> {
+    let answer = call(backend, METHOD_MUTATE, encode_mutate(ID, entries.iter())).expect("well formed");
+    let reply = MutateReply::decode(answer).expect("well formed");
+    reply.outcomes(entries.len()).expect("one for each")
+}
+
+fn set(backend: &Backend, key: &[u8], n: u64, len: usize) -> Outcome {
+    let value = value(key, version(n), len);
+    mutate(backend, &[encode_entry(key, version(n), Some(&value))])[0]
+}
+
+fn erase(backend: &Backend, key: &[u8], n: u64) -> Outcome {
+    mutate(backend, &[encode_entry(key, version(n), None)])[0]
+}
+
+/// What a reader finds: from memory alone, but for keys whose bucket overflowed.
+fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
+    let hash = KeyHash::of(key);
+    let mut bucket = [0; BUCKET_BYTES];
+    backend.index.read(bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket);
+    let bytes = match scan_bucket(&bucket, hash, ID) {
+        BucketView::Found { version, pointer: Pointer { offset, len } } => {
+            let mut bytes = vec![0; len as usize];
+            backend.data.read(offset, &mut bytes);
+            assert_eq!(Entry::parse(&bytes).expect("quiet").version, version);
+            bytes
+        }
+        BucketView::Absent => return None,
+        BucketView::Overflowed => match look_up(backend, &[hash]).remove(0) {
+            Looked::Entry(entry) => entry.to_vec(),
+            Looked::Absent => return None,
+            Looked::Deferred => panic!("a single entry has room"),
+        },
+        BucketView::OtherConfig => panic!("a bucket of this backend"),
+    };
+    let entry = Entry::parse(&bytes).expect("quiet");
+    assert_eq!((entry.key, entry.tombstone), (key, false));
+    Some((entry.version, entry.value.to_vec()))
+}
+
+fn look_up(backend: &Backend, hashes: &[KeyHash]) -> Vec<Looked> {
+    let request = LookupRequest::of(ID, hashes.iter().copied()).encode_to_vec();
+    let answer = call(backend, METHOD_LOOKUP, request.into()).expect("well formed");
+    LookupReply::decode(answer).expect("well formed").parts(hashes.len()).expect("one for each")
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set { key: u8, version: u64, len: usize },
+    Erase { key: u8, version: u64 },
+    Pass { ms: u64 },
+    Clear,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = 0_u8..40;
+    let step = prop_oneof![
+        10 => (key.clone(), 1_u64..200, 0_usize..5_000)
+            .prop_map(|(key, version, len)| Step::Set { key, version, len }),
+        3 => (key, 1_u64..200).prop_map(|(key, version)| Step::Erase { key, version }),
+        3 => (0_u64..400).prop_map(|ms| Step::Pass { ms }),
+        1 => Just(Step::Clear),
+    ];
+    proptest::collection::vec(step, 1..100)
+}
+
+/// A key's last mutation in the model: its version, when, and the value's length if it was a SET.
+type Known = (u64, u64, Option<usize>);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_backend_answers_like_a_plain_map(steps in steps(), buckets in prop_oneof![Just(1_u64), Just(3), Just(64)]) {
+        let ttl = Duration::from_secs(1);
+        let (backend, clock) = start(BackendConfig { buckets, ttl, ..small(ID) });
+        let mut model: BTreeMap<u8, Known> = BTreeMap::new();
+        let mut now_ms = 0;
+        for step in steps {
+            match step {
+                Step::Set { key, version: n, len } => {
+                    let expected = match model.get(&key) {
+                        Some((held, ..)) if *held > n => Outcome::Superseded(version(*held)),
+                        Some((held, ..)) if *held == n => Outcome::Applied,
+                        _ => {
+                            model.insert(key, (n, now_ms, Some(len)));
+                            Outcome::Applied
+                        }
+                    };
+                    prop_assert_eq!(set(&backend, &[key], n, len), expected);
+                }
+                Step::Erase { key, version: n } => {
+                    let expected = match model.get(&key) {
+                        Some((held, ..)) if *held > n => Outcome::Superseded(version(*held)),
+                        Some((held, ..)) if *held == n => Outcome::Applied,
+                        _ => {
+                            model.insert(key, (n, now_ms, None));
+                            Outcome::Applied
+                        }
+                    };
+                    prop_assert_eq!(erase(&backend, &[key], n), expected);
+                }
+                Step::Pass { ms } => {
+                    now_ms += ms;
+                    clock.advance(Duration::from_millis(ms));
+                    while backend.sweep_once() {}
+                    model.retain(|_, (_, set_ms, len)| len.is_none() || now_ms - *set_ms < 1000);
+                }
+                Step::Clear => {
+                    backend.clear();
+                    model.clear();
+                }
+            }
+            for key in 0..40 {
+                let expected = match model.get(&key) {
+                    Some((n, _, Some(len))) => Some((version(*n), value(&[key], version(*n), *len))),
+                    _ => None,
+                };
+                prop_assert_eq!(read(&backend, &[key]), expected, "key {}", key);
+            }
+            let held = model.values().filter(|(.., len)| len.is_some()).count() as u64;
+            prop_assert_eq!(backend.stats().entries, held);
+        }
+        backend.clear();
+        let stats = backend.stats();
+        prop_assert_eq!((stats.entries, stats.live_bytes, stats.overflowed), (0, 0, 0));
+    }
+}
+
+#[test]
+fn the_least_recently_modified_are_evicted_and_never_more_than_the_limit_is_live() {
+    let config = BackendConfig { capacity_bytes: 6 * BLOCK_BYTES, eviction_at: 0.5, ..small(ID) };
+    let (backend, _) = start(config);
+    let limit = 3 * BLOCK_BYTES;
+    let len = 4096;
+    for n in 0..2_000_u64 {
+        // Every tenth key is set again and again, and so stays.
+        set(&backend, b"kept", 2 * n + 1, len);
+        set(&backend, &n.to_le_bytes(), 2 * n + 2, len);
+        assert!(backend.stats().live_bytes <= limit);
+    }
+    let held = backend.stats().entries;
+    assert!(held > 700, "{held} entries of 4 KiB in {limit} bytes");
+    assert!(read(&backend, b"kept").is_some());
+    for n in 0..2_000_u64 {
+        assert_eq!(read(&backend, &n.to_le_bytes()).is_some(), n >= 2_001 - held, "entry {n} of {held}");
+    }
+    let stats = backend.stats();
+    assert_eq!((stats.evicted, stats.slabs_reclaimed), (2_001 - held, 0));
+}
+
+#[test]
+fn slabs_follow_a_change_of_sizes() {
+    let (backend, clock) = start(BackendConfig { capacity_bytes: 4 * BLOCK_BYTES, ..small(ID) });
+    for (round, len) in [100, 4_000, 1 << 20, 60_000, 300].into_iter().enumerate() {
+        clock.advance(Duration::from_millis(10));
+        for n in 0..300_u64 {
+            let n = round as u64 * 1000 + n;
+            assert_eq!(set(&backend, &n.to_le_bytes(), n + 1, len), Outcome::Applied);
+            assert_eq!(read(&backend, &n.to_le_bytes()).expect("just set").1.len(), len);
+        }
+    }
+    assert!(backend.stats().slabs_reclaimed > 0);
+}
+
+#[test]
+fn the_greatest_value_fits_the_smallest_backend_and_replaces_itself() {
+    let (backend, _) = start(BackendConfig { capacity_bytes: 1, ..small(ID) });
+    for n in 1..10 {
+        assert_eq!(set(&backend, b"k", n, 1 << 20), Outcome::Applied);
+        assert_eq!(read(&backend, b"k").expect("held").0, version(n));
+    }
+}
+
+#[test]
+fn a_late_set_does_not_bring_an_erased_key_back_even_when_its_tombstone_was_merged() {
+    let (backend, _) = start(small(ID));
+    set(&backend, b"k", 10, 8);
+    assert_eq!(erase(&backend, b"k", 20), Outcome::Applied);
+    assert_eq!(set(&backend, b"k", 15, 8), Outcome::Superseded(version(20)));
+    let tombstones: Vec<Bytes> =
+        (0..TOMBSTONES_MAX as u64).map(|n| encode_entry(&n.to_le_bytes(), version(1), None)).collect();
+    for some in tombstones.chunks(MUTATE_ENTRIES_MAX) {
+        mutate(&backend, some);
+    }
+    assert_eq!(set(&backend, b"k", 15, 8), Outcome::BelowSummary(version(20)));
+    assert_eq!(set(&backend, b"k", 21, 8), Outcome::Applied);
+    assert_eq!(read(&backend, b"k").expect("held").0, version(21));
+}
+
+#[test]
+fn a_malformed_batch_is_refused_as_a_whole() {
+    let (backend, _) = start(small(ID));
+    let good = encode_entry(b"good", version(1), Some(b"value"));
+    let mut bad = encode_entry(b"bad", version(1), Some(b"value")).to_vec();
+    *bad.last_mut().expect("some") ^= 1;
+    let refused = |payload: Bytes| call(&backend, METHOD_MUTATE, payload).expect_err("refused").code;
+    assert_eq!(refused(encode_mutate(ID, [good.clone(), bad.into()].iter())), REFUSED_MALFORMED);
+    assert_eq!(refused(encode_mutate(ID, [good.clone(), good.slice(..20)].iter())), REFUSED_MALFORMED);
+    assert_eq!(refused(encode_mutate(ID + 1, [good].iter())), REFUSED_CONFIG);
+    assert_eq!(refused(Bytes::from_static(b"\xff\xff\xff")), REFUSED_MALFORMED);
+    let many = vec![encode_entry(b"", version(1), None); MUTATE_ENTRIES_MAX + 1];
+    assert_eq!(refused(encode_mutate(ID, many.iter())), REFUSED_MALFORMED);
+    assert_eq!(call(&backend, 9999, Bytes::new()).expect_err("no such method").code, REFUSED_METHOD);
+    let hashes = LookupRequest { config_id: ID, hashes: Bytes::from_static(&[0; 15]) };
+    let refusal = call(&backend, METHOD_LOOKUP, hashes.encode_to_vec().into()).expect_err("cut short");
+    assert_eq!(refusal.code, REFUSED_MALFORMED);
+    assert_eq!(backend.stats().entries, 0);
+}
+
+#[test]
+fn a_lookup_answers_what_fits_and_defers_the_rest() {
+    let (backend, _) = start(BackendConfig { buckets: 1, capacity_bytes: 16 * BLOCK_BYTES, ..small(ID) });
+    let keys: Vec<[u8; 1]> = (0..8).map(|n| [n]).collect();
+    for key in &keys {
+        set(&backend, key, 1, 1 << 20);
+    }
+    let hashes: Vec<KeyHash> = keys.iter().map(|key| KeyHash::of(key)).collect();
+    let looked = look_up(&backend, &hashes);
+    let deferred = looked.iter().filter(|looked| **looked == Looked::Deferred).count();
+    assert_eq!(deferred, 8 - LOOKUP_BYTES_MAX / ((1 << 20) + ENTRY_HEADER_BYTES + 1));
+    assert!(matches!(look_up(&backend, &hashes[7..])[0], Looked::Entry(_)));
+}
+
+#[test]
+fn the_doorbell_rings_once_for_a_batch_and_not_for_one_that_changed_nothing() {
+    let (backend, _) = start(small(ID));
+    let rings = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&rings);
+    backend.ring_on_change(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let batch = [b"a", b"b"].map(|key| encode_entry(key, version(5), Some(b"")));
+    mutate(&backend, &batch);
+    assert_eq!(rings.load(Ordering::Relaxed), 1);
+    set(&backend, b"a", 4, 1);
+    assert_eq!(rings.load(Ordering::Relaxed), 1, "superseded");
+}
+
+#[test]
+fn the_scan_of_the_far_side_names_the_bucket_and_what_it_points_at() {
+    let (backend, _) = start(small(ID));
+    set(&backend, b"k", 1, 100);
+    set(&backend, b"long", 1, 1 << 20);
+    let op = |key: &[u8]| {
+        let hash = KeyHash::of(key);
+        ScarOp { bucket: hash.bucket(512), key_hash: hash.0 }
+    };
+    let hit = backend.scar(&op(b"k")).expect("a bucket");
+    let (place, offset, len) = hit.data.expect("held");
+    let mut bytes = vec![0; len as usize];
+    backend.regions()[place].read(offset, &mut bytes);
+    assert_eq!(Entry::parse(&bytes).expect("quiet").key, b"k");
+    assert_eq!(backend.scar(&op(b"none")).expect("a bucket").data, None);
+    assert_eq!(backend.scar(&op(b"long")).expect("a bucket").data, None, "longer than one read");
+    assert_eq!(backend.scar(&ScarOp { bucket: 512, key_hash: 0 }), None);
+}
+
+/// Keys of both sides of [`readers_beside_a_writer_never_take_anything_that_was_not_set`].
+const KEYS: u64 = 24;
+
+/// Reads like a client, but with the chance of being overtaken anywhere: `Some` only for what proves itself.
+fn read_racing(backend: &Backend, key: &[u8]) -> Option<Version> {
+    let hash = KeyHash::of(key);
+    let mut bucket = [0; BUCKET_BYTES];
+    backend.index.read(bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket);
+    let BucketView::Found { pointer, .. } = scan_bucket(&bucket, hash, ID) else { return None };
+    if pointer.offset + u64::from(pointer.len) > backend.data.len() {
+        return None;
+    }
+    let mut bytes = vec![0; pointer.len as usize];
+    backend.data.read(pointer.offset, &mut bytes);
+    let entry = Entry::parse(&bytes).ok()?;
+    if entry.key != key {
+        return None;
+    }
+    assert_eq!(entry.value, value(key, entry.version, entry.value.len()), "a value that nobody set");
+    Some(entry.version)
+}
+
+#[test]
+fn readers_beside_a_writer_never_take_anything_that_was_not_set() {
+    // One bucket's worth of ways for more keys than that, sizes that move between slabs, a region so small that
+    // slots are written again at once: everything that a reader can meet.
+    let (backend, _) =
+        start(BackendConfig { buckets: 2, capacity_bytes: 4 * BLOCK_BYTES, eviction_at: 0.02, ..small(ID) });
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let (backend, done) = (&backend, &done);
+            scope.spawn(move || {
+                let mut newest = [Version::ZERO; KEYS as usize];
+                let mut round = reader;
+                while !done.load(Ordering::Relaxed) {
+                    round = (round + 1) % KEYS;
+                    if let Some(version) = read_racing(backend, &round.to_le_bytes()) {
+                        newest[round as usize] = newest[round as usize].max(version);
+                    }
+                }
+                newest
+            });
+        }
+        for n in 1..20_000_u64 {
+            let key = (n * 7919) % KEYS;
+            let len = if n.is_multiple_of(5) { 30_000 } else { 64 << (n % 6) };
+            set(&backend, &key.to_le_bytes(), n, len);
+            if n.is_multiple_of(50) {
+                erase(&backend, &((n + 1) % KEYS).to_le_bytes(), n);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(backend.stats().evicted > 0, "slots were under pressure");
+}
+
+#[test]
+fn a_key_that_is_only_replaced_is_never_absent_to_a_reader() {
+    let (backend, _) = start(small(ID));
+    set(&backend, b"k", 1, 500);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let hash = KeyHash::of(b"k");
+            let mut absent = 0;
+            while !done.load(Ordering::Relaxed) {
+                let mut bucket = [0; BUCKET_BYTES];
+                backend.index.read(bucket_offset(hash.bucket(512)), &mut bucket);
+                absent += u64::from(!matches!(scan_bucket(&bucket, hash, ID), BucketView::Found { .. }));
+            }
+            absent
+        });
+        for n in 2..20_000 {
+            set(&backend, b"k", n, (n % 700) as usize);
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(reader.join().expect("no panic"), 0);
+    });
+}
+
+#[test]
+fn configurations_that_make_no_sense_are_refused() {
+    let (env, _) = world_by_hand();
+    let wrong = [
+        BackendConfig { buckets: 0, ..small(ID) },
+        BackendConfig { eviction_at: 0.0, ..small(ID) },
+        BackendConfig { eviction_at: 1.1, ..small(ID) },
+        BackendConfig { eviction_at: f64::NAN, ..small(ID) },
+        BackendConfig { capacity_bytes: u64::MAX, ..small(ID) },
+    ];
+    for config in wrong {
+        let error = Backend::start(&env, config).err().expect("refused");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}
