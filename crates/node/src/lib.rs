@@ -1,1 +1,164 @@
-//! One server process: configuration, roles, wiring, admin HTTP, metrics.
+//! One server process: configuration, roles, wiring.
+//!
+//! ```text
+//!   clients --CALL--> NodeService --> Log --> journal, store, meta       (durable)
+//!                                      `----> TailWriter --> cells       (hot)
+//!   clients --one-sided reads------------------------------> cells
+//!   people  --HTTP--> /metrics, /v1
+//! ```
+
+pub mod api;
+pub mod backend;
+mod calls;
+mod cells;
+mod config;
+mod http;
+pub mod logging;
+mod metrics;
+mod position;
+mod principal;
+pub mod signal;
+mod views;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tailwater_env::Env;
+use tailwater_format::call::{CALL_VERSION, NodeInfo};
+use tailwater_log::Log;
+use tailwater_rma::{Server, ServerConfig, Service};
+use tailwater_tail::{Cells, TailWriter};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::backend::CellKind;
+use crate::calls::NodeService;
+use crate::cells::NodeCell;
+pub use crate::config::{CellConfig, CellMode, Config, LogFormat, Logging};
+
+/// How long a stopping node waits for requests under way.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What the parts of a node have in common.
+struct Shared {
+    id: String,
+    data: SocketAddr,
+    unix: Option<PathBuf>,
+    log: Log,
+    tail: TailWriter,
+    data_cell: NodeCell,
+    metadata_cell: NodeCell,
+    server: Server,
+}
+
+impl Shared {
+    fn cells(&self) -> impl Iterator<Item = &NodeCell> {
+        [&self.data_cell, &self.metadata_cell].into_iter()
+    }
+}
+
+/// A running node.
+pub struct Node {
+    env: Env,
+    shared: Arc<Shared>,
+    admin: SocketAddr,
+    stop_http: oneshot::Sender<()>,
+    http: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Node {
+    /// Starts everything, bottom up: cells, log (which recovers), calls, HTTP. After an error nothing is left
+    /// running.
+    pub async fn start(config: Config) -> anyhow::Result<Self> {
+        let env = Env::real();
+        env.disk().create_dir_all(&config.data).with_context(|| {
+            format!("the data directory {} can't be created", config.data.display())
+        })?;
+        let admin = TcpListener::bind(config.listen.admin).await.with_context(|| {
+            format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
+        })?;
+        // The directory's lock comes first of all: a second node must not touch the first one's sockets.
+        let lock = tailwater_log::lock(&env, &config.data)?;
+        let data_cell = NodeCell::start(&env, CellKind::Data, &config).await?;
+        let metadata_cell = NodeCell::start(&env, CellKind::Metadata, &config).await?;
+        let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
+        let tail = TailWriter::start(&env, Some(cells));
+        let log = Log::open(&env, lock, config.log_config(), tail.clone()).await?;
+        let id = log.node_id().to_owned();
+        let info = NodeInfo {
+            node_id: id.clone(),
+            version: CALL_VERSION,
+            program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
+            data_cell: Some(data_cell.info()),
+            metadata_cell: Some(metadata_cell.info()),
+        };
+        let service: Arc<dyn Service> = Arc::new(NodeService::new(env.clone(), log.clone(), info));
+        let server = start_server(&env, &config, service)?;
+        let bound = server.tcp_addr().unwrap_or(config.listen.data);
+        let shared = Arc::new(Shared {
+            id,
+            data: config.listen.advertised_data.unwrap_or(bound),
+            unix: server.unix_path().and_then(|path| std::path::absolute(path).ok()),
+            log,
+            tail,
+            data_cell,
+            metadata_cell,
+            server,
+        });
+        let admin_addr = admin.local_addr()?;
+        let (stop_http, stopped) = oneshot::channel::<()>();
+        let serve = axum::serve(admin, http::router(Arc::clone(&shared))).with_graceful_shutdown(async {
+            // A dropped sender means the same.
+            let _ = stopped.await;
+        });
+        let http = tokio::runtime::Handle::current().spawn(serve.into_future());
+        tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
+        Ok(Self { env, shared, admin: admin_addr, stop_http, http })
+    }
+
+    /// Where admin HTTP listens.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Where clients connect.
+    pub fn data_addr(&self) -> SocketAddr {
+        self.shared.data
+    }
+
+    /// Stops gracefully: appends under way are answered, segments are completed, everything is synced.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        tracing::info!("stopping");
+        drop(self.stop_http);
+        if self.env.timeout(STOP_DEADLINE, self.shared.log.close()).await.is_none() {
+            tracing::warn!("the log did not close in time; recovery at the next start completes it");
+        }
+        // Keep-alive connections of scrapers must not hold the stop up.
+        let _ = self.env.timeout(Duration::from_millis(500), self.http).await;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {
+    let listen = &config.listen;
+    let server = ServerConfig {
+        tcp: Some(listen.data),
+        unix: Some(below(&config.data, &listen.unix)),
+        engines: listen.engines.max(1),
+        // One: appends reach the log in the order in which they arrived.
+        call_workers: 1,
+        connections_max: listen.connections_max,
+        ..ServerConfig::default()
+    };
+    Server::start(env, server, service).with_context(|| {
+        format!("the node can't listen on {}: choose another address with --listen", listen.data)
+    })
+}
+
+fn below(dir: &Path, path: &Path) -> PathBuf {
+    if path.is_absolute() { path.to_owned() } else { dir.join(path) }
+}

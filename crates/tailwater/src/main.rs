@@ -1,2 +1,74 @@
-//! The command line.
-fn main() {}
+//! The command line: an index of what the program can do. Each command is a file in `commands/`.
+
+mod admin;
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// An ordered log whose readers never touch the broker.
+#[derive(Parser)]
+#[command(name = "tailwater", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(flatten)]
+    server: admin::Server,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a node: a log, with its cells, on one data directory.
+    Serve(commands::serve::Args),
+    /// Create, list, describe, delete and truncate streams.
+    #[command(subcommand)]
+    Stream(commands::stream::Command),
+    /// Append lines of a file, or of standard input, to a stream.
+    Produce(commands::produce::Args),
+    /// Read records of a stream, one-sidedly.
+    Consume(commands::consume::Args),
+    /// Run a cache backend as a process of its own, or look after cells.
+    #[command(subcommand)]
+    Cache(commands::cache::Command),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(tailwater_bench::Command),
+    /// Show the main job: a node with replicated cells, a producer, and a thousand verifying consumers.
+    Demo(tailwater_bench::demo::Args),
+    /// Check whether this machine suits a node, and say what to mend.
+    Doctor(commands::doctor::Args),
+    /// Print a completion script for a shell.
+    Completion {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Serve(args) => commands::serve::run(args),
+        Command::Stream(command) => commands::stream::run(&cli.server, command),
+        Command::Produce(args) => commands::produce::run(&cli.server, args),
+        Command::Consume(args) => commands::consume::run(&cli.server, args),
+        Command::Cache(command) => commands::cache::run(&cli.server, command),
+        Command::Bench(command) => tailwater_bench::run(command),
+        Command::Demo(args) => tailwater_bench::demo::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "tailwater", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has seen enough (`| head`).
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tailwater: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The JSON of `/v1`: what the node answers, and the command line reads.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tailwater_format::StreamId;
+use tailwater_log::StreamConfig;
+
+/// `GET /v1/node`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Random, for the life of the data directory.
+    pub id: String,
+    /// Of the program.
+    pub version: String,
+    /// Where clients connect over TCP.
+    pub data: SocketAddr,
+    /// Where clients on the same host connect.
+    pub unix: Option<PathBuf>,
+    /// Its cells.
+    pub cells: Vec<CellView>,
+}
+
+/// One cell, as in `GET /v1/cells`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CellView {
+    /// `data` or `metadata`.
+    pub name: String,
+    /// `R1` or `R3.2`.
+    pub mode: String,
+    /// Each backend's addresses.
+    pub backends: Vec<Vec<String>>,
+    /// Backends that the node is connected to.
+    pub live: usize,
+}
+
+/// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateStream {
+    /// Its name.
+    pub name: String,
+    /// Number of shards.
+    #[serde(default = "one")]
+    pub shards: u32,
+    /// See [`StreamConfig`], as for all below.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    pub retention_ms: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub retention_bytes: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[allow(missing_docs)]
+    pub segment_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[allow(missing_docs)]
+    pub segment_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[allow(missing_docs)]
+    pub chunk_bytes: Option<u32>,
+    /// `immediate`, or a number of milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush: Option<String>,
+    /// `fsync` or `interval`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Tells "not given" from `null`.
+mod given {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Option<Option<u64>>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.flatten().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+        Option::deserialize(deserializer).map(Some)
+    }
+}
+
+impl CreateStream {
+    /// The configuration it asks for.
+    pub fn config(&self) -> Result<StreamConfig, tailwater_log::ConfigError> {
+        let default = StreamConfig::default();
+        Ok(StreamConfig {
+            shards: self.shards,
+            retention_ms: self.retention_ms.unwrap_or(default.retention_ms),
+            retention_bytes: self.retention_bytes.unwrap_or(default.retention_bytes),
+            segment_bytes: self.segment_bytes.unwrap_or(default.segment_bytes),
+            segment_ms: self.segment_ms.unwrap_or(default.segment_ms),
+            chunk_bytes: self.chunk_bytes.unwrap_or(default.chunk_bytes),
+            flush: self.flush.as_deref().map_or(Ok(default.flush), str::parse)?,
+            flush_bytes: default.flush_bytes,
+            durability: self.durability.as_deref().map_or(Ok(default.durability), str::parse)?,
+        })
+    }
+}
+
+/// A stream, as in `GET /v1/streams`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StreamView {
+    /// Its name.
+    pub name: String,
+    /// Its id, for ever.
+    pub id: StreamId,
+    /// Its configuration.
+    pub config: StreamConfig,
+    /// Its shards.
+    pub shards: Vec<ShardView>,
+}
+
+/// A shard of a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ShardView {
+    /// Its number.
+    pub shard: u32,
+    /// First offset that was not removed.
+    pub log_start: u64,
+    /// The offset that the next record gets.
+    pub next_offset: u64,
+    /// Bytes of all its segments.
+    pub bytes: u64,
+    /// The newest segment, if there is one.
+    pub segment: Option<u64>,
+    /// Its term.
+    pub term: Option<u32>,
+    /// Its durable bytes.
+    pub durable: u64,
+    /// Its cached bytes.
+    pub cached: u64,
+    /// All segments, oldest first.
+    pub segments: Vec<SegmentView>,
+}
+
+/// A segment of a shard.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SegmentView {
+    /// Its number.
+    pub number: u64,
+    /// The term of its writer.
+    pub term: u32,
+    /// Offset of its first record.
+    pub base_offset: u64,
+    /// Durable bytes.
+    pub bytes: u64,
+    /// Whether nothing is appended to it any more.
+    pub sealed: bool,
+}
+
+/// `POST /v1/streams/NAME/truncate`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Truncate {
+    /// The first record that is left: start, end, OFFSET, -N, @TIME, dlsn:S/E/S or tx:N.
+    pub before: String,
+    /// The shard; all of them if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
+}
+
+/// What became of a shard's beginning.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Truncated {
+    /// The shard.
+    pub shard: u32,
+    /// First offset that was not removed.
+    pub log_start: u64,
+}
+
+/// The body of every error.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// A word for programs.
+    pub error: String,
+    /// A sentence for people.
+    pub message: String,
+}

@@ -1,0 +1,122 @@
+//! One cache backend and its server: inside the node, or as a process of its own.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tailwater_cache::{Backend, BackendConfig};
+use tailwater_env::Env;
+use tailwater_rma::{Backing, Server, ServerConfig, Service};
+
+/// Which cell a backend is for: they differ in what they keep, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellKind {
+    /// Chunks.
+    Data,
+    /// Lengths and locks.
+    Metadata,
+}
+
+impl CellKind {
+    /// The cell's config id, which clients and backends must agree on.
+    pub const fn config_id(self) -> u64 {
+        match self {
+            CellKind::Data => 1,
+            CellKind::Metadata => 2,
+        }
+    }
+
+    /// Its name in configuration, metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CellKind::Data => "data",
+            CellKind::Metadata => "metadata",
+        }
+    }
+
+    /// The size of the values it is laid out for, in bytes.
+    const fn value_bytes(self) -> u64 {
+        match self {
+            CellKind::Data => 4_096,
+            CellKind::Metadata => tailwater_format::tails::TAIL_PAGE_BYTES_MAX as u64,
+        }
+    }
+}
+
+/// How to run a backend.
+#[derive(Clone, Debug)]
+pub struct BackendOptions {
+    /// For which cell.
+    pub kind: CellKind,
+    /// Memory for values, in bytes.
+    pub capacity_bytes: u64,
+    /// Time to live.
+    pub ttl: Duration,
+    /// Where clients on other hosts connect.
+    pub tcp: Option<SocketAddr>,
+    /// Where clients on this host connect.
+    pub unix: Option<PathBuf>,
+    /// Most connections.
+    pub connections_max: usize,
+    /// Engine threads.
+    pub engines: usize,
+}
+
+/// A backend that is being served.
+pub struct ServedBackend {
+    backend: Arc<Backend>,
+    server: Server,
+}
+
+impl ServedBackend {
+    /// Starts one.
+    pub fn start(env: &Env, options: &BackendOptions) -> anyhow::Result<Self> {
+        let (kind, capacity) = (options.kind, options.capacity_bytes);
+        let mut config = match kind {
+            CellKind::Data => {
+                BackendConfig::data(capacity, kind.value_bytes(), kind.config_id(), Backing::Shared)
+            }
+            CellKind::Metadata => {
+                BackendConfig::metadata(capacity, kind.value_bytes(), kind.config_id(), Backing::Shared)
+            }
+        };
+        config.ttl = options.ttl;
+        let name = kind.name();
+        let backend = Backend::start(env, config).with_context(|| {
+            format!(
+                "the {name} cell's memory of {capacity} bytes can't be had: is /dev/shm or the memory limit too \
+                 small? Lower capacity_bytes in [{name}_cell]"
+            )
+        })?;
+        let config = ServerConfig {
+            tcp: options.tcp,
+            unix: options.unix.clone(),
+            engines: options.engines,
+            connections_max: options.connections_max,
+            ..ServerConfig::default()
+        };
+        let service: Arc<dyn Service> = backend.clone();
+        let server = Server::start(env, config, service)
+            .with_context(|| format!("the {name} cell's backend can't listen"))?;
+        let doorbell = server.doorbell();
+        backend.ring_on_change(move || doorbell.ring());
+        Ok(Self { backend, server })
+    }
+
+    /// The backend itself.
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// Its address for other hosts.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.server.tcp_addr()
+    }
+
+    /// Its address on this host.
+    pub fn unix_path(&self) -> Option<&Path> {
+        self.server.unix_path()
+    }
+}

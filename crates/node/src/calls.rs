@@ -1,0 +1,292 @@
+//! The node's side of the CALL protocol: decodes, authorizes, asks the log, answers.
+//!
+//! Appends are handed to the log in the order in which they arrive, on the one worker that the server runs for
+//! this service, so that batches which a producer sends one behind the other are taken in that order. Nothing
+//! waits on that worker: whatever takes time goes on in a task.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use tailwater_env::Env;
+use tailwater_format::call::{
+    self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallMessage, CallRefusal,
+    ErrorCode, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
+    ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
+};
+use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, TransactionId};
+use tailwater_log::{AppendError, Locate as Target, Log, ReadError, StreamError};
+use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
+
+use crate::principal::authorize;
+use crate::views;
+
+/// Bytes that one durable read answers at most.
+const READ_BYTES_MAX: u32 = 1 << 20;
+
+/// Answers CALLs from a log.
+pub struct NodeService {
+    env: Env,
+    log: Log,
+    info: NodeInfo,
+}
+
+impl NodeService {
+    /// A service in front of `log`; `info` is what it answers to a greeting.
+    pub fn new(env: Env, log: Log, info: NodeInfo) -> Self {
+        Self { env, log, info }
+    }
+
+    /// Answers `reply` with what `answer` comes to, without keeping the caller.
+    fn answer_later(
+        &self,
+        reply: Reply,
+        answer: impl Future<Output = Result<Bytes, CallRefusal>> + Send + 'static,
+    ) {
+        let task = self.env.spawn("call", async move { reply.send(answer.await.map_err(refusal)) });
+        task.detach();
+    }
+
+    fn append(&self, payload: Bytes, reply: Reply) -> Result<(), (Reply, CallRefusal)> {
+        let decoded = decode::<Append>(payload)
+            .and_then(|append| Ok((stream_from_wire(&append.stream).map_err(malformed)?, append.items)));
+        let (stream, items) = match decoded {
+            Ok(decoded) => decoded,
+            Err(refused) => return Err((reply, refused)),
+        };
+        let appends: Vec<_> = items
+            .into_iter()
+            .map(|AppendItem { shard, batches, .. }| self.log.append(stream, ShardNumber(shard), batches))
+            .collect();
+        self.answer_later(reply, async move {
+            let results = join_all(appends).await.into_iter().map(append_result).collect();
+            Ok(encode_call(&Appends { results }))
+        });
+        Ok(())
+    }
+
+    fn dispatch(&self, method: Method, payload: Bytes, reply: Reply) -> Result<(), (Reply, CallRefusal)> {
+        let log = self.log.clone();
+        match method {
+            Method::Append => self.append(payload, reply),
+            Method::Hello => {
+                reply.send(Ok(encode_call(&self.info)));
+                Ok(())
+            }
+            Method::FindStream => {
+                self.answer_with(reply, payload, move |find: FindStream| find_stream(log, find))
+            }
+            Method::Tails => self.answer_with(reply, payload, move |asked: Tails| async move {
+                tails(&log, &asked).map(|tails| encode_call(&tails))
+            }),
+            Method::Segments => self.answer_with(reply, payload, move |asked: call::Segments| async move {
+                segments(&log, &asked).map(|segments| encode_call(&segments))
+            }),
+            Method::ReadDurable => {
+                self.answer_with(reply, payload, move |asked: ReadDurable| read_durable(log, asked))
+            }
+            Method::Locate => self.answer_with(reply, payload, move |asked: Locate| locate(log, asked)),
+            Method::InitProducer => self.answer_with(reply, payload, move |_: InitProducer| async move {
+                let producer = log.init_producer().await.map_err(stream_refusal)?;
+                let epoch = u32::try_from(producer.epoch).unwrap_or_default();
+                Ok(encode_call(&ProducerInfo { producer_id: producer.id, epoch }))
+            }),
+        }
+    }
+
+    fn answer_with<Q: CallMessage, F>(
+        &self,
+        reply: Reply,
+        payload: Bytes,
+        answer: impl FnOnce(Q) -> F,
+    ) -> Result<(), (Reply, CallRefusal)>
+    where
+        F: Future<Output = Result<Bytes, CallRefusal>> + Send + 'static,
+    {
+        match decode(payload) {
+            Ok(asked) => {
+                self.answer_later(reply, answer(asked));
+                Ok(())
+            }
+            Err(refused) => Err((reply, refused)),
+        }
+    }
+}
+
+impl Service for NodeService {
+    fn regions(&self) -> Vec<Arc<Region>> {
+        Vec::new()
+    }
+
+    fn scar(&self, _op: &ScarOp) -> Option<ScarHit> {
+        None
+    }
+
+    fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        let known = Method::from_number(method)
+            .ok_or_else(|| CallRefusal::new(ErrorCode::UnknownMethod, format!("there is no method {method}")))
+            .and_then(|method| authorize(peer, method).map(|()| method));
+        let refused = match known {
+            Ok(method) => match self.dispatch(method, payload, reply) {
+                Ok(()) => return,
+                Err(refused) => refused,
+            },
+            Err(refused) => (reply, refused),
+        };
+        let (reply, refused) = refused;
+        tracing::info!(peer = %peer.address, method, error = %refused, "refused a call");
+        reply.send(Err(refusal(refused)));
+    }
+}
+
+async fn find_stream(log: Log, find: FindStream) -> Result<Bytes, CallRefusal> {
+    let description = log.describe(&find.name).map_err(stream_refusal)?;
+    Ok(encode_call(&views::stream_info(&description)))
+}
+
+fn tails(log: &Log, asked: &Tails) -> Result<TailsReply, CallRefusal> {
+    let stream = stream_from_wire(&asked.stream).map_err(malformed)?;
+    let mut reply = TailsReply::default();
+    for &shard in &asked.shards {
+        let shard = ShardId { stream, shard: ShardNumber(shard) };
+        match log.tail(shard) {
+            Ok(Some(tail)) => reply.tails.push(ShardTail::new(shard.shard, &tail)),
+            Ok(None) => {}
+            Err(ReadError::NoStream) => return Ok(TailsReply { tails: Vec::new(), deleted: true }),
+            Err(error) => return Err(read_refusal(error)),
+        }
+    }
+    Ok(reply)
+}
+
+fn segments(log: &Log, asked: &call::Segments) -> Result<SegmentsReply, CallRefusal> {
+    let shard = ShardId {
+        stream: stream_from_wire(&asked.stream).map_err(malformed)?,
+        shard: ShardNumber(asked.shard),
+    };
+    let listed = log.segments(shard).map_err(read_refusal)?;
+    let wanted = listed.segments.iter().filter(|segment| match asked.from_segment {
+        Some(number) => segment.number >= SegmentNumber(number),
+        None => segment.next_offset.is_none_or(|next| next > Offset(asked.from_offset)),
+    });
+    let mut segments: Vec<_> =
+        wanted.take(SEGMENTS_PER_REPLY_MAX + 1).map(|info| views::segment_info(info, listed.chunk_bytes)).collect();
+    let more = segments.len() > SEGMENTS_PER_REPLY_MAX;
+    segments.truncate(SEGMENTS_PER_REPLY_MAX);
+    Ok(SegmentsReply { segments, more, log_start: listed.log_start.0 })
+}
+
+async fn read_durable(log: Log, asked: ReadDurable) -> Result<Bytes, CallRefusal> {
+    let segment = asked.segment.as_ref().ok_or_else(|| missing("segment"))?;
+    let segment = SegmentId::try_from(segment).map_err(malformed)?;
+    let len = asked.len.min(READ_BYTES_MAX);
+    log.read_durable(&segment, Position(asked.position), len).await.map_err(read_refusal)
+}
+
+async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
+    let shard = ShardId {
+        stream: stream_from_wire(&asked.stream).map_err(malformed)?,
+        shard: ShardNumber(asked.shard),
+    };
+    let target = match asked.what.ok_or_else(|| missing("what"))? {
+        LocateWhat::Start(()) => Target::Start,
+        LocateWhat::End(()) => Target::End,
+        LocateWhat::Offset(offset) => Target::Offset(Offset(offset)),
+        LocateWhat::TimeMs(ms) => Target::TransactionId(TransactionId(ms)),
+        LocateWhat::TransactionId(id) => Target::TransactionId(TransactionId(id)),
+        LocateWhat::Dlsn(dlsn) => Target::Dlsn((&dlsn).into()),
+        LocateWhat::Last(count) => Target::Last(count),
+    };
+    let found = log.locate(shard, target).await.map_err(read_refusal)?;
+    Ok(encode_call(&Location {
+        offset: found.offset.0,
+        segment: found.segment.0,
+        term: found.term.0,
+        position: found.position.0,
+        log_start: found.log_start.0,
+        chunk_bytes: found.chunk_bytes,
+    }))
+}
+
+fn append_result(result: Result<tailwater_log::Appended, AppendError>) -> AppendResult {
+    let outcome = match result {
+        Ok(appended) => AppendOutcome::Appended(Appended {
+            base_offset: appended.base_offset.0,
+            last_offset: appended.last_offset.0,
+            term: appended.term.0,
+            append_time_ms: appended.append_time_ms,
+            segment: appended.dlsn.segment.0,
+            entry: appended.dlsn.entry.0,
+            slot: appended.dlsn.slot.0,
+        }),
+        Err(error) => AppendOutcome::Failed(append_refusal(error).into()),
+    };
+    AppendResult { outcome: Some(outcome) }
+}
+
+fn decode<Q: CallMessage>(payload: Bytes) -> Result<Q, CallRefusal> {
+    decode_call(payload).map_err(malformed)
+}
+
+fn malformed(error: impl std::fmt::Display) -> CallRefusal {
+    CallRefusal::new(ErrorCode::Malformed, error.to_string())
+}
+
+fn missing(field: &str) -> CallRefusal {
+    CallRefusal::new(ErrorCode::Malformed, format!("{field} is not set"))
+}
+
+fn refusal(refused: CallRefusal) -> Refusal {
+    Refusal { code: refused.code.number(), message: refused.message }
+}
+
+fn append_refusal(error: AppendError) -> CallRefusal {
+    use tailwater_log::SequenceError;
+    let code = match &error {
+        AppendError::NoStream => ErrorCode::UnknownStream,
+        AppendError::NoShard { .. } => ErrorCode::UnknownShard,
+        AppendError::Invalid(_) => ErrorCode::CorruptBatch,
+        AppendError::TooLarge { .. } => ErrorCode::BatchTooLarge,
+        AppendError::Sequence(SequenceError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequence,
+        AppendError::Sequence(SequenceError::UnknownProducer { .. }) => ErrorCode::UnknownProducer,
+        AppendError::Sequence(SequenceError::Fenced { .. }) => ErrorCode::ProducerFenced,
+        AppendError::Sequence(_) => ErrorCode::OutOfOrderSequence,
+        AppendError::TransactionId { .. } => ErrorCode::TransactionIdDecreased,
+        AppendError::Term { .. } => ErrorCode::WrongTerm,
+        AppendError::NotOwner => ErrorCode::NotOwner,
+        AppendError::Overloaded(_) => ErrorCode::Overloaded,
+        AppendError::NoSpace(_) => ErrorCode::NoSpace,
+        AppendError::Lost(_) => ErrorCode::StorageFailed,
+        AppendError::Unavailable(_) | AppendError::Closed => ErrorCode::Unavailable,
+    };
+    CallRefusal::new(code, error.to_string())
+}
+
+/// What a stream's error is on the wire.
+pub fn stream_refusal(error: StreamError) -> CallRefusal {
+    let code = match &error {
+        StreamError::NoStream(_) => ErrorCode::UnknownStream,
+        StreamError::NoShard { .. } => ErrorCode::UnknownShard,
+        StreamError::Exists(_) => ErrorCode::StreamExists,
+        StreamError::Config(_) | StreamError::TooManyShards { .. } => ErrorCode::Malformed,
+        StreamError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
+        StreamError::NotOwner => ErrorCode::NotOwner,
+        StreamError::Overloaded => ErrorCode::Overloaded,
+        StreamError::Unavailable(_) | StreamError::Closed => ErrorCode::Unavailable,
+    };
+    CallRefusal::new(code, error.to_string())
+}
+
+/// What a read's error is on the wire.
+pub fn read_refusal(error: ReadError) -> CallRefusal {
+    let code = match &error {
+        ReadError::NoStream => ErrorCode::UnknownStream,
+        ReadError::NoShard { .. } => ErrorCode::UnknownShard,
+        ReadError::Truncated { .. } | ReadError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
+        ReadError::NoSegment => ErrorCode::UnknownSegment,
+        ReadError::Corrupt(_) => ErrorCode::Internal,
+        ReadError::Unavailable(_) => ErrorCode::Unavailable,
+    };
+    CallRefusal::new(code, error.to_string())
+}

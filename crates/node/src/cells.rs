@@ -1,0 +1,127 @@
+//! The node's two cells: backends of its own, or processes elsewhere.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context;
+use tailwater_cache::{Backends, Cell, CellConfig as ClientConfig, Mode};
+use tailwater_env::Env;
+use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
+use tailwater_rma::{Address, local};
+
+use crate::api::CellView;
+use crate::backend::{BackendOptions, CellKind, ServedBackend};
+use crate::config::{CellConfig, CellMode, Config};
+
+/// One cell as the node has it.
+pub struct NodeCell {
+    kind: CellKind,
+    mode: CellMode,
+    /// The node's own connection to it.
+    pub cell: Cell,
+    /// Addresses of each backend.
+    pub addresses: Vec<Vec<String>>,
+    /// The backend that the node runs itself.
+    pub own: Option<ServedBackend>,
+}
+
+impl NodeCell {
+    /// Starts the backend if it is the node's own, and connects.
+    pub async fn start(env: &Env, kind: CellKind, config: &Config) -> anyhow::Result<Self> {
+        let cell_config = match kind {
+            CellKind::Data => &config.data_cell,
+            CellKind::Metadata => &config.metadata_cell,
+        };
+        if cell_config.backends.is_empty() {
+            return Self::start_own(env, kind, cell_config, config).await;
+        }
+        let mut addresses = Vec::new();
+        for backend in &cell_config.backends {
+            let parsed: Result<Vec<_>, _> = backend.iter().map(|text| Address::from_str(text)).collect();
+            addresses.push(parsed.with_context(|| format!("[{}_cell] backends", kind.name()))?);
+        }
+        let backends = Backends::at(env, addresses);
+        let cell = connect(env, kind, cell_config.mode, backends).await?;
+        let addresses = cell_config.backends.clone();
+        Ok(Self { kind, mode: cell_config.mode, cell, addresses, own: None })
+    }
+
+    async fn start_own(
+        env: &Env,
+        kind: CellKind,
+        cell_config: &CellConfig,
+        config: &Config,
+    ) -> anyhow::Result<Self> {
+        let listen = &config.listen;
+        let options = BackendOptions {
+            kind,
+            capacity_bytes: cell_config.capacity_bytes,
+            ttl: Duration::from_millis(cell_config.ttl_ms),
+            // Any free port of the node's address: clients learn it from the node.
+            tcp: Some(SocketAddr::new(listen.data.ip(), 0)),
+            unix: Some(config.data.join(format!("{}-cell.sock", kind.name()))),
+            connections_max: listen.connections_max,
+            engines: listen.engines.max(1),
+        };
+        let own = ServedBackend::start(env, &options)?;
+        let addresses = vec![addresses_of(&own, listen.advertised_data)];
+        let connection = local::connect(env, own.backend().clone(), local::LocalDoorbell::default());
+        let backends = Backends::connected(vec![connection]);
+        let cell = connect(env, kind, CellMode::R1, backends).await?;
+        Ok(Self { kind, mode: CellMode::R1, cell, addresses, own: Some(own) })
+    }
+
+    /// What clients are told.
+    pub fn info(&self) -> CellInfo {
+        let mode = match self.mode {
+            CellMode::R1 => WireMode::R1,
+            CellMode::R32 => WireMode::R32,
+        };
+        CellInfo {
+            id: self.kind.config_id() as u32,
+            mode: mode.into(),
+            backends: self
+                .addresses
+                .iter()
+                .map(|addresses| BackendInfo { addresses: addresses.clone() })
+                .collect(),
+            config_id: self.kind.config_id(),
+        }
+    }
+
+    /// What people are told.
+    pub fn view(&self) -> CellView {
+        CellView {
+            name: self.kind.name().to_owned(),
+            mode: match self.mode {
+                CellMode::R1 => "R1".to_owned(),
+                CellMode::R32 => "R3.2".to_owned(),
+            },
+            backends: self.addresses.clone(),
+            live: self.cell.live_backends(),
+        }
+    }
+}
+
+async fn connect(env: &Env, kind: CellKind, mode: CellMode, backends: Backends) -> anyhow::Result<Cell> {
+    let mode = match mode {
+        CellMode::R1 => Mode::R1,
+        CellMode::R32 => Mode::R32,
+    };
+    let client_id = env.random_u64() as u32;
+    let config = ClientConfig::new(kind.config_id(), mode, backends, client_id);
+    Cell::connect(env, config).await.with_context(|| format!("the {} cell", kind.name()))
+}
+
+/// Nearest first: shared memory, then TCP under the address that clients reach this host by.
+fn addresses_of(own: &ServedBackend, advertised: Option<SocketAddr>) -> Vec<String> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let unix = own.unix_path().map(|path| Address::Unix(absolute(path)).to_string());
+    let tcp = own.tcp_addr().map(|tcp| {
+        let ip = advertised.map_or(tcp.ip(), |advertised| advertised.ip());
+        Address::Tcp(SocketAddr::new(ip, tcp.port())).to_string()
+    });
+    unix.into_iter().chain(tcp).collect()
+}

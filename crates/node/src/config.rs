@@ -1,0 +1,263 @@
+//! The node's configuration: defaults, under a TOML file, under `TAILWATER_…` variables, under flags.
+//!
+//! A variable names a key with its section, joined by two underscores: `TAILWATER_LISTEN__ADMIN` is `admin` in
+//! `[listen]`. Unknown keys are refused, so that a misspelt one does not go unnoticed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Directory of journal, segments and metadata; created if missing, used by one process at a time.
+    pub data: PathBuf,
+    /// Where the node listens.
+    pub listen: Listen,
+    /// The data cell: chunks.
+    pub data_cell: CellConfig,
+    /// The metadata cell: lengths and locks.
+    pub metadata_cell: CellConfig,
+    /// The journal.
+    pub journal: JournalConfig,
+    /// The log.
+    pub log: LogConfig,
+    /// Logging.
+    pub logging: Logging,
+}
+
+/// Where the node listens.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listen {
+    /// For clients on other hosts: one-sided reads and calls over TCP.
+    pub data: SocketAddr,
+    /// For clients on this host: the same through shared memory. Below the data directory if relative.
+    pub unix: PathBuf,
+    /// Admin HTTP: health, metrics, `/v1`.
+    pub admin: SocketAddr,
+    /// The address of `data` that clients are told, if it differs (behind a proxy or NAT).
+    pub advertised_data: Option<SocketAddr>,
+    /// Connections on `data` and `unix` together.
+    pub connections_max: usize,
+    /// Engine threads that answer one-sided reads; 0 is one for each core but one, and at least one.
+    pub engines: usize,
+}
+
+/// How many copies a cell keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CellMode {
+    /// One copy.
+    #[serde(rename = "R1")]
+    R1,
+    /// Three copies, of which two make a quorum.
+    #[serde(rename = "R3.2")]
+    R32,
+}
+
+/// One cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CellConfig {
+    /// Copies of each value.
+    pub mode: CellMode,
+    /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:host:port`),
+    /// nearest first. Empty: the node runs the backend itself, with one copy.
+    pub backends: Vec<Vec<String>>,
+    /// Memory of each backend that the node runs itself, in bytes.
+    pub capacity_bytes: u64,
+    /// Time after which a value that was not written again is forgotten, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+/// The journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JournalConfig {
+    /// Size of each journal file in bytes.
+    pub file_bytes: u64,
+    /// Most files, so that `file_bytes * files_max` is the most disk that the journal takes.
+    pub files_max: usize,
+    /// How often what was acknowledged with `durability = interval` is synced, in milliseconds.
+    pub sync_interval_ms: u64,
+}
+
+/// The log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// Owner tasks, among which the shards are divided.
+    pub owners: usize,
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Logging, to standard error.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Logging {
+    /// Form of the lines.
+    pub format: LogFormat,
+    /// Filter, as in `info,tailwater_cache=debug`.
+    pub filter: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data: PathBuf::from("tailwater-data"),
+            listen: Listen::default(),
+            data_cell: CellConfig::default(),
+            metadata_cell: CellConfig {
+                capacity_bytes: 16 << 20,
+                ttl_ms: 24 * 3_600 * 1_000,
+                ..CellConfig::default()
+            },
+            journal: JournalConfig::default(),
+            log: LogConfig::default(),
+            logging: Logging::default(),
+        }
+    }
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            data: SocketAddr::from(([127, 0, 0, 1], 7420)),
+            unix: PathBuf::from("node.sock"),
+            admin: SocketAddr::from(([127, 0, 0, 1], 7421)),
+            advertised_data: None,
+            connections_max: 10_000,
+            engines: 0,
+        }
+    }
+}
+
+impl Default for CellConfig {
+    fn default() -> Self {
+        Self { mode: CellMode::R1, backends: Vec::new(), capacity_bytes: 256 << 20, ttl_ms: 60_000 }
+    }
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self { file_bytes: 64 << 20, files_max: 8, sync_interval_ms: 1_000 }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { owners: 2 }
+    }
+}
+
+impl Default for Logging {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+impl Config {
+    /// Defaults under `file` under the environment under `flags`, checked.
+    pub fn load(file: Option<&PathBuf>, flags: impl Serialize) -> anyhow::Result<Self> {
+        let mut figment = Figment::from(Serialized::defaults(Self::default()));
+        if let Some(file) = file {
+            anyhow::ensure!(file.is_file(), "configuration file {} does not exist", file.display());
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        let sections = ["DATA", "LISTEN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "LOGGING"];
+        // TAILWATER_SERVER and the like are the command line's own.
+        let variables = Env::prefixed("TAILWATER_")
+            .filter(move |key| {
+                let section = key.as_str().split("__").next().unwrap_or_default();
+                sections.iter().any(|known| section.eq_ignore_ascii_case(known))
+            })
+            .split("__");
+        figment = figment.merge(variables).merge(Serialized::defaults(flags));
+        let config: Self = figment.extract()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The configuration as a file would have it.
+    pub fn to_toml(&self) -> anyhow::Result<String> {
+        Ok(toml::to_string_pretty(self)?)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        for (name, cell) in [("data_cell", &self.data_cell), ("metadata_cell", &self.metadata_cell)] {
+            let count = cell.backends.len();
+            match cell.mode {
+                CellMode::R32 => anyhow::ensure!(
+                    count >= 3,
+                    "[{name}] mode R3.2 keeps three copies in three backend processes, but `backends` lists \
+                     {count}: start them with `tailwater cache serve` and list their addresses, or use mode R1"
+                ),
+                CellMode::R1 => {}
+            }
+            anyhow::ensure!(
+                cell.capacity_bytes >= 1 << 20,
+                "[{name}] capacity_bytes = {} is too small: use at least 1048576",
+                cell.capacity_bytes
+            );
+            anyhow::ensure!(
+                cell.ttl_ms >= 1_000,
+                "[{name}] ttl_ms = {} is too short: use at least 1000",
+                cell.ttl_ms
+            );
+        }
+        anyhow::ensure!(
+            self.journal.file_bytes >= 4 << 20,
+            "[journal] file_bytes = {} is too small: use at least 4194304",
+            self.journal.file_bytes
+        );
+        anyhow::ensure!(
+            self.journal.files_max >= 3,
+            "[journal] files_max = {} is too few: use at least 3",
+            self.journal.files_max
+        );
+        anyhow::ensure!(
+            (1..=64).contains(&self.log.owners),
+            "[log] owners = {} is not between 1 and 64",
+            self.log.owners
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_printed_configuration_is_the_one_it_was_printed_from() {
+        let printed = Config::default().to_toml().expect("printable");
+        let read: Config = toml::from_str(&printed).expect("readable");
+        assert_eq!(read.to_toml().expect("printable"), printed);
+    }
+
+    #[test]
+    fn three_copies_without_three_backends_are_refused_with_advice() {
+        let mut config = Config::default();
+        config.data_cell.mode = CellMode::R32;
+        let error = config.check().expect_err("refused").to_string();
+        assert!(error.contains("tailwater cache serve"), "{error}");
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused() {
+        assert!(toml::from_str::<Config>("[listen]\nadmim = '127.0.0.1:1'\n").is_err());
+    }
+}

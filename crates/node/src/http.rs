@@ -1,0 +1,164 @@
+//! Admin HTTP: health, metrics, and `/v1`, which the command line itself uses.
+//!
+//! | path | |
+//! |---|---|
+//! | `GET /healthz`, `/livez` | the process runs |
+//! | `GET /readyz` | the log takes appends |
+//! | `GET /metrics` | Prometheus |
+//! | `GET /v1/node` | addresses, cells |
+//! | `GET /v1/cells`, `POST /v1/cells/{cell}/clear` | the cells; forgets all that a cell holds |
+//! | `GET, POST /v1/streams` | lists, creates |
+//! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
+//! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
+
+use std::sync::Arc;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use tailwater_format::call::{CallRefusal, ErrorCode};
+use tailwater_format::{ShardId, ShardNumber};
+
+use crate::Shared;
+use crate::api::{CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
+use crate::calls::{read_refusal, stream_refusal};
+use crate::{metrics, position, views};
+
+/// Longest request body, in bytes: none has more than a few names and numbers.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+type Answer<T> = Result<Json<T>, Failed>;
+
+/// The routes.
+pub fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(render_metrics))
+        .route("/v1/node", get(node))
+        .route("/v1/cells", get(cells))
+        .route("/v1/cells/{cell}/clear", post(clear_cell))
+        .route("/v1/streams", get(list_streams).post(create_stream))
+        .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
+        .route("/v1/streams/{name}/truncate", post(truncate_stream))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(shared)
+}
+
+/// An error as JSON, under the status that fits.
+struct Failed(CallRefusal);
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        let CallRefusal { code, message } = self.0;
+        let status = match code {
+            ErrorCode::Malformed => StatusCode::BAD_REQUEST,
+            ErrorCode::UnknownStream | ErrorCode::UnknownShard => StatusCode::NOT_FOUND,
+            ErrorCode::StreamExists => StatusCode::CONFLICT,
+            ErrorCode::OffsetOutOfRange => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorCode::NotAuthorized => StatusCode::FORBIDDEN,
+            code if code.is_retriable() => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(ErrorBody { error: code.name().to_owned(), message })).into_response()
+    }
+}
+
+impl From<JsonRejection> for Failed {
+    fn from(rejection: JsonRejection) -> Self {
+        Failed(CallRefusal::new(ErrorCode::Malformed, rejection.body_text()))
+    }
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.log.health() {
+        Ok(()) => "ok\n".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn render_metrics(State(shared): State<Arc<Shared>>) -> String {
+    metrics::render(&shared)
+}
+
+async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
+    Json(NodeView {
+        id: shared.id.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data: shared.data,
+        unix: shared.unix.clone(),
+        cells: shared.cells().map(|cell| cell.view()).collect(),
+    })
+}
+
+async fn cells(State(shared): State<Arc<Shared>>) -> Json<Vec<CellView>> {
+    Json(shared.cells().map(|cell| cell.view()).collect())
+}
+
+async fn clear_cell(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Answer<CellView> {
+    let cell = shared.cells().find(|cell| cell.view().name == name).ok_or_else(|| {
+        Failed(CallRefusal::new(ErrorCode::Malformed, format!("there is no cell {name}: data or metadata")))
+    })?;
+    cell.cell.clear().await;
+    tracing::info!(cell = name, "cleared");
+    Ok(Json(cell.view()))
+}
+
+async fn list_streams(State(shared): State<Arc<Shared>>) -> Json<Vec<StreamView>> {
+    Json(shared.log.list().iter().map(views::stream_view).collect())
+}
+
+async fn create_stream(
+    State(shared): State<Arc<Shared>>,
+    body: Result<Json<CreateStream>, JsonRejection>,
+) -> Answer<StreamView> {
+    let Json(create) = body?;
+    let config = create.config().map_err(|error| Failed(stream_refusal(error.into())))?;
+    let created = shared.log.create_stream(&create.name, config).await;
+    let created = created.map_err(|error| Failed(stream_refusal(error)))?;
+    tracing::info!(stream = create.name, id = %created.id, shards = created.config.shards, "created a stream");
+    Ok(Json(views::stream_view(&created)))
+}
+
+async fn describe_stream(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Answer<StreamView> {
+    let description = shared.log.describe(&name).map_err(|error| Failed(stream_refusal(error)))?;
+    Ok(Json(views::stream_view(&description)))
+}
+
+async fn delete_stream(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+) -> Answer<serde_json::Value> {
+    shared.log.delete_stream(&name).await.map_err(|error| Failed(stream_refusal(error)))?;
+    tracing::info!(stream = name, "deleted a stream");
+    Ok(Json(serde_json::json!({ "deleted": name })))
+}
+
+async fn truncate_stream(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    body: Result<Json<Truncate>, JsonRejection>,
+) -> Answer<Vec<Truncated>> {
+    let Json(truncate) = body?;
+    let before = position::parse(&truncate.before)
+        .map_err(|why| Failed(CallRefusal::new(ErrorCode::Malformed, why)))?;
+    let log = &shared.log;
+    let stream = log.describe(&name).map_err(|error| Failed(stream_refusal(error)))?;
+    let shards = match truncate.shard {
+        Some(shard) => shard..shard.saturating_add(1),
+        None => 0..stream.config.shards,
+    };
+    let mut done = Vec::new();
+    for shard in shards {
+        let id = ShardId { stream: stream.id, shard: ShardNumber(shard) };
+        let found = log.locate(id, before).await.map_err(|error| Failed(read_refusal(error)))?;
+        let log_start =
+            log.truncate(id, found.offset).await.map_err(|error| Failed(stream_refusal(error)))?;
+        done.push(Truncated { shard, log_start: log_start.0 });
+    }
+    Ok(Json(done))
+}

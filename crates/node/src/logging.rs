@@ -1,0 +1,17 @@
+//! Structured logs, to standard error.
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogFormat, Logging};
+
+/// Starts logging for the process.
+pub fn init(config: &Logging) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&config.filter)
+        .map_err(|error| anyhow::anyhow!("[logging] filter = {:?}: {error}", config.filter))?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.format {
+        LogFormat::Text => logs.init(),
+        LogFormat::Json => logs.json().init(),
+    }
+    Ok(())
+}

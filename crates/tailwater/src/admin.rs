@@ -1,0 +1,74 @@
+//! The admin HTTP of a node, as the command line uses it.
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tailwater_node::api::{ErrorBody, NodeView};
+
+/// Which node to talk to.
+#[derive(clap::Args, Clone)]
+pub struct Server {
+    /// Admin address of a node.
+    #[arg(long, global = true, env = "TAILWATER_SERVER", default_value = "127.0.0.1:7421", value_name = "HOST:PORT")]
+    server: String,
+}
+
+impl Server {
+    /// GET.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.finish(agent().get(self.url(path)).call())
+    }
+
+    /// POST with a JSON body.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
+        self.finish(agent().post(self.url(path)).send_json(body))
+    }
+
+    /// DELETE.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.finish(agent().delete(self.url(path)).call())
+    }
+
+    /// Where the node's clients connect: through its Unix socket if that is on this host.
+    pub fn data_address(&self) -> anyhow::Result<String> {
+        let node: NodeView = self.get("/v1/node")?;
+        let local = node.unix.filter(|path| std::os::unix::net::UnixStream::connect(path).is_ok());
+        Ok(match local {
+            Some(path) => format!("unix:{}", path.display()),
+            None => format!("tcp:{}", node.data),
+        })
+    }
+
+    fn url(&self, path: &str) -> String {
+        if self.server.contains("://") {
+            format!("{}{path}", self.server.trim_end_matches('/'))
+        } else {
+            format!("http://{}{path}", self.server)
+        }
+    }
+
+    fn finish<T: DeserializeOwned>(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> anyhow::Result<T> {
+        let mut answer = answer.map_err(|error| {
+            anyhow!(
+                "no node answers at {} ({error}): start one with `tailwater serve --data DIR`, or name another \
+                 with --server or TAILWATER_SERVER",
+                self.server
+            )
+        })?;
+        if answer.status().is_success() {
+            return answer.body_mut().read_json().context("the node's answer makes no sense");
+        }
+        let status = answer.status();
+        match answer.body_mut().read_json::<ErrorBody>() {
+            Ok(body) => Err(anyhow!("{}", body.message)),
+            Err(_) => Err(anyhow!("the node answers {status}")),
+        }
+    }
+}
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
+}

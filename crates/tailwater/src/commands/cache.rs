@@ -1,0 +1,138 @@
+//! `tailwater cache …`
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::Value;
+use tailwater_env::Env;
+use tailwater_node::api::CellView;
+use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
+use tailwater_node::{CellConfig, Config, LogFormat, Logging};
+
+use crate::admin::Server;
+use crate::output::{self, Format};
+
+/// What to do with caches.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run one cache backend as a process of its own.
+    Serve {
+        /// Which cell it is for.
+        #[arg(long, value_enum)]
+        cell: CellArg,
+        /// Where clients on this host connect.
+        #[arg(long, value_name = "PATH")]
+        unix: Option<PathBuf>,
+        /// Where clients on other hosts connect.
+        #[arg(long, value_name = "HOST:PORT")]
+        tcp: Option<SocketAddr>,
+        /// Memory for values; taken from shared memory at the start.
+        #[arg(long, value_name = "BYTES")]
+        capacity_bytes: Option<u64>,
+        /// How long a value is kept that is not written again.
+        #[arg(long, value_name = "MS")]
+        ttl_ms: Option<u64>,
+        /// Form of log lines.
+        #[arg(long, value_name = "FILTER", default_value = "info")]
+        log: String,
+    },
+    /// List a node's cells.
+    Ls {
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Forget everything that a cell holds: readers take the durable way until it is warm again.
+    Clear {
+        /// Which cell.
+        #[arg(value_enum)]
+        cell: CellArg,
+    },
+}
+
+/// A cell by its name.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum CellArg {
+    /// Chunks.
+    Data,
+    /// Lengths and locks.
+    Metadata,
+}
+
+impl CellArg {
+    fn kind(self) -> CellKind {
+        match self {
+            CellArg::Data => CellKind::Data,
+            CellArg::Metadata => CellKind::Metadata,
+        }
+    }
+}
+
+/// Runs one of them.
+pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve { cell, unix, tcp, capacity_bytes, ttl_ms, log } => {
+            anyhow::ensure!(
+                unix.is_some() || tcp.is_some(),
+                "a backend that listens nowhere is of no use: give --unix PATH, --tcp HOST:PORT or both"
+            );
+            let kind = cell.kind();
+            let defaults = Config::default();
+            let default: &CellConfig = match kind {
+                CellKind::Data => &defaults.data_cell,
+                CellKind::Metadata => &defaults.metadata_cell,
+            };
+            let options = BackendOptions {
+                kind,
+                capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
+                ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
+                tcp,
+                unix,
+                connections_max: defaults.listen.connections_max,
+                engines: 1,
+            };
+            serve(&options, log)
+        }
+        Command::Ls { output } => {
+            let cells: Vec<CellView> = server.get("/v1/cells")?;
+            if output == Format::Json {
+                return cells.iter().try_for_each(output::print_json);
+            }
+            let mut table = output::table(&["cell", "mode", "backends", "live", "addresses"]);
+            for cell in cells {
+                let addresses: Vec<String> = cell.backends.iter().map(|backend| backend.join(" or ")).collect();
+                table.add_row([
+                    cell.name,
+                    cell.mode,
+                    cell.backends.len().to_string(),
+                    cell.live.to_string(),
+                    addresses.join("; "),
+                ]);
+            }
+            output::print(&table)
+        }
+        Command::Clear { cell } => {
+            let name = cell.kind().name();
+            let _: CellView = server.post(&format!("/v1/cells/{name}/clear"), &Value::Null)?;
+            output::print(&format!("the {name} cell is empty"))
+        }
+    }
+}
+
+fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
+    tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        let served = ServedBackend::start(&Env::real(), options)?;
+        tracing::info!(
+            cell = options.kind.name(),
+            tcp = ?served.tcp_addr(),
+            unix = ?served.unix_path(),
+            "the backend is ready"
+        );
+        tailwater_node::signal::stop_requested().await;
+        Ok(())
+    })
+}

@@ -1,0 +1,160 @@
+//! `tailwater consume`
+
+mod format;
+mod position;
+
+use std::io::Write;
+
+use serde::Serialize;
+use tailwater_client::{Batch, Client, Consumer, ConsumerConfig, Error, Start};
+use tailwater_format::batch::Record;
+
+use crate::admin::Server;
+use crate::output::Format;
+use format::Template;
+
+/// Flags of `consume`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The stream.
+    name: String,
+    /// Only this shard; may be given several times. All of them if not given.
+    #[arg(long)]
+    shard: Vec<u32>,
+    /// Where to begin: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or RFC 3339),
+    /// dlsn:SEGMENT/ENTRY/SLOT or tx:N.
+    #[arg(long, default_value = "start", allow_hyphen_values = true, value_parser = position::parse)]
+    from: Start,
+    /// Go on with what is appended later (this is what happens by default).
+    #[arg(short, long, conflicts_with = "exit_at_end")]
+    follow: bool,
+    /// Stop behind the records that are there at the start.
+    #[arg(short, long)]
+    exit_at_end: bool,
+    /// Stop after so many records.
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// How a record is written: %k key, %v value, %o offset, %s shard, %t timestamp in ms, %T the same in
+    /// RFC 3339, %d DLSN, %h headers, %S stream, %% a percent sign; \n, \t and \\ as usual.
+    #[arg(long, default_value = "%v\\n", value_parser = Template::parse)]
+    format: Template,
+    /// With `json`, each record is a line.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct JsonRecord<'a> {
+    stream: &'a str,
+    shard: u32,
+    offset: u64,
+    dlsn: String,
+    term: u32,
+    timestamp_ms: i64,
+    #[serde(flatten)]
+    key: format::Field<'a>,
+    #[serde(flatten)]
+    value: format::Field<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    headers: Vec<(&'a str, Option<String>)>,
+}
+
+/// Writes records to standard output.
+pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
+    let address = server.data_address()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(consume(&address, args))
+}
+
+async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
+    let client = Client::connect(address).await?;
+    let stream = client.stream(&args.name).await?;
+    for shard in &args.shard {
+        anyhow::ensure!(
+            *shard < stream.shards,
+            "stream {} has shards 0 to {}, no {shard}",
+            args.name,
+            stream.shards - 1
+        );
+    }
+    let config = |start| ConsumerConfig { shards: args.shard.clone(), start };
+    // Where the end is now; what is appended from here on is not waited for.
+    let ends: Option<Vec<_>> = match args.exit_at_end {
+        true => Some(client.consumer(&args.name, config(Start::End)).await?.offsets().collect()),
+        false => None,
+    };
+    let mut consumer = client.consumer(&args.name, config(args.from)).await?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 && !ends.as_ref().is_some_and(|ends| is_at_end(&consumer, ends)) {
+        let batch = match consumer.poll() {
+            Ok(Some(batch)) => batch,
+            Ok(None) => {
+                // Nothing more for now: what was written so far should be seen.
+                out.flush()?;
+                match consumer.next().await {
+                    Ok(Some(batch)) => batch,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        tell(error)?;
+                        continue;
+                    }
+                }
+            }
+            Err(error) => {
+                tell(error)?;
+                consumer.resume().await?;
+                continue;
+            }
+        };
+        let end = ends.as_ref().and_then(|ends| ends.iter().find(|(shard, _)| *shard == batch.shard));
+        for record in batch.records().take_while(|record| end.is_none_or(|(_, end)| record.offset < *end)) {
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            write_record(&mut out, &args, &batch, &record)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Removed records are worth a warning; everything else ends the command.
+fn tell(error: Error) -> anyhow::Result<()> {
+    match error {
+        Error::Truncated { .. } => {
+            eprintln!("tailwater: {error}");
+            Ok(())
+        }
+        other => Err(other.into()),
+    }
+}
+
+fn is_at_end(consumer: &Consumer, ends: &[(u32, tailwater_format::Offset)]) -> bool {
+    consumer.offsets().zip(ends).all(|((_, offset), (_, end))| offset >= *end)
+}
+
+fn write_record(out: &mut impl Write, args: &Args, batch: &Batch, record: &Record<'_>) -> anyhow::Result<()> {
+    if args.output == Format::Table {
+        args.format.write(out, &args.name, batch, record)?;
+        return Ok(());
+    }
+    let headers = record.headers.iter().filter_map(Result::ok);
+    let json = JsonRecord {
+        stream: &args.name,
+        shard: batch.shard,
+        offset: record.offset.0,
+        dlsn: batch.dlsn(record.offset).unwrap_or_default().to_string(),
+        term: batch.term().0,
+        timestamp_ms: record.timestamp_ms,
+        key: format::Field::key(record.key),
+        value: format::Field::value(record.value),
+        headers: headers
+            .map(|header| (header.key, header.value.map(|v| String::from_utf8_lossy(v).into_owned())))
+            .collect(),
+    };
+    serde_json::to_writer(&mut *out, &json)?;
+    out.write_all(b"\n")?;
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! `tailwater doctor`: does this machine suit a node?
+
+#![allow(clippy::disallowed_methods)] // it looks at the real machine, and at nothing else
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::output::{self, Format};
+
+/// Flags of `doctor`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The directory that a node would use.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    data: PathBuf,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    /// It works, but not as well as it could.
+    Warn,
+    /// A node would not work.
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    verdict: Verdict,
+    found: String,
+    /// What to do about it.
+    mend: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { name, verdict, found: found.into(), mend: None }
+    }
+
+    fn mend(mut self, mend: impl Into<String>) -> Self {
+        if self.verdict != Verdict::Ok {
+            self.mend = Some(mend.into());
+        }
+        self
+    }
+}
+
+/// Runs all checks; an error if a node would not work.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let checks =
+        [shared_memory(), descriptors(), fsync(&args.data), free_space(&args.data), congestion(), io_uring(), clock()];
+    match args.output {
+        Format::Json => output::print_json(&checks)?,
+        Format::Table => {
+            let mut table = output::table(&["", "check", "found"]);
+            for check in &checks {
+                let verdict = match check.verdict {
+                    Verdict::Ok => "ok",
+                    Verdict::Warn => "warn",
+                    Verdict::Fail => "FAIL",
+                };
+                table.add_row([verdict, check.name, &check.found]);
+                if let Some(mend) = &check.mend {
+                    table.add_row(["", "", &format!("-> {mend}")]);
+                }
+            }
+            output::print(&table)?;
+        }
+    }
+    let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
+    anyhow::ensure!(failed == 0, "{failed} of {} checks failed", checks.len());
+    Ok(())
+}
+
+fn shared_memory() -> Check {
+    const NAME: &str = "shared memory";
+    // What a node does: a sealed memory file that it maps and others can only read.
+    match rustix::fs::memfd_create("tailwater-doctor", rustix::fs::MemfdFlags::ALLOW_SEALING) {
+        Err(error) => Check::new(NAME, Verdict::Fail, format!("memfd_create: {error}"))
+            .mend("allow the memfd_create system call (seccomp profile of the container)"),
+        Ok(file) => {
+            let size = 64 << 20;
+            let reserved = rustix::fs::ftruncate(&file, size)
+                .and_then(|()| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size));
+            match reserved {
+                Ok(()) => Check::new(NAME, Verdict::Ok, "64 MiB reserved"),
+                Err(error) => Check::new(NAME, Verdict::Fail, format!("64 MiB can't be reserved: {error}"))
+                    .mend("raise the memory limit, or lower capacity_bytes of the cells"),
+            }
+        }
+    }
+}
+
+fn descriptors() -> Check {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let verdict = match limit {
+        0..1_024 => Verdict::Fail,
+        1_024..10_000 => Verdict::Warn,
+        _ => Verdict::Ok,
+    };
+    Check::new("file descriptors", verdict, format!("{limit} allowed"))
+        .mend("raise it: `ulimit -n 65536`, or LimitNOFILE=65536 in the systemd unit")
+}
+
+fn fsync(dir: &std::path::Path) -> Check {
+    const NAME: &str = "append of 4 KiB + fdatasync";
+    match fsync_times(dir) {
+        Err(error) => Check::new(NAME, Verdict::Fail, format!("{}: {error}", dir.display()))
+            .mend("choose a directory that can be written with --data"),
+        Ok(mut times) => {
+            times.sort();
+            let (median, slow) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+            let verdict = match median {
+                // No disk that keeps its promise is this fast.
+                median if median < Duration::from_micros(5) => Verdict::Warn,
+                median if median > Duration::from_millis(10) => Verdict::Warn,
+                _ => Verdict::Ok,
+            };
+            Check::new(NAME, verdict, format!("p50 {median:.0?}, p99 {slow:.0?}")).mend(
+                if median < Duration::from_millis(1) {
+                    "is this a memory file system? Nothing on it survives a restart of the machine"
+                } else {
+                    "every acknowledgement waits for this: use a faster disk, or streams with --durability interval"
+                },
+            )
+        }
+    }
+}
+
+fn fsync_times(dir: &std::path::Path) -> std::io::Result<Vec<Duration>> {
+    let path = dir.join(format!("tailwater-doctor-{}", std::process::id()));
+    let mut file = fs::File::create_new(&path)?;
+    let times = (0..200)
+        .map(|_| {
+            let start = Instant::now();
+            file.write_all(&[0x5a; 4_096])?;
+            file.sync_data()?;
+            Ok(start.elapsed())
+        })
+        .collect();
+    fs::remove_file(&path)?;
+    times
+}
+
+fn free_space(dir: &std::path::Path) -> Check {
+    const NAME: &str = "free disk space";
+    match rustix::fs::statvfs(dir) {
+        Err(error) => Check::new(NAME, Verdict::Fail, format!("{}: {error}", dir.display())),
+        Ok(stat) => {
+            let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+            let verdict = match free {
+                0..0x2000_0000 => Verdict::Fail,
+                0x2000_0000..0x1_0000_0000 => Verdict::Warn,
+                _ => Verdict::Ok,
+            };
+            Check::new(NAME, verdict, output::bytes(free))
+                .mend("make room, or set --retention-bytes on streams; the journal alone takes up to 512 MiB")
+        }
+    }
+}
+
+fn congestion() -> Check {
+    const NAME: &str = "TCP congestion control";
+    let read = |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+    let (used, available) = (read("tcp_congestion_control"), read("tcp_available_congestion_control"));
+    let has_cubic = available.split_whitespace().any(|name| name == "cubic");
+    // The node asks for cubic on its own sockets, so only its absence is worth a word.
+    let verdict = if has_cubic || used.trim() == "cubic" { Verdict::Ok } else { Verdict::Warn };
+    Check::new(NAME, verdict, format!("{} (available: {})", used.trim(), available.trim()))
+        .mend("load the cubic module: some others cap a loopback or data-centre stream near 10 Gbit/s")
+}
+
+fn io_uring() -> Check {
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    match disabled.trim() {
+        "0" => Check::new("io_uring", Verdict::Ok, "enabled"),
+        "" => Check::new("io_uring", Verdict::Warn, "the kernel does not say; epoll is used if it is missing"),
+        _ => Check::new("io_uring", Verdict::Warn, "disabled: epoll is used")
+            .mend("sysctl kernel.io_uring_disabled=0 lets TCP readers be served with less CPU"),
+    }
+}
+
+fn clock() -> Check {
+    const NAME: &str = "clock";
+    let year_2024_s = 1_704_067_200;
+    let wall_s = std::time::SystemTime::now()
+        .duration_since(std::time::SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    if wall_s < year_2024_s {
+        return Check::new(NAME, Verdict::Fail, format!("{wall_s} s since 1970"))
+            .mend("set the clock: timestamps and retention follow it");
+    }
+    let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+        .unwrap_or_default();
+    let start = Instant::now();
+    for _ in 0..1_000 {
+        std::hint::black_box(Instant::now());
+    }
+    let cost = start.elapsed() / 1_000;
+    let verdict = if cost > Duration::from_nanos(500) { Verdict::Warn } else { Verdict::Ok };
+    Check::new(NAME, verdict, format!("{}, {cost:.0?} a reading", source.trim()))
+        .mend("a clock source that needs system calls slows every record: prefer tsc or kvm-clock")
+}

@@ -1,0 +1,216 @@
+//! `tailwater produce`
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde::Serialize;
+use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerConfig};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
+
+use crate::admin::Server;
+use crate::output::{self, Format};
+
+/// Longest line that becomes a record, in bytes.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Flags of `produce`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The stream.
+    name: String,
+    /// File whose lines become records; standard input if not given.
+    file: Option<PathBuf>,
+    /// What separates key and value in a line; lines without it have no key.
+    #[arg(short, long, value_name = "TEXT")]
+    key_delimiter: Option<String>,
+    /// Which shard a record goes to.
+    #[arg(long, value_enum, default_value_t = PartitionerArg::Key)]
+    partitioner: PartitionerArg,
+    /// All records go to this shard.
+    #[arg(long, conflicts_with = "partitioner")]
+    shard: Option<u32>,
+    /// Compression: none, gzip, snappy, lz4 or zstd.
+    #[arg(long, default_value = "none")]
+    codec: String,
+    /// With `json`, a line for each acknowledged batch: stream, shard, first offset, count.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy)]
+enum PartitionerArg {
+    /// By the hash of the key; without a key, one after the other.
+    Key,
+    /// One after the other.
+    RoundRobin,
+    /// Any.
+    Random,
+}
+
+#[derive(Serialize)]
+struct AckedBatch<'a> {
+    stream: &'a str,
+    shard: u32,
+    first_offset: u64,
+    count: u32,
+}
+
+/// Appends lines until there are no more and all are acknowledged.
+pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
+    let address = server.data_address()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(produce(&address, args))
+}
+
+async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
+    let partitioner = match args.partitioner {
+        PartitionerArg::Key => Partitioner::Key,
+        PartitionerArg::RoundRobin => Partitioner::RoundRobin,
+        PartitionerArg::Random => Partitioner::Random,
+    };
+    let codec = args.codec.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+    let client = Client::connect(address).await?;
+    let producer =
+        client.producer(&args.name, ProducerConfig { partitioner, codec, ..Default::default() }).await?;
+    if let Some(shard) = args.shard {
+        let shards = producer.stream().shards;
+        anyhow::ensure!(shard < shards, "stream {} has shards 0 to {}, no {shard}", args.name, shards - 1);
+    }
+    let size = args.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
+    let mut input: Box<dyn AsyncBufRead + Unpin> = match &args.file {
+        Some(path) if path.as_os_str() != "-" => {
+            let file = tokio::fs::File::open(path).await;
+            Box::new(BufReader::new(file.with_context(|| format!("can't read {}", path.display()))?))
+        }
+        _ => Box::new(BufReader::new(tokio::io::stdin())),
+    };
+    let progress = output::progress(size);
+    let mut report = Report { name: &args.name, format: args.output, acks: VecDeque::new(), records: 0 };
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A terminal or a pipe may be silent for long: what was sent is reported meanwhile.
+        let read = loop {
+            let mut limited = (&mut input).take(LINE_BYTES_MAX + 1);
+            tokio::select! {
+                biased;
+                read = limited.read_until(b'\n', &mut line) => break read?,
+                result = report.next() => result?,
+            }
+        };
+        if read == 0 {
+            break;
+        }
+        anyhow::ensure!(
+            line.len() as u64 <= LINE_BYTES_MAX,
+            "line {} is longer than {LINE_BYTES_MAX} bytes; the lines before it were sent",
+            report.records + 1
+        );
+        progress.inc(read as u64);
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        let (key, value) = split(&line, args.key_delimiter.as_deref());
+        report.add(send(&producer, args.shard, key, value).await?);
+        report.finished()?;
+    }
+    producer.flush().await;
+    while !report.acks.is_empty() {
+        report.next().await?;
+    }
+    progress.finish_and_clear();
+    if args.output == Format::Table {
+        eprintln!("{} records appended to {}", report.records, args.name);
+    }
+    Ok(())
+}
+
+async fn send(producer: &Producer, shard: Option<u32>, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
+    loop {
+        let sent = match shard {
+            Some(shard) => producer.send_to(shard, key, value),
+            None => producer.send(key, value),
+        };
+        match sent {
+            Err(Error::BufferFull { .. }) => producer.room().await,
+            other => return other,
+        }
+    }
+}
+
+fn split<'a>(line: &'a [u8], delimiter: Option<&str>) -> (Option<&'a [u8]>, &'a [u8]) {
+    let Some(delimiter) = delimiter.map(str::as_bytes).filter(|delimiter| !delimiter.is_empty()) else {
+        return (None, line);
+    };
+    match line.windows(delimiter.len()).position(|window| window == delimiter) {
+        Some(at) => (Some(&line[..at]), &line[at + delimiter.len()..]),
+        None => (None, line),
+    }
+}
+
+/// What was sent and not yet reported.
+struct Report<'a> {
+    name: &'a str,
+    format: Format,
+    /// The first record of each batch is enough to learn of the batch, but only the answer tells which it was.
+    acks: VecDeque<Ack>,
+    records: u64,
+}
+
+impl Report<'_> {
+    fn add(&mut self, ack: Ack) {
+        self.records += 1;
+        // Records that share a batch share its acknowledgement.
+        if self.acks.back().is_none_or(|last| !last.same_batch(&ack)) {
+            self.acks.push_back(ack);
+        }
+    }
+
+    /// Reports what was acknowledged by now.
+    fn finished(&mut self) -> anyhow::Result<()> {
+        while let Some(result) = self.acks.front().and_then(Ack::try_result) {
+            self.acks.pop_front();
+            self.report(result)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest one and reports it. Waits for ever if there is none.
+    async fn next(&mut self) -> anyhow::Result<()> {
+        match self.acks.front_mut() {
+            Some(ack) => {
+                let result = ack.await;
+                self.acks.pop_front();
+                self.report(result)
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn report(&self, result: Result<tailwater_client::Acked, Error>) -> anyhow::Result<()> {
+        let acked = result?;
+        if self.format == Format::Json && acked.offset == acked.base_offset {
+            output::print_json(&AckedBatch {
+                stream: self.name,
+                shard: acked.shard,
+                first_offset: acked.base_offset.0,
+                count: acked.count,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_cut_at_its_first_delimiter_only() {
+        assert_eq!(split(b"k::v::w", Some("::")), (Some(&b"k"[..]), &b"v::w"[..]));
+        assert_eq!(split(b"no key", Some("::")), (None, &b"no key"[..]));
+        assert_eq!(split(b"", Some(":")), (None, &b""[..]));
+        assert_eq!(split(b":v", Some(":")), (Some(&b""[..]), &b"v"[..]));
+    }
+}

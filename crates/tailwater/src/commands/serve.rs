@@ -1,0 +1,76 @@
+//! `tailwater serve`
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tailwater_node::{Config, Node};
+
+/// Flags of `serve`. What is not given comes from `TAILWATER_…` variables, the file, or the defaults.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory of everything durable; created if missing.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Configuration file (TOML).
+    #[arg(long, env = "TAILWATER_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where clients connect.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<SocketAddr>,
+    /// Where admin HTTP listens.
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<SocketAddr>,
+    /// Print the configuration that would be used, as a file, and stop.
+    #[arg(long)]
+    print_config: bool,
+    /// Check the configuration and stop.
+    #[arg(long)]
+    config_check: bool,
+}
+
+#[derive(Serialize)]
+struct Flags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<PathBuf>,
+    #[serde(skip_serializing_if = "ListenFlags::is_empty")]
+    listen: ListenFlags,
+}
+
+#[derive(Serialize)]
+struct ListenFlags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    admin: Option<SocketAddr>,
+}
+
+impl ListenFlags {
+    fn is_empty(&self) -> bool {
+        self.data.is_none() && self.admin.is_none()
+    }
+}
+
+/// Runs a node until it is told to stop.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let flags = Flags {
+        data: args.data,
+        listen: ListenFlags { data: args.listen, admin: args.admin },
+    };
+    let config = Config::load(args.config.as_ref(), flags)?;
+    if args.print_config {
+        print!("{}", config.to_toml()?);
+        return Ok(());
+    }
+    if args.config_check {
+        println!("the configuration is valid");
+        return Ok(());
+    }
+    tailwater_node::logging::init(&config.logging)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let node = Node::start(config).await?;
+        tailwater_node::signal::stop_requested().await;
+        node.stop().await
+    })
+}

@@ -1,0 +1,200 @@
+//! `tailwater stream …`
+
+use clap::Subcommand;
+use serde_json::Value;
+use tailwater_node::api::{CreateStream, StreamView, Truncate, Truncated};
+
+use crate::admin::Server;
+use crate::output::{self, Format};
+
+/// What to do with streams.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Create a stream.
+    Create {
+        /// Its name: 1 to 249 of a-z A-Z 0-9 . _ -
+        name: String,
+        /// Number of shards; each is an ordered log of its own.
+        #[arg(long, default_value_t = 1)]
+        shards: u32,
+        /// Delete completed segments this many milliseconds after they were completed; `none` keeps them.
+        #[arg(long, value_name = "MS|none")]
+        retention_ms: Option<String>,
+        /// Delete the oldest completed segments beyond this many bytes in a shard; `none` is no limit.
+        #[arg(long, value_name = "BYTES|none")]
+        retention_bytes: Option<String>,
+        /// Complete a segment at this size.
+        #[arg(long, value_name = "BYTES")]
+        segment_bytes: Option<u64>,
+        /// Complete a segment at this age.
+        #[arg(long, value_name = "MS")]
+        segment_ms: Option<u64>,
+        /// Size of the chunks in the data cell.
+        #[arg(long, value_name = "BYTES")]
+        chunk_bytes: Option<u32>,
+        /// When appended records are written: at once, or every so many milliseconds.
+        #[arg(long, value_name = "immediate|MS")]
+        flush: Option<String>,
+        /// What an acknowledgement promises: on disk, or handed to the operating system.
+        #[arg(long, value_name = "fsync|interval")]
+        durability: Option<String>,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// List streams.
+    Ls {
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Show a stream's configuration, shards and segments.
+    Describe {
+        /// Its name.
+        name: String,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Delete a stream and everything in it.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+    /// Remove the records before a position.
+    Truncate {
+        /// The stream's name.
+        name: String,
+        /// The first record that is left: start, end, OFFSET, -N, @TIME, dlsn:S/E/S or tx:N.
+        #[arg(long, value_name = "POSITION", allow_hyphen_values = true)]
+        before: String,
+        /// The shard; all of them if not given.
+        #[arg(long)]
+        shard: Option<u32>,
+    },
+}
+
+/// Runs one of them.
+pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create {
+            name,
+            shards,
+            retention_ms,
+            retention_bytes,
+            segment_bytes,
+            segment_ms,
+            chunk_bytes,
+            flush,
+            durability,
+            output,
+        } => {
+            let create = CreateStream {
+                name,
+                shards,
+                retention_ms: retention_ms.as_deref().map(limit).transpose()?,
+                retention_bytes: retention_bytes.as_deref().map(limit).transpose()?,
+                segment_bytes,
+                segment_ms,
+                chunk_bytes,
+                flush,
+                durability,
+            };
+            let created: StreamView = server.post("/v1/streams", &create)?;
+            match output {
+                Format::Json => output::print_json(&created),
+                Format::Table => {
+                    output::print(&format!("stream {} with {} shards created", created.name, created.config.shards))
+                }
+            }
+        }
+        Command::Ls { output } => {
+            let streams: Vec<StreamView> = server.get("/v1/streams")?;
+            if output == Format::Json {
+                return streams.iter().try_for_each(output::print_json);
+            }
+            let mut table = output::table(&["name", "shards", "records", "bytes", "flush", "durability", "id"]);
+            for stream in streams {
+                let records: u64 = stream.shards.iter().map(|shard| shard.next_offset - shard.log_start).sum();
+                let bytes: u64 = stream.shards.iter().map(|shard| shard.bytes).sum();
+                table.add_row([
+                    stream.name,
+                    stream.config.shards.to_string(),
+                    records.to_string(),
+                    output::bytes(bytes),
+                    stream.config.flush.to_string(),
+                    stream.config.durability.to_string(),
+                    stream.id.to_string(),
+                ]);
+            }
+            output::print(&table)
+        }
+        Command::Describe { name, output } => {
+            let stream: StreamView = server.get(&path(&name))?;
+            if output == Format::Json { output::print_json(&stream) } else { describe(&stream) }
+        }
+        Command::Delete { name } => {
+            let _: Value = server.delete(&path(&name))?;
+            output::print(&format!("stream {name} deleted"))
+        }
+        Command::Truncate { name, before, shard } => {
+            let truncate = Truncate { before, shard };
+            let shards: Vec<Truncated> = server.post(&format!("{}/truncate", path(&name)), &truncate)?;
+            for done in shards {
+                output::print(&format!("shard {} now begins at offset {}", done.shard, done.log_start))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// A number, or `none`, as the API takes it.
+fn limit(text: &str) -> anyhow::Result<Option<u64>> {
+    match text {
+        "none" | "-1" => Ok(None),
+        number => Ok(Some(number.parse().map_err(|_| anyhow::anyhow!("{number} is neither a number nor `none`"))?)),
+    }
+}
+
+fn path(name: &str) -> String {
+    // Names have no character that a URL would have to escape; others are not found.
+    let escaped: String = name.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    });
+    format!("/v1/streams/{escaped}")
+}
+
+fn describe(stream: &StreamView) -> anyhow::Result<()> {
+    let config = &stream.config;
+    let or_none = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
+    let mut table = output::table(&["key", "value"]);
+    table.add_row(["name", &stream.name]);
+    table.add_row(["id", &stream.id.to_string()]);
+    table.add_row(["shards", &config.shards.to_string()]);
+    table.add_row(["flush", &config.flush.to_string()]);
+    table.add_row(["durability", &config.durability.to_string()]);
+    table.add_row(["chunk-bytes", &config.chunk_bytes.to_string()]);
+    table.add_row(["segment-bytes", &config.segment_bytes.to_string()]);
+    table.add_row(["segment-ms", &config.segment_ms.to_string()]);
+    table.add_row(["retention-ms", &or_none(config.retention_ms)]);
+    table.add_row(["retention-bytes", &or_none(config.retention_bytes)]);
+    output::print(&table)?;
+    output::print(&"")?;
+    let mut table =
+        output::table(&["shard", "start", "end", "segments", "bytes", "open segment", "term", "durable", "cached"]);
+    for shard in &stream.shards {
+        table.add_row([
+            shard.shard.to_string(),
+            shard.log_start.to_string(),
+            shard.next_offset.to_string(),
+            shard.segments.len().to_string(),
+            output::bytes(shard.bytes),
+            shard.segment.map_or("-".to_owned(), |number| number.to_string()),
+            shard.term.map_or("-".to_owned(), |term| term.to_string()),
+            shard.durable.to_string(),
+            shard.cached.to_string(),
+        ]);
+    }
+    output::print(&table)
+}
