@@ -1,14 +1,18 @@
 //! After a start: from files, checkpoint and journal back to the state of the moment before.
 //!
-//! | sidecar | in the checkpoint | file | a segment starts as |
-//! |---|---|---|---|
-//! | whole | any | at least the sealed length | sealed and filed; its records are skipped |
-//! | none, or not to be believed | yes | at least the synced length | closed at the synced length |
-//! | none, or not to be believed | yes | shorter, or missing | damaged: closed behind its last whole entry |
-//! | none | no | any | what the journal says from its creation on |
-//! | none | no | there, and its creation is not in the journal | closed behind its last whole entry |
+//! | in the checkpoint | creation in the journal | sidecar | file | a segment starts as |
+//! |---|---|---|---|---|
+//! | yes | any | not looked at | at least the synced length | closed at the synced length |
+//! | yes | any | not looked at | shorter, or missing | damaged: closed behind its last whole entry |
+//! | no | yes | not looked at | not looked at | what the journal says from its creation on |
+//! | no | no | whole | at least the sealed length | sealed and filed; its records are skipped |
+//! | no | no | none, or not to be believed | there | closed behind its last whole entry |
 //!
-//! Then the journal's records that the checkpoint does not cover are applied in order. An append is accepted only
+//! A sidecar counts only where checkpoint and journal leave a segment to it: after a kill -9 a sidecar may be
+//! there that the next power failure takes away, and so may any name that is not older than the checkpoint. That
+//! is why names are synced again with the first sync of their file.
+//!
+//! The journal's records that the checkpoint does not cover are applied in order. An append is accepted only
 //! if it continues: position, segment, term, entry id, offsets, and checksums. What it holds is pending, as it
 //! was before, and is filled into the file; a file's bytes behind the synced length are never looked at, because
 //! whatever they hold that was acknowledged is in the journal too.
@@ -84,12 +88,14 @@ impl Recovery {
         env.disk().create_dir_all(&root).map_err(at(&root))?;
         let checkpoint = recovery.load_checkpoint()?;
         let sidecars = recovery.list_files()?;
-        for id in sidecars {
-            recovery.load_sidecar(id)?;
-        }
         recovery.covered = checkpoint.journal;
         for open in checkpoint.open {
             recovery.take_open(open)?;
+        }
+        for id in sidecars {
+            if recovery.segment(&id).is_err() {
+                recovery.load_sidecar(id)?;
+            }
         }
         Ok(recovery)
     }
@@ -167,20 +173,12 @@ impl Recovery {
     /// Takes a segment that the checkpoint calls open.
     fn take_open(&mut self, open: OpenSegment) -> Result<(), OpenError> {
         let OpenSegment { id, synced, contents } = open;
-        if self.segment(&id).is_ok() {
-            return Ok(());
-        }
         let length = self.found.get(&id).copied();
-        // Before its first sync the file's name may not be durable either.
-        let file = match length {
-            None => FileState::Absent,
-            Some(_) if synced == Position(0) => FileState::Unnamed,
-            Some(_) => FileState::Named,
-        };
+        // Even if its name was durable once, it may since have been given to a replacement.
+        let file = if length.is_some() { FileState::Unnamed } else { FileState::Absent };
         let whole = length.unwrap_or(0) >= synced.0;
         if whole && (contents.is_some() || synced == Position(0)) {
             self.found.remove(&id);
-            self.damaged.remove(&id);
             let index = (synced == Position(0)).then(|| SparseIndex::new(self.config.index_step));
             self.insert(Segment::at(id, closed(), synced, contents, index, file));
             return Ok(());
@@ -200,11 +198,12 @@ impl Recovery {
             return Ok(());
         }
         let path = self.layout.segment(&id);
-        let file = self.env.disk().open(&path, OpenMode::ReadWrite).map_err(at(&path))?;
+        let file = self.env.disk().open(&path, OpenMode::Read).map_err(at(&path))?;
         let scanned = scan(&*file, id, limit, step).map_err(at(&path))?;
-        file.sync_data().map_err(at(&path))?;
         let (index, contents) = (Some(scanned.index), scanned.contents);
-        self.insert(Segment::at(id, closed(), scanned.length, contents, index, FileState::Unnamed));
+        // Which of its bytes are on the disk and which only in the page cache is not known, and after a failed
+        // sync no further one would tell. So it is replaced by a copy when it is sealed.
+        self.insert(Segment::at(id, closed(), scanned.length, contents, index, FileState::Suspect));
         Ok(())
     }
 
@@ -250,13 +249,15 @@ impl Recovery {
     }
 
     fn replay_create(&mut self, id: SegmentId) {
-        if self.segment(&id).is_ok() {
-            return;
-        }
-        // All of it is in the journal, so nothing in the file has to be believed.
+        let filed = match self.segment(&id) {
+            Ok(segment) if segment.phase != Phase::Filed => return,
+            Ok(segment) => segment.file != FileState::Absent,
+            Err(_) => false,
+        };
+        // All of it is in the journal, so nothing in its files has to be believed.
         self.damaged.remove(&id);
         let mut segment = Segment::new(id, closed(), self.config.index_step);
-        if self.found.remove(&id).is_some() {
+        if self.found.remove(&id).is_some() || filed {
             segment.file = FileState::Unnamed;
         }
         self.insert(segment);

@@ -433,8 +433,9 @@ fn a_power_failure_at_any_io_loses_nothing_that_was_acknowledged() {
 fn many_lives_with_failing_disks_lose_nothing_that_was_acknowledged() {
     let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(150);
     let (mut acknowledged, mut reads, mut sealed) = (0, 0, 0);
-    for seed in 0..seeds {
-        let _say = SaySeed(seed, "many lives");
+    let one: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
+        let _say = SaySeed(seed, "many lives (SEED=n runs one, SEEDS=n the first n)");
         let (world, node, model, mut rng) = begin(1_000 + seed);
         for _ in 0..4 {
             if !node.is_up() {
@@ -463,7 +464,10 @@ fn many_lives_with_failing_disks_lose_nothing_that_was_acknowledged() {
             disk.crash_at_change((rng.below(2) == 0).then(|| 1 + rng.below(300)));
             live(&world, &node, &model, &mut rng, 100, faults, full);
             if node.is_up() {
-                node.crash(if rng.below(2) == 0 { Crash::Power } else { Crash::Process });
+                // After a failed sync the page cache shows what the disk does not have, and only a power failure
+                // clears that up: what the journal makes of a kill -9 in between is tested there.
+                let unclear = faults.sync != Fault::Never || rng.below(2) == 0;
+                node.crash(if unclear { Crash::Power } else { Crash::Process });
             }
         }
         check_all(&world, &node, &model);
@@ -473,7 +477,7 @@ fn many_lives_with_failing_disks_lose_nothing_that_was_acknowledged() {
         sealed += model.sealed;
     }
     println!("{acknowledged} acknowledgements, {sealed} of seals, {reads} reads");
-    assert!(acknowledged > 20 * seeds && reads > 5 * seeds && sealed > seeds / 2);
+    assert!(one.is_some() || acknowledged > 20 * seeds && reads > 5 * seeds && sealed > seeds / 2);
 }
 
 #[test]
