@@ -1,10 +1,11 @@
 //! How long a relaxed and a consistent get of a 4 KiB value take over mapped memory, one core, values far larger
 //! in sum than the caches.
 //!
-//!     cargo run --release -p tailwater-cache --example get [seconds per line]
+//!     cargo run --release -p tailwater-cache --example get [local|unix|tcp] [seconds per line]
 //!
 //! Prints, beside the cell's gets, the same bytes copied out of the region and validated without a cell: the
-//! floor on this machine at this moment.
+//! floor on this machine at this moment. CPU time is the calling thread's, which does all the work of a read
+//! over mapped memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use tailwater_cache::layout::Entry;
 use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Lookup, Mode};
 use tailwater_env::Env;
-use tailwater_rma::{Backing, LocalDoorbell, Service, local};
+use tailwater_rma::{Address, Backing, LocalDoorbell, Server, ServerConfig, Service, local};
 
 const VALUES: u32 = 48 << 10;
 const VALUE_BYTES: usize = 4096;
@@ -34,6 +35,7 @@ impl Report {
     /// Runs `batch`, which answers how many keys it read, for the duration; prints the time of one key.
     async fn line<F: Future<Output = usize>>(&self, name: &str, mut batch: impl FnMut() -> F) {
         let begin = self.env.now();
+        let cpu_begin = thread_cpu_ns();
         let mut keys = 0;
         while self.env.now().since(begin) < self.duration {
             for _ in 0..64 {
@@ -41,22 +43,61 @@ impl Report {
             }
         }
         let each = self.env.now().since(begin).as_nanos() as f64 / keys as f64;
-        println!("{name:<44} {each:>7.0} ns/key");
+        let cpu = (thread_cpu_ns() - cpu_begin) / keys as f64;
+        println!("{name:<44} {each:>7.0} ns/key, {cpu:>7.0} ns of this thread's CPU");
     }
 }
 
-async fn run(env: Env, seconds: f64) {
-    let config = BackendConfig::data(512 << 20, VALUE_BYTES as u64 + 80, CONFIG_ID, Backing::Shared);
-    let mut backends = Vec::new();
-    let mut connections = Vec::new();
-    for _ in 0..3 {
-        let backend = Backend::start(&env, config).expect("memory for a backend of 512 MiB");
-        let doorbell = LocalDoorbell::new();
-        connections.push(local::connect(Arc::clone(&backend) as Arc<dyn Service>, doorbell, &env));
-        backends.push(backend);
-    }
-    let cell_config = CellConfig::new(CONFIG_ID, Mode::R32, Backends::connected(connections), 1);
-    let cell = Cell::connect(&env, cell_config).await.expect("three backends");
+fn thread_cpu_ns() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// Three backends in this process, and how to reach them.
+struct World {
+    backends: Vec<Arc<Backend>>,
+    connections: Backends,
+    _servers: Vec<Server>,
+}
+
+fn serve(env: &Env, transport: &str) -> World {
+    let config = BackendConfig::data(320 << 20, VALUE_BYTES as u64 + 80, CONFIG_ID, Backing::Shared);
+    let start = |_| Backend::start(env, config).expect("memory for a backend of 320 MiB");
+    let backends: Vec<Arc<Backend>> = (0..3).map(start).collect();
+    let mut servers = Vec::new();
+    let connections = if transport == "local" {
+        let services = backends.iter().map(|backend| Arc::clone(backend) as Arc<dyn Service>);
+        Backends::connected(
+            services.map(|service| local::connect(service, LocalDoorbell::new(), env)).collect(),
+        )
+    } else {
+        let mut addresses = Vec::new();
+        for (number, backend) in backends.iter().enumerate() {
+            let mut config = ServerConfig::default();
+            if transport == "tcp" {
+                config.tcp = Some(([127, 0, 0, 1], 0).into());
+            } else {
+                let name = format!("tailwater-get-{}-{number}", std::process::id());
+                config.unix = Some(std::env::temp_dir().join(name));
+            }
+            let server =
+                Server::start(env, config, Arc::clone(backend) as Arc<dyn Service>).expect("a server");
+            let tcp = server.tcp_addr().map(Address::Tcp);
+            let unix = server.unix_path().map(|path| Address::Unix(path.to_owned()));
+            addresses.push(tcp.into_iter().chain(unix).collect());
+            let doorbell = server.doorbell();
+            backend.ring_on_change(move || doorbell.ring());
+            servers.push(server);
+        }
+        Backends::at(env, addresses)
+    };
+    World { backends, connections, _servers: servers }
+}
+
+async fn run(env: Env, transport: &str, seconds: f64) {
+    let World { backends, connections, _servers } = serve(&env, transport);
+    let cell = Cell::connect(&env, CellConfig::new(CONFIG_ID, Mode::R32, connections, 1)).await;
+    let cell = cell.expect("three backends");
     let keys: Vec<Bytes> = (0..VALUES).map(key).collect();
     for some in keys.chunks(256) {
         let items = some.iter().map(|key| (key.clone(), Bytes::from(vec![7; VALUE_BYTES]))).collect();
@@ -78,7 +119,7 @@ async fn run(env: Env, seconds: f64) {
     report
         .line("floor: copy and checksum, no lookup", || {
             // Slots of 4288 bytes, 17 in a slab of 72 KiB.
-            let slot = random_key(VALUES * 3 / 4);
+            let slot = random_key(VALUES);
             data.read(u64::from(slot / 17) * 73_728 + u64::from(slot % 17) * 4288, &mut buffer);
             let valid = Entry::parse(&buffer).is_ok();
             async move { usize::from(valid) }
@@ -127,7 +168,9 @@ fn hits(lookups: Vec<Lookup>) -> usize {
 }
 
 fn main() {
-    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let mut arguments = std::env::args().skip(1);
+    let transport = arguments.next().unwrap_or_else(|| "local".to_owned());
+    let seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1.0);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime").block_on(async move { run(Env::real(), seconds).await });
+    runtime.expect("a runtime").block_on(async move { run(Env::real(), &transport, seconds).await });
 }

@@ -11,6 +11,7 @@
 //!
 //! Cancelling a read abandons it. Cancelling a SET leaves open whether it comes about.
 
+mod backends;
 mod buffers;
 mod consistent;
 mod lookup;
@@ -26,13 +27,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use tailwater_env::{Env, Task};
-use tailwater_rma::{CallError, Connection};
+use tailwater_rma::CallError;
 use tokio::sync::watch;
 
+pub use backends::{Backends, Connector};
 pub use placement::Mode;
-pub use replica::Connector;
 pub use stats::CellStats;
 
 use crate::limits::{BACKENDS_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
@@ -105,44 +105,6 @@ pub enum SetError {
     },
 }
 
-/// The backends of a cell.
-#[derive(Clone)]
-pub struct Backends {
-    count: usize,
-    connector: Arc<dyn Connector>,
-}
-
-impl Backends {
-    /// Connections that are there already, one for each backend. One that is lost is not made again.
-    pub fn connected(connections: Vec<Arc<dyn Connection>>) -> Self {
-        Self { count: connections.len(), connector: Arc::new(Connected(connections)) }
-    }
-
-    /// `count` backends, reached in the caller's own way.
-    pub fn through(connector: Arc<dyn Connector>, count: usize) -> Self {
-        Self { count, connector }
-    }
-}
-
-impl std::fmt::Debug for Backends {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Backends({})", self.count)
-    }
-}
-
-struct Connected(Vec<Arc<dyn Connection>>);
-
-impl Connector for Connected {
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
-        let connection = &self.0[backend];
-        let answer = match connection.lost() {
-            None => Ok(Arc::clone(connection)),
-            Some(lost) => Err(lost.to_string()),
-        };
-        Box::pin(std::future::ready(answer))
-    }
-}
-
 /// How a client takes part in a cell.
 #[derive(Clone, Debug)]
 pub struct CellConfig {
@@ -156,6 +118,8 @@ pub struct CellConfig {
     pub client_id: u32,
     /// The longest that an operation takes.
     pub deadline: Duration,
+    /// The longest that one attempt to connect to a backend takes, at all of its addresses together.
+    pub connect_deadline: Duration,
     /// After this long a relaxed read also asks another replica.
     pub hedge_after: Duration,
     /// SETs that wait for one backend, in bytes of their entries.
@@ -180,6 +144,7 @@ impl CellConfig {
             backends,
             client_id,
             deadline: Duration::from_millis(500),
+            connect_deadline: Duration::from_secs(1),
             hedge_after: Duration::from_millis(30),
             queue_bytes_max: 64 << 20,
             queue_entries_max: 65_536,
@@ -244,7 +209,7 @@ impl Cell {
         let moved = Arc::new(watch::Sender::new(0));
         let keep = KeepConfig {
             config_id: config.id,
-            connect_deadline: config.deadline,
+            connect_deadline: config.connect_deadline,
             backoff_min: config.reconnect_after_min,
             backoff_max: config.reconnect_after_max,
             watch_slice: config.watch_slice,

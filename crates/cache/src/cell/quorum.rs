@@ -218,7 +218,8 @@ mod tests {
     #[test]
     fn decision_table_of_a_consistent_read() {
         use Vote::{Absent, None};
-        let cases: &[(&str, &[(usize, Vote)], Verdict)] = &[
+        type Case<'a> = (&'a str, &'a [(usize, Vote)], Verdict);
+        let cases: &[Case] = &[
             ("nobody voted", &[], Verdict::Wait),
             ("one vote is no quorum", &[(0, V1)], Verdict::Wait),
             ("two agree, the third is not waited for", &[(2, V1), (0, V1)], agreed(V1, 2)),
@@ -251,7 +252,8 @@ mod tests {
     fn decision_table_of_a_set() {
         use Ack::{Applied, None, Overloaded, Superseded};
         let v = |timestamp_us| Version { timestamp_us, client_id: 0, sequence: 0 };
-        let cases: &[(&str, &[Ack], Settled)] = &[
+        type Case<'a> = (&'a str, &'a [Ack], Settled);
+        let cases: &[Case] = &[
             ("nobody answered", &[], Settled::Wait),
             ("one of two", &[Applied], Settled::Wait),
             ("two acknowledged, the third is not waited for", &[Applied, Applied], Settled::Applied),

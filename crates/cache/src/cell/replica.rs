@@ -9,20 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use tailwater_env::{Env, Instant};
 use tailwater_rma::{Capabilities, Connection, ReadOp, RegionInfo};
 use tokio::sync::{Notify, watch};
 
+use super::backends::Connector;
 use super::sender::Sender;
 use crate::layout::{DATA_KIND, HEADER_USED_BYTES, INDEX_KIND, IndexHeader};
-
-/// Makes connections to the backends of a cell.
-pub trait Connector: Send + Sync + 'static {
-    /// Connects to backend `backend`, counted from 0. The cell bounds the time it takes.
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>>;
-}
 
 /// A connection to a backend whose layout was checked.
 pub(super) struct Live {

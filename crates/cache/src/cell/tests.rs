@@ -1,6 +1,7 @@
 use std::sync::atomic::Ordering;
 
-use tailwater_rma::{Capabilities, LocalDoorbell};
+use futures::future::BoxFuture;
+use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
 use super::*;
 use crate::testing::{Double, Faults, in_runtime, served, small};

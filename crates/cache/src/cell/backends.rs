@@ -1,0 +1,76 @@
+//! Where the backends of a cell are, and how to get a connection to one.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tailwater_env::Env;
+use tailwater_rma::{Address, Connection};
+
+/// Makes connections to the backends of a cell.
+pub trait Connector: Send + Sync + 'static {
+    /// Connects to backend `backend`, counted from 0. The cell bounds the time it takes.
+    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>>;
+}
+
+/// The backends of a cell.
+#[derive(Clone)]
+pub struct Backends {
+    pub(super) count: usize,
+    pub(super) connector: Arc<dyn Connector>,
+}
+
+impl Backends {
+    /// Backends at addresses; those of one backend are tried in their order.
+    pub fn at(env: &Env, addresses: Vec<Vec<Address>>) -> Self {
+        Self { count: addresses.len(), connector: Arc::new(ByAddress { env: env.clone(), addresses }) }
+    }
+
+    /// Connections that are there already, one for each backend. One that is lost is not made again.
+    pub fn connected(connections: Vec<Arc<dyn Connection>>) -> Self {
+        Self { count: connections.len(), connector: Arc::new(Connected(connections)) }
+    }
+
+    /// `count` backends, reached in the caller's own way.
+    pub fn through(connector: Arc<dyn Connector>, count: usize) -> Self {
+        Self { count, connector }
+    }
+}
+
+impl std::fmt::Debug for Backends {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Backends({})", self.count)
+    }
+}
+
+struct ByAddress {
+    env: Env,
+    addresses: Vec<Vec<Address>>,
+}
+
+impl Connector for ByAddress {
+    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+        Box::pin(async move {
+            let mut why = "it has no address".to_owned();
+            for address in &self.addresses[backend] {
+                match tailwater_rma::connect(&self.env, address).await {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => why = format!("{address}: {error}"),
+                }
+            }
+            Err(why)
+        })
+    }
+}
+
+struct Connected(Vec<Arc<dyn Connection>>);
+
+impl Connector for Connected {
+    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+        let connection = &self.0[backend];
+        let answer = match connection.lost() {
+            None => Ok(Arc::clone(connection)),
+            Some(lost) => Err(lost.to_string()),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}

@@ -1,0 +1,161 @@
+//! A cell over real sockets: what the transports promise, seen from where they are used.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Failure, Lookup, Mode, Seen};
+use tailwater_env::Env;
+use tailwater_rma::{Address, Backing, Server, ServerConfig, Service};
+
+const ID: u64 = 11;
+
+fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(async { test(Env::real()).await });
+}
+
+fn backend(env: &Env) -> Arc<Backend> {
+    let config = BackendConfig {
+        capacity_bytes: 16 << 20,
+        buckets: 256,
+        ttl: Duration::from_secs(60),
+        eviction_at: 0.8,
+        config_id: ID,
+        backing: Backing::Shared,
+    };
+    Backend::start(env, config).expect("memory")
+}
+
+fn serve(env: &Env, config: ServerConfig) -> Server {
+    let backend = backend(env);
+    let server = Server::start(env, config, Arc::clone(&backend) as Arc<dyn Service>).expect("a server");
+    let doorbell = server.doorbell();
+    backend.ring_on_change(move || doorbell.ring());
+    server
+}
+
+fn unix(dir: &Path, number: usize) -> ServerConfig {
+    ServerConfig { unix: Some(dir.join(format!("{number}"))), ..ServerConfig::default() }
+}
+
+fn tcp() -> ServerConfig {
+    ServerConfig { tcp: Some(([127, 0, 0, 1], 0).into()), ..ServerConfig::default() }
+}
+
+fn address(server: &Server) -> Vec<Address> {
+    let tcp = server.tcp_addr().map(Address::Tcp);
+    let unix = server.unix_path().map(|path| Address::Unix(path.to_owned()));
+    unix.into_iter().chain(tcp).collect()
+}
+
+fn config(env: &Env, servers: &[Server]) -> CellConfig {
+    let mut config =
+        CellConfig::new(ID, Mode::R32, Backends::at(env, servers.iter().map(address).collect()), 1);
+    config.reconnect_after_min = Duration::from_millis(1);
+    config.reconnect_after_max = Duration::from_millis(20);
+    // On a busy machine nothing here may fail for want of time.
+    config.deadline = Duration::from_secs(30);
+    config
+}
+
+fn items() -> Vec<(Bytes, Bytes)> {
+    let value = |n: u32| Bytes::from(vec![n as u8; [10, 4096, 70_000, 1 << 20][n as usize % 4]]);
+    (0..32).map(|n| (Bytes::from(format!("key {n}")), value(n))).collect()
+}
+
+fn assert_hits(lookups: &[Lookup], items: &[(Bytes, Bytes)]) {
+    for (lookup, (key, wanted)) in lookups.iter().zip(items) {
+        match lookup {
+            Lookup::Hit { value, .. } => assert_eq!(value, wanted),
+            other => panic!("{key:?}: {other:?}"),
+        }
+    }
+}
+
+async fn set_read_and_watch(env: &Env, cell: &Cell) {
+    let items = items();
+    let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
+    let mut seen = Seen::default();
+    while cell.watch(&mut seen, Duration::from_millis(20)).await {}
+    for result in cell.set(items.clone()).await {
+        result.expect("set");
+    }
+    assert!(cell.watch(&mut seen, Duration::from_secs(3600)).await, "the doorbells rang");
+    assert_hits(&cell.get_consistent(&keys).await, &items);
+    // The third replica gets it in a moment.
+    while cell.get_relaxed(&keys).await.contains(&Lookup::Miss) {
+        env.sleep(Duration::from_millis(1)).await;
+    }
+    assert_hits(&cell.get_relaxed(&keys).await, &items);
+    for result in cell.erase(keys[..4].to_vec()).await {
+        result.expect("erased");
+    }
+    assert!(cell.get_consistent(&keys[..4]).await.iter().all(|lookup| *lookup == Lookup::Miss));
+}
+
+#[test]
+fn a_cell_over_mapped_memory() {
+    in_runtime(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let servers: Vec<Server> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
+        let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
+        set_read_and_watch(&env, &cell).await;
+    });
+}
+
+#[test]
+fn a_cell_over_tcp() {
+    in_runtime(|env| async move {
+        let servers: Vec<Server> = (0..3).map(|_| serve(&env, tcp())).collect();
+        let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
+        set_read_and_watch(&env, &cell).await;
+    });
+}
+
+#[test]
+fn a_cell_of_which_each_backend_is_reached_in_another_way() {
+    in_runtime(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let servers = [serve(&env, unix(dir.path(), 0)), serve(&env, tcp()), serve(&env, tcp())];
+        let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
+        set_read_and_watch(&env, &cell).await;
+    });
+}
+
+#[test]
+fn backends_end_one_after_the_other_and_come_back_empty() {
+    in_runtime(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut servers: Vec<Server> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
+        let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
+        let items = items();
+        let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
+        for result in cell.set(items.clone()).await {
+            result.expect("set");
+        }
+        while cell.get_relaxed(&keys).await.contains(&Lookup::Miss) {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        drop(servers.remove(0));
+        assert_hits(&cell.get_consistent(&keys).await, &items);
+        assert_hits(&cell.get_relaxed(&keys).await, &items);
+        drop(servers.remove(0));
+        // Until its end is known, reads may find the mapping as it was; they are right all the same.
+        while cell.get_consistent(&keys[..1]).await != [Lookup::Failed(Failure::Unreachable)] {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        assert_hits(&cell.get_relaxed(&keys).await, &items);
+        servers.clear();
+        let mut again: Vec<Server> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
+        while cell.live_backends() < 3 || cell.get_consistent(&keys[..1]).await != [Lookup::Miss] {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        for result in cell.set(items.clone()).await {
+            result.expect("set");
+        }
+        assert_hits(&cell.get_consistent(&keys).await, &items);
+        again.clear();
+    });
+}
