@@ -6,12 +6,15 @@
 //! | state | what a recovery may find |
 //! |---|---|
 //! | refused (never accepted) | nothing |
-//! | open (accepted, no answer) | the record, if every open one before it was found too |
+//! | open (accepted, no answer) | the record, if every open one of its epoch before it was found too |
 //! | lost (answered "lost") | the record, until a later one is acknowledged or a recovery did not find it |
 //! | kept (acknowledged, or found by a recovery) | the record, always, unless it was trimmed |
 //! | gone (a recovery did not find it) | nothing, ever |
 //!
-//! Found by a recovery counts as acknowledged, because whoever was replayed it has acted on it.
+//! Found by a recovery counts as acknowledged, because whoever was replayed it has acted on it. A gap counts
+//! within one epoch only: what a failure cut is missing in front of what was accepted after it.
+
+use std::collections::BTreeMap;
 
 use super::{Violation, ensure};
 
@@ -30,10 +33,12 @@ enum State {
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     states: Vec<State>,
+    /// The epoch that each was accepted in, and the owner it belongs to.
+    origins: Vec<(u64, u8)>,
     /// Those in state `Lost`.
     lost: Vec<RecordId>,
-    /// Records below it may be there or not.
-    trimmed: RecordId,
+    /// By owner: records below it may be there or not.
+    trimmed: BTreeMap<u8, RecordId>,
 }
 
 impl Ledger {
@@ -47,9 +52,11 @@ impl Ledger {
         self.states.len() as RecordId
     }
 
-    /// A record was accepted, after all accepted before it.
-    pub fn accepted(&mut self) -> RecordId {
+    /// A record of `owner` was accepted, after all accepted before it. Failures that cut records begin another
+    /// `epoch`.
+    pub fn accepted(&mut self, epoch: u64, owner: u8) -> RecordId {
         self.states.push(State::Open);
+        self.origins.push((epoch, owner));
         self.next() - 1
     }
 
@@ -84,15 +91,28 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records before `id` are not needed any more.
-    pub fn trimmed(&mut self, id: RecordId) {
-        self.trimmed = self.trimmed.max(id);
+    /// `owner` does not need its records before `id` any more.
+    pub fn trimmed(&mut self, owner: u8, id: RecordId) {
+        let trimmed = self.trimmed.entry(owner).or_default();
+        *trimmed = id.max(*trimmed);
     }
 
     /// Number of records that have to be there.
     pub fn kept(&self) -> u64 {
-        let kept = self.states[self.trimmed as usize..].iter().filter(|state| **state == State::Kept);
-        kept.count() as u64
+        let needed = (0..self.states.len()).filter(|&id| self.is_needed(id));
+        needed.filter(|&id| self.states[id] == State::Kept).count() as u64
+    }
+
+    fn is_needed(&self, id: usize) -> bool {
+        let (_, owner) = self.origins[id];
+        self.trimmed.get(&owner).is_none_or(|&trimmed| id as RecordId >= trimmed)
+    }
+
+    /// Everything accepted so far, and not reported lost, was acknowledged at once.
+    pub fn all_acknowledged(&mut self) {
+        for state in self.states.iter_mut().filter(|state| **state == State::Open) {
+            *state = State::Kept;
+        }
     }
 
     /// Checks what a recovery found, in the order it found it, and takes it as what there is.
@@ -105,26 +125,35 @@ impl Ledger {
         let mut is_found = vec![false; self.states.len()];
         for &id in found {
             ensure(id < self.next(), || format!("record {id} was found, but was never accepted"))?;
-            let gone = self.states[id as usize] == State::Gone && id >= self.trimmed;
-            ensure(!gone, || format!("record {id} came back, though an earlier recovery did not find it"))?;
+            let gone = self.states[id as usize] == State::Gone;
+            ensure(!gone || !self.is_needed(id as usize), || {
+                format!("record {id} came back, though an earlier recovery did not find it")
+            })?;
             is_found[id as usize] = true;
         }
         let mut missing_open = None;
-        for (id, state) in self.states.iter().enumerate().skip(self.trimmed as usize) {
+        for (id, state) in self.states.iter().enumerate() {
+            if !self.is_needed(id) {
+                continue;
+            }
             match (state, is_found[id]) {
                 (State::Kept, false) => {
                     return Err(Violation::new(format!("record {id} was acknowledged and is not there")));
                 }
-                (State::Open, false) => missing_open = missing_open.or(Some(id)),
-                (State::Open, true) => ensure(missing_open.is_none(), || {
-                    let missing = missing_open.unwrap_or_default();
-                    format!("record {id} was found behind a gap: record {missing} before it was not")
-                })?,
+                (State::Open, false) => missing_open = Some(id),
+                (State::Open, true) => {
+                    if let Some(missing) =
+                        missing_open.filter(|&gap| self.origins[gap].0 == self.origins[id].0)
+                    {
+                        let what = format!("record {id} was found behind a gap: {missing} before it was not");
+                        return Err(Violation::new(what));
+                    }
+                }
                 _ => {}
             }
         }
-        for (state, found) in self.states.iter_mut().zip(is_found).skip(self.trimmed as usize) {
-            *state = if found { State::Kept } else { State::Gone };
+        for (id, found) in is_found.into_iter().enumerate() {
+            self.states[id] = if found { State::Kept } else { State::Gone };
         }
         self.lost.clear();
         Ok(())
@@ -138,7 +167,7 @@ mod tests {
     fn ledger(accepted: u64) -> Ledger {
         let mut ledger = Ledger::new();
         for _ in 0..accepted {
-            ledger.accepted();
+            ledger.accepted(1, 0);
         }
         ledger
     }
@@ -162,7 +191,7 @@ mod tests {
         ledger.recovered(&[0, 1]).expect("open ones");
         assert!(ledger.clone().recovered(&[0]).is_err(), "record 1 was found before");
         assert!(ledger.clone().recovered(&[0, 1, 2]).is_err(), "record 2 was gone");
-        ledger.accepted();
+        ledger.accepted(1, 0);
         ledger.recovered(&[0, 1, 4]).expect("those that were gone leave no gap");
     }
 
@@ -178,12 +207,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_failure_cut_is_no_gap_in_front_of_what_came_after_it() {
+        let mut ledger = ledger(2);
+        ledger.accepted(2, 0);
+        assert!(ledger.clone().recovered(&[0, 2]).is_ok());
+        ledger.accepted(2, 0);
+        assert!(ledger.clone().recovered(&[0, 3]).is_err());
+    }
+
+    #[test]
     fn trimmed_records_may_be_found_or_not() {
         let mut ledger = ledger(3);
         for id in 0..3 {
             ledger.acknowledged(id).expect("open");
         }
-        ledger.trimmed(2);
+        ledger.trimmed(7, 3);
+        assert_eq!(ledger.kept(), 3, "they belong to somebody else");
+        ledger.trimmed(0, 2);
         assert_eq!(ledger.kept(), 1);
         assert!(ledger.clone().recovered(&[2]).is_ok());
         assert!(ledger.clone().recovered(&[1, 2]).is_ok());

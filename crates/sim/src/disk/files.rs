@@ -1,6 +1,6 @@
 //! A disk's state: inodes under names, locks, faults, and the countdown to a power failure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,8 @@ pub(super) struct DiskState {
     inode_next: u64,
     locks: BTreeMap<PathBuf, u64>,
     lock_next: u64,
+    /// Files that were ever locked: they hold process numbers and the like, which differ from run to run.
+    lock_files: BTreeSet<PathBuf>,
 }
 
 impl DiskState {
@@ -40,6 +42,7 @@ impl DiskState {
             inode_next: 0,
             locks: BTreeMap::new(),
             lock_next: 0,
+            lock_files: BTreeSet::new(),
         }
     }
 
@@ -147,6 +150,7 @@ impl DiskState {
         let lock = self.lock_next;
         self.lock_next += 1;
         self.locks.insert(path.to_owned(), lock);
+        self.lock_files.insert(path.to_owned());
         Ok(lock)
     }
 
@@ -165,7 +169,7 @@ impl DiskState {
                 inode.crash(survival, &mut self.rng);
             }
         }
-        let named: std::collections::BTreeSet<u64> = self.names.inodes().collect();
+        let named: BTreeSet<u64> = self.names.inodes().collect();
         self.inodes.retain(|inode, _| named.contains(inode));
     }
 
@@ -187,10 +191,11 @@ impl DiskState {
         }
     }
 
-    /// A hash of all names and bytes, for the trace.
+    /// A hash of all names and bytes but those of lock files, for the trace.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hash = 0;
-        for (path, inode) in self.names.files() {
+        let files = self.names.files().filter(|(path, _)| !self.lock_files.contains(*path));
+        for (path, inode) in files {
             let path = path.to_string_lossy();
             hash = xxhash_rust::xxh3::xxh3_64_with_seed(path.as_bytes(), hash);
             hash = xxhash_rust::xxh3::xxh3_64_with_seed(self.inode(inode).bytes(), hash);

@@ -3,10 +3,14 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tailwater_env::{Disk, File, LockGuard, OpenMode};
 
 use super::Plant;
+
+/// Where headers are; a sync after one was written is done even where acknowledgements come too early.
+const FIRST_PAGE_BYTES: u64 = 4096;
 
 pub(super) struct PlantedDisk {
     disk: Arc<dyn Disk>,
@@ -21,7 +25,8 @@ impl PlantedDisk {
 
 impl Disk for PlantedDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(PlantedFile { file: self.disk.open(path, mode)?, plant: self.plant }))
+        let file = self.disk.open(path, mode)?;
+        Ok(Arc::new(PlantedFile { file, plant: self.plant, last_write: AtomicU64::new(0) }))
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
@@ -63,6 +68,8 @@ impl Disk for PlantedDisk {
 struct PlantedFile {
     file: Arc<dyn File>,
     plant: Plant,
+    /// Where the last write began.
+    last_write: AtomicU64,
 }
 
 /// Swallows an error, but not that of a process that is dead: that one could not have gone on.
@@ -79,6 +86,7 @@ impl File for PlantedFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.last_write.store(position, Ordering::Relaxed);
         let result = self.file.write_all_at(bytes, position);
         match self.plant {
             Plant::FailedWriteIgnored => swallow(result),
@@ -96,8 +104,8 @@ impl File for PlantedFile {
 
     fn sync_data(&self) -> io::Result<()> {
         match self.plant {
-            Plant::AckBeforeSync => Ok(()),
-            Plant::FailedSyncIgnored => swallow(self.file.sync_data()),
+            Plant::AckBeforeSync if self.last_write.load(Ordering::Relaxed) >= FIRST_PAGE_BYTES => Ok(()),
+            Plant::FailedSyncRetried => self.file.sync_data().or_else(|_| self.file.sync_data()),
             _ => self.file.sync_data(),
         }
     }

@@ -15,12 +15,13 @@ pub enum Plant {
     /// None: the code as it is.
     #[default]
     None,
-    /// Acknowledges before the sync: `sync_data` answers without doing anything.
+    /// Acknowledges before the sync: once something was written behind a file's first page, `sync_data` answers
+    /// without doing anything.
     AckBeforeSync,
     /// Forgets to sync directories: `sync_dir` answers without doing anything.
     NamesNotSynced,
-    /// Goes on after a failed sync: the error is swallowed.
-    FailedSyncIgnored,
+    /// Tries a failed sync again on the same file, and believes the second answer.
+    FailedSyncRetried,
     /// Goes on after a failed write: the error is swallowed.
     FailedWriteIgnored,
 }
@@ -31,7 +32,7 @@ impl Plant {
         match self {
             Plant::AckBeforeSync
             | Plant::NamesNotSynced
-            | Plant::FailedSyncIgnored
+            | Plant::FailedSyncRetried
             | Plant::FailedWriteIgnored => Arc::new(disks::PlantedDisk::new(disk, self)),
             _ => disk,
         }

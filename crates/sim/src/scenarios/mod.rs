@@ -4,6 +4,10 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+mod faults;
+pub mod journal;
+pub mod store;
+
 use std::panic::AssertUnwindSafe;
 
 use crate::checkers::{Report, Violation};
@@ -22,7 +26,18 @@ pub struct Scenario {
 }
 
 /// All scenarios there are.
-pub const ALL: &[Scenario] = &[];
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "journal",
+        about: "appenders, trims, failing syncs, a full disk, crashes at any I/O and recoveries of one journal",
+        run: journal::run,
+    },
+    Scenario {
+        name: "store",
+        about: "segments of several shards over one journal: rolls, fences, deletes, readers, the same faults",
+        run: store::run,
+    },
+];
 
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<&'static Scenario> {

@@ -32,6 +32,11 @@ pub(crate) type TaskId = u64;
 pub(crate) const MAIN_TASK: TaskId = 0;
 /// How deep disk calls may nest: a task polled during a disk call may be a dedicated one itself.
 const IO_NESTING_MAX: usize = 3;
+/// Tasks polled during the disk calls of one outermost poll, at most. A dedicated task need not yield while there
+/// is work, and what runs meanwhile makes more work: without a bound the scheduler would never get back to its top.
+const POLLS_PER_OUTERMOST_MAX: u64 = 100;
+/// Events in one poll, at most: a task that makes more never yields.
+const EVENTS_PER_POLL_MAX: u64 = 1_000_000;
 /// Tasks polled during one disk call, at most.
 const POLLS_PER_IO_MAX: u64 = 6;
 
@@ -89,6 +94,10 @@ pub(crate) struct Core {
     timer_next: u64,
     /// Tasks being polled, innermost last.
     stack: Vec<TaskId>,
+    /// Tasks polled in disk calls since the outermost poll began.
+    nested_polls: u64,
+    /// Number of events when the last poll began.
+    events_at_poll: u64,
     graveyard: Vec<BoxFuture<'static, ()>>,
 }
 
@@ -127,6 +136,8 @@ impl Shared {
             timers: BTreeMap::new(),
             timer_next: 0,
             stack: Vec::new(),
+            nested_polls: 0,
+            events_at_poll: 0,
             graveyard: Vec::new(),
         };
         let run_tasks_during_io = AtomicBool::new(true);
@@ -234,6 +245,7 @@ impl Shared {
                 core.stack.last().and_then(|id| core.tasks.get(id)).is_some_and(|slot| slot.dedicated);
             let run = dedicated
                 && core.stack.len() <= IO_NESTING_MAX
+                && core.nested_polls < POLLS_PER_OUTERMOST_MAX
                 && self.run_tasks_during_io.load(Ordering::Relaxed);
             (until, if run { core.rng.below(POLLS_PER_IO_MAX + 1) } else { 0 })
         });
@@ -254,38 +266,38 @@ impl Shared {
     /// Draws one of the ready tasks that can be polled at this point.
     fn pick(&self, main_too: bool) -> Option<TaskId> {
         let mut core = self.core.lock();
-        let mut ready = self.ready.lock();
         let core = &mut *core;
-        // Tasks that are gone leave their wake-ups behind.
-        ready.retain(|id| *id == MAIN_TASK || core.tasks.contains_key(id));
-        let can_run = |id: TaskId| {
-            if id == MAIN_TASK {
-                main_too
-            } else {
-                core.tasks.get(&id).is_some_and(|slot| slot.future.is_some())
+        let mut ready = self.ready.lock();
+        let mut aside = Vec::new();
+        let picked = loop {
+            if ready.is_empty() {
+                break None;
+            }
+            let place = core.rng.index(ready.len());
+            let id = ready.swap_remove(place);
+            match core.tasks.get(&id) {
+                Some(slot) if slot.future.is_some() => {
+                    slot.waker.queued.store(false, Ordering::Relaxed);
+                    break Some((id, slot.name));
+                }
+                None if id == MAIN_TASK && main_too => {
+                    self.main_waker.queued.store(false, Ordering::Relaxed);
+                    break Some((id, "main"));
+                }
+                // Being polled further down the stack, or not to be polled in the middle of a disk call.
+                Some(_) => aside.push(id),
+                None if id == MAIN_TASK => aside.push(id),
+                // Tasks that are gone leave their wake-ups behind.
+                None => {}
             }
         };
-        let count = ready.iter().filter(|&&id| can_run(id)).count();
-        if count == 0 {
-            return None;
-        }
-        let nth = core.rng.index(count);
-        let (place, _) = ready
-            .iter()
-            .enumerate()
-            .filter(|&(_, &id)| can_run(id))
-            .nth(nth)
-            .expect("nth is below the count");
-        let id = ready.swap_remove(place);
-        match core.tasks.get(&id) {
-            Some(slot) => slot.waker.queued.store(false, Ordering::Relaxed),
-            None => self.main_waker.queued.store(false, Ordering::Relaxed),
-        }
+        ready.append(&mut aside);
+        let (id, name) = picked?;
         // A poll takes time too: code that waits by looking at the clock gets on.
         core.now_ns += core.rng.between(50, 1_000);
         core.steps += 1;
-        let name = core.tasks.get(&id).map_or("main", |slot| slot.name);
-        core.record("poll", name, id, count as u64);
+        core.events_at_poll = core.trace.count();
+        core.record("poll", name, id, ready.len() as u64);
         Some(id)
     }
 
@@ -294,6 +306,11 @@ impl Shared {
             let slot = core.tasks.get_mut(&id)?;
             let future = slot.future.take()?;
             let waker = slot.waker.clone();
+            if core.stack.is_empty() {
+                core.nested_polls = 0;
+            } else {
+                core.nested_polls += 1;
+            }
             core.stack.push(id);
             Some((future, waker))
         }) else {
@@ -350,6 +367,11 @@ impl Shared {
 impl Core {
     pub(crate) fn record(&mut self, kind: &'static str, name: &'static str, a: u64, b: u64) {
         self.trace.record(Event { at_ns: self.now_ns, kind, name, a, b });
+        let events = self.trace.count() - self.events_at_poll;
+        assert!(
+            events < EVENTS_PER_POLL_MAX,
+            "a task does not yield: {kind} {name}, the {events}th in one poll"
+        );
     }
 
     pub(crate) fn is_alive(&self, owner: Owner) -> bool {

@@ -223,3 +223,18 @@ fn a_crash_in_the_middle_of_a_disk_call_leaves_the_call_without_effect_or_answer
         assert!(length <= acked + 1, "seed {seed}: {length} bytes, but only {acked} were ever acknowledged");
     }
 }
+
+#[test]
+#[should_panic(expected = "a task does not yield")]
+fn a_task_that_never_yields_is_noticed() {
+    let world = World::new(1);
+    let env = world.node("a").env();
+    let clock = env.clone();
+    env.spawn("spinner", async move {
+        loop {
+            clock.random_u64();
+        }
+    })
+    .detach();
+    let _ = world.run_for(Duration::from_secs(1));
+}

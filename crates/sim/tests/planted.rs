@@ -1,0 +1,41 @@
+//! Bugs on purpose: each is caught by the scenario that is there for its kind, with seeds for which the code as it
+//! is holds. What is not caught here is not checked anywhere.
+
+use tailwater_sim::Plant;
+use tailwater_sim::scenarios;
+
+/// Seeds tried before a bug counts as not caught.
+const SEEDS: u64 = 300;
+
+/// The bug is caught, and by a check that has to do with it: one of `words` is in what it says.
+fn is_caught(plant: Plant, scenario: &str, words: &[&str]) {
+    let scenario = scenarios::find(scenario).expect("it is listed");
+    for seed in 0..SEEDS {
+        let Err(failure) = scenario.run_seed(seed, plant, false) else { continue };
+        let what = failure.violation.to_string();
+        assert!(words.iter().any(|word| what.contains(word)), "caught by chance only: {failure}");
+        scenario.run_seed(seed, Plant::None, false).expect("without the bug this seed holds");
+        return;
+    }
+    panic!("{plant:?} was not caught in {SEEDS} seeds of {}", scenario.name);
+}
+
+#[test]
+fn an_acknowledgement_before_the_sync_is_caught() {
+    is_caught(Plant::AckBeforeSync, "journal", &["acknowledged and is not there"]);
+}
+
+#[test]
+fn names_that_are_not_synced_are_caught() {
+    is_caught(Plant::NamesNotSynced, "journal", &["acknowledged and is not there", "is missing"]);
+}
+
+#[test]
+fn a_failed_sync_that_is_tried_again_is_caught() {
+    is_caught(Plant::FailedSyncRetried, "journal", &["acknowledged and is not there", "damaged"]);
+}
+
+#[test]
+fn a_failed_write_that_is_ignored_is_caught() {
+    is_caught(Plant::FailedWriteIgnored, "journal", &["acknowledged and is not there", "damaged"]);
+}

@@ -1,0 +1,36 @@
+//! Every scenario holds for the first seeds, and the same seed gives the same trace.
+
+use tailwater_sim::Plant;
+use tailwater_sim::scenarios::{self, Scenario};
+
+/// `SEEDS=n` runs more.
+fn seeds() -> u64 {
+    std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200)
+}
+
+fn holds(name: &str) {
+    let scenario: &Scenario = scenarios::find(name).expect("it is listed");
+    for seed in 0..seeds() {
+        if let Err(failure) = scenario.run_seed(seed, Plant::None, false) {
+            panic!("{failure}\nreplay with: {}", failure.replay());
+        }
+    }
+    let mut traces = std::collections::BTreeSet::new();
+    for seed in 0..3 {
+        let traced = || scenario.run_seed(seed, Plant::None, false).expect("it held before").trace;
+        let trace = traced();
+        assert_eq!(trace, traced(), "{name}: seed {seed} is not repeatable");
+        traces.insert(trace);
+    }
+    assert_eq!(traces.len(), 3, "{name}: other seeds, other traces");
+}
+
+#[test]
+fn journal() {
+    holds("journal");
+}
+
+#[test]
+fn store() {
+    holds("store");
+}
