@@ -1,0 +1,189 @@
+//! What every store of metadata provides.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_env::BoxFuture;
+
+use crate::lease::Lease;
+use crate::limits::{COMMIT_BYTES_MAX, KEY_BYTES_MAX, OPS_MAX, VALUE_BYTES_MAX};
+use crate::watch::Watch;
+
+/// A value and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioned {
+    /// The value.
+    pub value: Bytes,
+    /// Of the commit that wrote it, from 1. A later commit has a greater one, whichever keys it writes, and no
+    /// version is ever given twice: a key that is deleted and written again does not look as it did before.
+    pub version: u64,
+}
+
+/// What a commit expects of a key before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing.
+    Any,
+    /// That it is not there.
+    Absent,
+    /// That it is there with that version.
+    Version(u64),
+}
+
+impl Expect {
+    /// Whether a key of that version, or none, is what is expected.
+    pub fn holds(self, version: Option<u64>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Absent => version.is_none(),
+            Self::Version(expected) => version == Some(expected),
+        }
+    }
+}
+
+/// One operation of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Writes a key.
+    Put {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: Bytes,
+        /// What it has to be before.
+        expect: Expect,
+    },
+    /// Removes a key; one that is not there stays so.
+    Delete {
+        /// The key.
+        key: String,
+        /// What it has to be before.
+        expect: Expect,
+    },
+    /// Changes nothing, but is a condition for all others.
+    Check {
+        /// The key.
+        key: String,
+        /// What it has to be.
+        expect: Expect,
+    },
+}
+
+impl Op {
+    /// The key it is about.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key, .. } | Self::Check { key, .. } => key,
+        }
+    }
+
+    /// What it expects of the key.
+    pub fn expect(&self) -> Expect {
+        match self {
+            Self::Put { expect, .. } | Self::Delete { expect, .. } | Self::Check { expect, .. } => *expect,
+        }
+    }
+}
+
+/// Why there is no answer, or not the one wanted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetaError {
+    /// An expectation did not hold; nothing was changed.
+    #[error("{key:?} is not what the commit expects")]
+    Conflict {
+        /// The first operation's key whose expectation did not hold.
+        key: String,
+    },
+    /// The request can't be carried out by anybody; nothing was changed.
+    #[error("not a possible request: {0}")]
+    Invalid(String),
+    /// The store can't answer. A commit is not visible, but may become so after a restart: read before trying
+    /// it again, or let its expectations tell.
+    #[error("metadata is not available: {0}")]
+    Unavailable(String),
+}
+
+/// Versioned keys.
+///
+/// Keys are UTF-8, at most [`KEY_BYTES_MAX`] bytes, not empty; values at most [`VALUE_BYTES_MAX`].
+///
+/// - **Order.** Commits are atomic and in one order, that of their versions. Once a commit is answered, every
+///   later `get`, `list` and `commit`, by anyone, sees it. Nobody sees a commit before it is durable.
+/// - **Conflicts are exact.** `Conflict` is answered only if an expectation did not hold of the state between
+///   two durable commits, and a `get` after it shows that state or a later one.
+/// - **Cancellation.** Dropping the future of a commit leaves it open whether it is carried out. Dropping any
+///   other future has no effect.
+/// - **After the end** of the store everything answers `Unavailable`.
+pub trait Meta: Send + Sync + 'static {
+    /// A key's value, or `None`.
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>>;
+
+    /// All keys that begin with `prefix` (all keys, if it is empty), in ascending order of their bytes, as they
+    /// are at one point in the order of commits.
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>>;
+
+    /// Carries out all operations, or none. All expectations are about the state before the commit, and a key
+    /// may be changed only once in it. The answer is the version that all keys written by it have; if nothing
+    /// was to be changed, that of an earlier commit.
+    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>>;
+
+    /// Follows the keys that begin with `prefix`. Every change after this is answered comes as an event, in
+    /// order; if several follow each other quickly, a key's earlier ones may be left out. So: watch first, then
+    /// list, then follow.
+    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>>;
+
+    /// Writes a key that is not there (`Conflict` if it is), for as long as the lease lives: until the answered
+    /// [`Lease`] is dropped, or could not be renewed for `ttl`, or the store restarts, or somebody deletes the
+    /// key. A `Check` of the key with [`Lease::version`] makes a commit depend on it. A commit can't `Put` it.
+    fn lease<'a>(
+        &'a self,
+        key: &'a str,
+        value: Bytes,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Lease, MetaError>>;
+}
+
+/// Whether a commit is within the limits and changes no key twice.
+pub(crate) fn check_ops(ops: &[Op]) -> Result<(), MetaError> {
+    if ops.len() > OPS_MAX {
+        return Err(MetaError::Invalid(format!("{} operations in one commit, {OPS_MAX} at most", ops.len())));
+    }
+    let mut changed = BTreeSet::new();
+    let mut bytes = 0;
+    for op in ops {
+        check_key(op.key())?;
+        bytes += op.key().len();
+        if let Op::Put { key, value, .. } = op {
+            bytes += value.len();
+            check_value(key, value)?;
+        }
+        if !matches!(op, Op::Check { .. }) && !changed.insert(op.key()) {
+            return Err(MetaError::Invalid(format!("{:?} is changed twice in one commit", op.key())));
+        }
+    }
+    // Leaves room for what encoding adds to each operation.
+    if bytes + ops.len() * 32 > COMMIT_BYTES_MAX {
+        return Err(MetaError::Invalid(format!("a commit of {bytes} bytes, {COMMIT_BYTES_MAX} at most")));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_key(key: &str) -> Result<(), MetaError> {
+    match key.len() {
+        0 => Err(MetaError::Invalid("a key is empty".to_owned())),
+        length if length > KEY_BYTES_MAX => {
+            Err(MetaError::Invalid(format!("a key of {length} bytes, {KEY_BYTES_MAX} at most")))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), MetaError> {
+    if value.len() > VALUE_BYTES_MAX {
+        let length = value.len();
+        let reason = format!("the value of {key:?} has {length} bytes, {VALUE_BYTES_MAX} at most");
+        return Err(MetaError::Invalid(reason));
+    }
+    Ok(())
+}
