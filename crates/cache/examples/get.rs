@@ -1,7 +1,7 @@
 //! How long a relaxed and a consistent get of a 4 KiB value take over mapped memory, one core, values far larger
 //! in sum than the caches.
 //!
-//!     cargo run --release -p tailwater-cache --example get [local|unix|tcp] [seconds per line]
+//!     cargo run --release -p tailwater-cache --example get [local|unix|tcp] [seconds per line] [only lines with this in it]
 //!
 //! Prints, beside the cell's gets, the same bytes copied out of the region and validated without a cell: the
 //! floor on this machine at this moment. CPU time is the calling thread's, which does all the work of a read
@@ -29,11 +29,15 @@ fn key(n: u32) -> Bytes {
 struct Report {
     env: Env,
     duration: Duration,
+    only: String,
 }
 
 impl Report {
     /// Runs `batch`, which answers how many keys it read, for the duration; prints the time of one key.
     async fn line<F: Future<Output = usize>>(&self, name: &str, mut batch: impl FnMut() -> F) {
+        if !name.contains(&self.only) {
+            return;
+        }
         let begin = self.env.now();
         let cpu_begin = thread_cpu_ns();
         let mut keys = 0;
@@ -94,7 +98,7 @@ fn serve(env: &Env, transport: &str) -> World {
     World { backends, connections, _servers: servers }
 }
 
-async fn run(env: Env, transport: &str, seconds: f64) {
+async fn run(env: Env, transport: &str, seconds: f64, only: String) {
     let World { backends, connections, _servers } = serve(&env, transport);
     let cell = Cell::connect(&env, CellConfig::new(CONFIG_ID, Mode::R32, connections, 1)).await;
     let cell = cell.expect("three backends");
@@ -106,7 +110,7 @@ async fn run(env: Env, transport: &str, seconds: f64) {
         }
     }
 
-    let report = Report { env: env.clone(), duration: Duration::from_secs_f64(seconds) };
+    let report = Report { env: env.clone(), duration: Duration::from_secs_f64(seconds), only };
     let mut state = 1_u64;
     let mut random_key = |below: u32| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -171,6 +175,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let transport = arguments.next().unwrap_or_else(|| "local".to_owned());
     let seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let only = arguments.next().unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime").block_on(async move { run(Env::real(), &transport, seconds).await });
+    runtime.expect("a runtime").block_on(async move { run(Env::real(), &transport, seconds, only).await });
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -21,7 +22,7 @@ use super::placement::backend_of;
 use super::quorum::{Verdict, Vote, Votes};
 use super::relaxed::by_backend;
 use super::replica::Live;
-use super::{Failure, Inner, Lookup};
+use super::{Failure, Inner, Lookup, mapped};
 use crate::layout::Pointer;
 use crate::limits::QUORUM_ROUNDS_MAX;
 use crate::version::Version;
@@ -30,11 +31,19 @@ use crate::version::Version;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Reads a bounded number of keys. Ends at the cell's deadline at the latest.
-pub(super) async fn get(cell: &Inner, keys: &[bytes::Bytes]) -> Vec<Lookup> {
-    let keys = Keys::new(keys);
-    let mut lookups: Vec<Option<Lookup>> = vec![None; keys.hashes.len()];
-    let mut deadline = None;
+pub(super) async fn get(cell: &Inner, keys: &[Bytes]) -> Vec<Lookup> {
+    let mut lookups = vec![None; keys.len()];
+    mapped::consistent(cell, keys, &mut lookups);
     let mut why = Failure::NoQuorum;
+    if lookups.iter().any(Option::is_none) {
+        why = get_open(cell, &Keys::new(keys), &mut lookups).await;
+    }
+    lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(why))).collect()
+}
+
+/// Reads the keys that have no answer yet; some may still have none, for the reason returned.
+async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>]) -> Failure {
+    let mut deadline = None;
     for round in 0..QUORUM_ROUNDS_MAX {
         let open: Vec<usize> = (0..lookups.len()).filter(|key| lookups[*key].is_none()).collect();
         if open.is_empty() {
@@ -43,13 +52,12 @@ pub(super) async fn get(cell: &Inner, keys: &[bytes::Bytes]) -> Vec<Lookup> {
         if round >= 2 {
             cell.env.sleep(PAUSE * (1 << (round - 2))).await;
         }
-        let mut this_round = Round::new(cell, &keys, open, &mut lookups);
+        let mut this_round = Round::new(cell, keys, open, lookups);
         if !this_round.run(&mut deadline).await {
-            why = Failure::Deadline;
-            break;
+            return Failure::Deadline;
         }
     }
-    lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(why))).collect()
+    Failure::NoQuorum
 }
 
 /// A key's state in one round.
@@ -86,7 +94,7 @@ struct Round<'a> {
     open: Vec<usize>,
     /// By key; those that are not open stay `Over`.
     states: Vec<Key>,
-    lookups: &'a mut Vec<Option<Lookup>>,
+    lookups: &'a mut [Option<Lookup>],
     /// Keys that are neither answered nor left to the next round.
     waiting: usize,
 }
@@ -94,12 +102,7 @@ struct Round<'a> {
 type Timer = BoxFuture<'static, ()>;
 
 impl<'a> Round<'a> {
-    fn new(
-        cell: &'a Inner,
-        keys: &'a Keys<'a>,
-        open: Vec<usize>,
-        lookups: &'a mut Vec<Option<Lookup>>,
-    ) -> Self {
+    fn new(cell: &'a Inner, keys: &'a Keys<'a>, open: Vec<usize>, lookups: &'a mut [Option<Lookup>]) -> Self {
         let state = |key: usize| if lookups[key].is_none() { State::Voting } else { State::Over };
         let states = (0..lookups.len())
             .map(|key| Key {

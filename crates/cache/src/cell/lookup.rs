@@ -158,7 +158,7 @@ async fn scan_and_read(
                 BucketView::Found { pointer, .. } if reply.data.is_empty() => {
                     without_data.push((key, pointer))
                 }
-                BucketView::Found { .. } => match proven(reply.data, 0..usize::MAX, &keys.keys[key]) {
+                BucketView::Found { .. } => match proven(&reply.data, 0..usize::MAX, &keys.keys[key]) {
                     Some(hit) => answers.push((key, Answer::Hit(hit))),
                     None => torn.push(key),
                 },
@@ -186,15 +186,7 @@ pub(super) async fn read_buckets(
     keys: &Keys<'_>,
     wanted: &[usize],
 ) -> Result<Vec<(usize, Named)>, Gone> {
-    let ops: Vec<ReadOp> = wanted
-        .iter()
-        .map(|key| ReadOp {
-            region: live.index.id,
-            generation: live.index.generation,
-            offset: bucket_offset(keys.hashes[*key].bucket(live.buckets)),
-            len: BUCKET_BYTES as u32,
-        })
-        .collect();
+    let ops: Vec<ReadOp> = wanted.iter().map(|key| bucket_op(live, keys.hashes[*key])).collect();
     let total = wanted.len() * BUCKET_BYTES;
     let mut buffer = cell.buffers.take(total);
     let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| Gone)?;
@@ -214,6 +206,16 @@ pub(super) async fn read_buckets(
     }
     named.extend(look_up(cell, live, keys, overflowed).await?);
     Ok(named)
+}
+
+/// The READ of a key's bucket.
+pub(super) fn bucket_op(live: &Live, hash: KeyHash) -> ReadOp {
+    ReadOp {
+        region: live.index.id,
+        generation: live.index.generation,
+        offset: bucket_offset(hash.bucket(live.buckets)),
+        len: BUCKET_BYTES as u32,
+    }
 }
 
 /// Reads data entries, in batches that fit a buffer each, and tells `each` what proved itself; `None` for what
@@ -250,14 +252,14 @@ pub(super) async fn read_data(
             let range = at..at + pointer.len as usize;
             at = range.end;
             let read = results.by_ref().take(ops_for(pointer)).all(|result| result.is_ok());
-            each(key, if read { proven(buffer.clone(), range, &keys.keys[key]) } else { None });
+            each(key, if read { proven(&buffer, range, &keys.keys[key]) } else { None });
         }
     }
     Ok(())
 }
 
 /// How many of `found`, at least one, are read into one buffer.
-fn count_that_fits(found: &[(usize, Pointer)]) -> usize {
+pub(super) fn count_that_fits(found: &[(usize, Pointer)]) -> usize {
     let mut total = 0;
     let fitting = found.iter().take_while(|(_, pointer)| {
         total += pointer.len as usize;
@@ -267,11 +269,11 @@ fn count_that_fits(found: &[(usize, Pointer)]) -> usize {
 }
 
 /// READs that an entry takes.
-fn ops_for(pointer: Pointer) -> usize {
+pub(super) fn ops_for(pointer: Pointer) -> usize {
     pointer.len.div_ceil(READ_BYTES_MAX) as usize
 }
 
-fn push_ops(live: &Live, pointer: Pointer, ops: &mut Vec<ReadOp>) {
+pub(super) fn push_ops(live: &Live, pointer: Pointer, ops: &mut Vec<ReadOp>) {
     let mut at = 0;
     while at < pointer.len {
         let len = (pointer.len - at).min(READ_BYTES_MAX);
@@ -282,7 +284,7 @@ fn push_ops(live: &Live, pointer: Pointer, ops: &mut Vec<ReadOp>) {
 }
 
 /// The value in `bytes[range]`, if those bytes are an entry of `key`.
-fn proven(bytes: Bytes, range: std::ops::Range<usize>, key: &[u8]) -> Option<Hit> {
+pub(super) fn proven(bytes: &Bytes, range: std::ops::Range<usize>, key: &[u8]) -> Option<Hit> {
     let range = range.start..range.end.min(bytes.len());
     let entry = Entry::parse(bytes.get(range.clone())?).ok()?;
     if entry.key != key || entry.tombstone {
@@ -323,7 +325,7 @@ async fn look_up(
                 Looked::Absent => named.push((key, Named::Absent)),
                 Looked::Deferred => again.push(key),
                 Looked::Entry(bytes) => {
-                    let hit = proven(bytes, 0..usize::MAX, &keys.keys[key]);
+                    let hit = proven(&bytes, 0..usize::MAX, &keys.keys[key]);
                     named.push((key, hit.map_or(Named::Torn, Named::Sent)));
                 }
             }

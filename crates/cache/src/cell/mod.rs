@@ -15,6 +15,7 @@ mod backends;
 mod buffers;
 mod consistent;
 mod lookup;
+mod mapped;
 mod placement;
 mod quorum;
 mod relaxed;

@@ -3,14 +3,16 @@
 //! What is answered was current at that replica when it was read: a replica that missed a SET answers an older
 //! value, or a miss. Whoever needs the latest reads consistently.
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 
 use super::lookup::{Answer, Hit, Keys, read_from};
-use super::placement::backend_of;
+use super::placement::{Mode, backend_of};
 use super::quorum::Asked;
-use super::{Failure, Inner, Lookup};
+use super::{Failure, Inner, Lookup, mapped};
+use crate::layout::KeyHash;
 
 /// What a replica answers for some keys, by their index.
 type Reply = Vec<(usize, Answer)>;
@@ -19,18 +21,28 @@ type Reply = Vec<(usize, Answer)>;
 const SUSPECT_FACTOR: u32 = 10;
 
 /// Reads a bounded number of keys. Ends at the cell's deadline at the latest.
-pub(super) async fn get(cell: &Inner, keys: &[bytes::Bytes]) -> Vec<Lookup> {
-    let keys = Keys::new(keys);
+pub(super) async fn get(cell: &Inner, keys: &[Bytes]) -> Vec<Lookup> {
+    let mut lookups = vec![None; keys.len()];
+    mapped::relaxed(cell, keys, &mut lookups);
+    if lookups.iter().any(Option::is_none) {
+        get_open(cell, &Keys::new(keys), &mut lookups).await;
+    }
+    lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(Failure::Deadline))).collect()
+}
+
+/// Reads the keys that have no answer yet; at the deadline some may still have none.
+async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>]) {
+    let wanted: Vec<usize> = (0..lookups.len()).filter(|key| lookups[*key].is_none()).collect();
     let mut read = Relaxed {
         cell,
-        keys: &keys,
-        asked: vec![Asked::new(cell.mode); keys.hashes.len()],
-        lookups: vec![None; keys.hashes.len()],
+        keys,
+        asked: vec![Asked::new(cell.mode); lookups.len()],
+        lookups,
         random: cell.env.random_u64(),
-        open: keys.hashes.len(),
+        open: wanted.len(),
     };
-    let mut groups = Vec::with_capacity(keys.hashes.len());
-    for key in 0..keys.hashes.len() {
+    let mut groups = Vec::with_capacity(wanted.len());
+    for key in wanted {
         match read.ask(key) {
             Some(backend) => groups.push((backend, key)),
             None => read.finish(key, Lookup::Failed(Failure::Unreachable)),
@@ -44,7 +56,7 @@ pub(super) async fn get(cell: &Inner, keys: &[bytes::Bytes]) -> Vec<Lookup> {
         while !groups.is_empty() {
             for (backend, wanted) in by_backend(&mut groups) {
                 let replica = &cell.replicas[backend];
-                let mut asking: BoxFuture<'_, Reply> = Box::pin(read_from(cell, replica, &keys, wanted));
+                let mut asking: BoxFuture<'_, Reply> = Box::pin(read_from(cell, replica, keys, wanted));
                 match futures::poll!(&mut asking) {
                     std::task::Poll::Ready(reply) => read.answered(reply, &mut groups),
                     std::task::Poll::Pending => under_way.push(asking),
@@ -75,14 +87,13 @@ pub(super) async fn get(cell: &Inner, keys: &[bytes::Bytes]) -> Vec<Lookup> {
             () = deadline => break,
         }
     }
-    read.into_lookups()
 }
 
 struct Relaxed<'a> {
     cell: &'a Inner,
     keys: &'a Keys<'a>,
     asked: Vec<Asked>,
-    lookups: Vec<Option<Lookup>>,
+    lookups: &'a mut [Option<Lookup>],
     random: u64,
     /// Keys without an answer.
     open: usize,
@@ -93,18 +104,11 @@ impl Relaxed<'_> {
     fn ask(&mut self, key: usize) -> Option<usize> {
         let (cell, hash) = (self.cell, self.keys.hashes[key]);
         let backend = |replica| backend_of(hash, replica, cell.replicas.len());
-        let start = self.start(key);
+        let start = first_of(self.random, hash, cell.mode);
         let asked = &mut self.asked[key];
         let live = |replica: usize| cell.replicas[backend(replica)].is_live();
-        let quick =
-            |replica: usize| live(replica) && !cell.replicas[backend(replica)].is_suspect(|| cell.env.now());
+        let quick = |replica: usize| cell.replicas[backend(replica)].is_quick(&cell.env);
         asked.ask(start, quick).or_else(|| asked.ask(start, live)).map(backend)
-    }
-
-    /// Where among a key's replicas to begin: random for each key and call.
-    fn start(&self, key: usize) -> usize {
-        let bits = (self.random ^ self.keys.hashes[key].0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((bits >> 32) as usize) % self.cell.mode.replicas()
     }
 
     fn answered(&mut self, answers: Vec<(usize, Answer)>, groups: &mut Vec<(usize, usize)>) {
@@ -154,11 +158,12 @@ impl Relaxed<'_> {
         self.lookups[key] = Some(lookup);
         self.open -= 1;
     }
+}
 
-    fn into_lookups(self) -> Vec<Lookup> {
-        let late = || Lookup::Failed(Failure::Deadline);
-        self.lookups.into_iter().map(|lookup| lookup.unwrap_or_else(late)).collect()
-    }
+/// Where among a key's replicas to begin: random for each key and call.
+pub(super) fn first_of(random: u64, hash: KeyHash, mode: Mode) -> usize {
+    let bits = (random ^ hash.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((bits >> 32) as usize) % mode.replicas()
 }
 
 /// Takes everything out of `groups`, ordered by backend.

@@ -111,10 +111,10 @@ impl Replica {
         self.suspect_until_ns.fetch_max(until.as_ns(), Ordering::Relaxed);
     }
 
-    /// Whether it kept a read waiting lately.
-    pub(super) fn is_suspect(&self, now: impl FnOnce() -> Instant) -> bool {
+    /// Whether there is a connection, and it did not keep a read waiting lately.
+    pub(super) fn is_quick(&self, env: &Env) -> bool {
         let until = self.suspect_until_ns.load(Ordering::Relaxed);
-        until != 0 && until > now().as_ns()
+        self.is_live() && (until == 0 || until <= env.now().as_ns())
     }
 
     /// From now on the doorbell is followed.
