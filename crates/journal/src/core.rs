@@ -368,6 +368,14 @@ impl Core {
             && (self.next_source().is_some() || self.room() >= largest + self.config.reserve_bytes)
     }
 
+    /// Why no append is taken, while the journal is latched.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        match &self.state {
+            State::Latched { failure, .. } => Some(failure),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closing
     }

@@ -199,6 +199,11 @@ impl Journal {
         }
     }
 
+    /// Whether appends are taken; the failure that keeps them from it, if not.
+    pub fn health(&self) -> Result<(), Failure> {
+        self.inner.shared.core.lock().failure().map_or(Ok(()), |failure| Err(failure.clone()))
+    }
+
     /// Counters.
     pub fn stats(&self) -> JournalStats {
         let shared = &self.inner.shared;

@@ -126,10 +126,10 @@ pub struct ShardView {
     pub next_offset: u64,
     /// Bytes of all its segments.
     pub bytes: u64,
-    /// The newest segment, if there is one.
-    pub segment: Option<u64>,
+    /// The newest segment.
+    pub segment: u64,
     /// Its term.
-    pub term: Option<u32>,
+    pub term: u32,
     /// Its durable bytes.
     pub durable: u64,
     /// Its cached bytes.

@@ -15,8 +15,10 @@ use tailwater_format::call::{
     ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
-use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, TransactionId};
-use tailwater_log::{AppendError, Locate as Target, Log, ReadError, StreamError};
+use tailwater_format::{
+    Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, Term, TransactionId,
+};
+use tailwater_log::{AppendError, AppendOptions, Locate as Target, Log, ReadError, StreamError};
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::principal::authorize;
@@ -57,10 +59,15 @@ impl NodeService {
         };
         let appends: Vec<_> = items
             .into_iter()
-            .map(|AppendItem { shard, batches, .. }| self.log.append(stream, ShardNumber(shard), batches))
+            .map(|AppendItem { shard, batches, expected_term }| {
+                let options =
+                    AppendOptions { expected_term: expected_term.map(Term), ..AppendOptions::default() };
+                self.log.submit(stream, ShardNumber(shard), batches, options)
+            })
             .collect();
         self.answer_later(reply, async move {
-            let results = join_all(appends).await.into_iter().map(append_result).collect();
+            let outcomes = appends.into_iter().map(|submitted| async { submitted?.outcome().await });
+            let results = join_all(outcomes).await.into_iter().map(append_result).collect();
             Ok(encode_call(&Appends { results }))
         });
         Ok(())
@@ -88,9 +95,8 @@ impl NodeService {
             }
             Method::Locate => self.answer_with(reply, payload, move |asked: Locate| locate(log, asked)),
             Method::InitProducer => self.answer_with(reply, payload, move |_: InitProducer| async move {
-                let producer = log.init_producer().await.map_err(stream_refusal)?;
-                let epoch = u32::try_from(producer.epoch).unwrap_or_default();
-                Ok(encode_call(&ProducerInfo { producer_id: producer.id, epoch }))
+                let producer_id = log.init_producer_id().await.map_err(stream_refusal)?;
+                Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
             }),
         }
     }
@@ -141,23 +147,21 @@ impl Service for NodeService {
 }
 
 async fn find_stream(log: Log, find: FindStream) -> Result<Bytes, CallRefusal> {
-    let description = log.describe(&find.name).map_err(stream_refusal)?;
-    Ok(encode_call(&views::stream_info(&description)))
+    let found = log.stream(&find.name).map_err(stream_refusal)?;
+    Ok(encode_call(&views::stream_info(&found)))
 }
 
 fn tails(log: &Log, asked: &Tails) -> Result<TailsReply, CallRefusal> {
     let stream = stream_from_wire(&asked.stream).map_err(malformed)?;
-    let mut reply = TailsReply::default();
-    for &shard in &asked.shards {
-        let shard = ShardId { stream, shard: ShardNumber(shard) };
-        match log.tail(shard) {
-            Ok(Some(tail)) => reply.tails.push(ShardTail::new(shard.shard, &tail)),
-            Ok(None) => {}
-            Err(ReadError::NoStream) => return Ok(TailsReply { tails: Vec::new(), deleted: true }),
-            Err(error) => return Err(read_refusal(error)),
+    let shards: Vec<ShardNumber> = asked.shards.iter().copied().map(ShardNumber).collect();
+    match log.tails(stream, &shards) {
+        Ok(tails) => {
+            let tails = shards.iter().zip(&tails).map(|(shard, tail)| ShardTail::new(*shard, tail)).collect();
+            Ok(TailsReply { tails, deleted: false })
         }
+        Err(ReadError::NoStream) => Ok(TailsReply { tails: Vec::new(), deleted: true }),
+        Err(error) => Err(read_refusal(error)),
     }
-    Ok(reply)
 }
 
 fn segments(log: &Log, asked: &call::Segments) -> Result<SegmentsReply, CallRefusal> {
@@ -165,23 +169,23 @@ fn segments(log: &Log, asked: &call::Segments) -> Result<SegmentsReply, CallRefu
         stream: stream_from_wire(&asked.stream).map_err(malformed)?,
         shard: ShardNumber(asked.shard),
     };
-    let listed = log.segments(shard).map_err(read_refusal)?;
-    let wanted = listed.segments.iter().filter(|segment| match asked.from_segment {
-        Some(number) => segment.number >= SegmentNumber(number),
-        None => segment.next_offset.is_none_or(|next| next > Offset(asked.from_offset)),
-    });
-    let mut segments: Vec<_> =
-        wanted.take(SEGMENTS_PER_REPLY_MAX + 1).map(|info| views::segment_info(info, listed.chunk_bytes)).collect();
-    let more = segments.len() > SEGMENTS_PER_REPLY_MAX;
-    segments.truncate(SEGMENTS_PER_REPLY_MAX);
-    Ok(SegmentsReply { segments, more, log_start: listed.log_start.0 })
+    let listed = match asked.from_segment {
+        Some(number) => log.segments(shard, SegmentNumber(number)),
+        None => log.segments_from_offset(shard, Offset(asked.from_offset)),
+    };
+    let listed = listed.map_err(read_refusal)?;
+    let tail = log.view(shard).map_err(read_refusal)?.tail;
+    let more = listed.len() > SEGMENTS_PER_REPLY_MAX;
+    let shown = listed.iter().take(SEGMENTS_PER_REPLY_MAX);
+    let segments = shown.map(|segment| views::segment_info(segment, tail.chunk_bytes)).collect();
+    Ok(SegmentsReply { segments, more, log_start: tail.log_start.0 })
 }
 
 async fn read_durable(log: Log, asked: ReadDurable) -> Result<Bytes, CallRefusal> {
     let segment = asked.segment.as_ref().ok_or_else(|| missing("segment"))?;
     let segment = SegmentId::try_from(segment).map_err(malformed)?;
     let len = asked.len.min(READ_BYTES_MAX);
-    log.read_durable(&segment, Position(asked.position), len).await.map_err(read_refusal)
+    log.read_durable(segment, Position(asked.position), len).await.map_err(read_refusal)
 }
 
 async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
@@ -199,27 +203,32 @@ async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
         LocateWhat::Last(count) => Target::Last(count),
     };
     let found = log.locate(shard, target).await.map_err(read_refusal)?;
+    let tail = log.view(shard).map_err(read_refusal)?.tail;
     Ok(encode_call(&Location {
         offset: found.offset.0,
         segment: found.segment.0,
         term: found.term.0,
         position: found.position.0,
-        log_start: found.log_start.0,
-        chunk_bytes: found.chunk_bytes,
+        log_start: tail.log_start.0,
+        chunk_bytes: tail.chunk_bytes,
     }))
 }
 
 fn append_result(result: Result<tailwater_log::Appended, AppendError>) -> AppendResult {
     let outcome = match result {
-        Ok(appended) => AppendOutcome::Appended(Appended {
+        Ok(appended) => {
+            // Not known of a duplicate whose first append was long ago.
+            let dlsn = appended.dlsn.unwrap_or_default();
+            AppendOutcome::Appended(Appended {
             base_offset: appended.base_offset.0,
             last_offset: appended.last_offset.0,
             term: appended.term.0,
             append_time_ms: appended.append_time_ms,
-            segment: appended.dlsn.segment.0,
-            entry: appended.dlsn.entry.0,
-            slot: appended.dlsn.slot.0,
-        }),
+                segment: dlsn.segment.0,
+                entry: dlsn.entry.0,
+                slot: dlsn.slot.0,
+            })
+        }
         Err(error) => AppendOutcome::Failed(append_refusal(error).into()),
     };
     AppendResult { outcome: Some(outcome) }
@@ -249,9 +258,7 @@ fn append_refusal(error: AppendError) -> CallRefusal {
         AppendError::Invalid(_) => ErrorCode::CorruptBatch,
         AppendError::TooLarge { .. } => ErrorCode::BatchTooLarge,
         AppendError::Sequence(SequenceError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequence,
-        AppendError::Sequence(SequenceError::UnknownProducer { .. }) => ErrorCode::UnknownProducer,
-        AppendError::Sequence(SequenceError::Fenced { .. }) => ErrorCode::ProducerFenced,
-        AppendError::Sequence(_) => ErrorCode::OutOfOrderSequence,
+        AppendError::Sequence(SequenceError::Epoch { .. }) => ErrorCode::ProducerFenced,
         AppendError::TransactionId { .. } => ErrorCode::TransactionIdDecreased,
         AppendError::Term { .. } => ErrorCode::WrongTerm,
         AppendError::NotOwner => ErrorCode::NotOwner,

@@ -9,7 +9,7 @@ use anyhow::Context;
 use tailwater_cache::{Backends, Cell, CellConfig as ClientConfig, Mode};
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
-use tailwater_rma::{Address, local};
+use tailwater_rma::{Address, LocalDoorbell, local};
 
 use crate::api::CellView;
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
@@ -67,7 +67,7 @@ impl NodeCell {
         };
         let own = ServedBackend::start(env, &options)?;
         let addresses = vec![addresses_of(&own, listen.advertised_data)];
-        let connection = local::connect(env, own.backend().clone(), local::LocalDoorbell::default());
+        let connection = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
         let backends = Backends::connected(vec![connection]);
         let cell = connect(env, kind, CellMode::R1, backends).await?;
         Ok(Self { kind, mode: CellMode::R1, cell, addresses, own: Some(own) })

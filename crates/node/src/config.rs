@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
@@ -81,7 +82,7 @@ pub struct JournalConfig {
     /// Size of each journal file in bytes.
     pub file_bytes: u64,
     /// Most files, so that `file_bytes * files_max` is the most disk that the journal takes.
-    pub files_max: usize,
+    pub files_max: u32,
     /// How often what was acknowledged with `durability = interval` is synced, in milliseconds.
     pub sync_interval_ms: u64,
 }
@@ -153,7 +154,7 @@ impl Default for CellConfig {
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        Self { file_bytes: 64 << 20, files_max: 8, sync_interval_ms: 1_000 }
+        Self { file_bytes: 64 << 20, files_max: 16, sync_interval_ms: 1_000 }
     }
 }
 
@@ -194,6 +195,29 @@ impl Config {
     /// The configuration as a file would have it.
     pub fn to_toml(&self) -> anyhow::Result<String> {
         Ok(toml::to_string_pretty(self)?)
+    }
+
+    /// What the log is opened with.
+    pub(crate) fn log_config(&self) -> tailwater_log::LogConfig {
+        let defaults = tailwater_log::LogConfig::default();
+        let journal = &self.journal;
+        let journal_bytes = journal.file_bytes * u64::from(journal.files_max);
+        tailwater_log::LogConfig {
+            owners: self.log.owners,
+            journal: tailwater_journal::JournalConfig {
+                file_bytes: journal.file_bytes,
+                files_max: journal.files_max,
+                sync_interval: Duration::from_millis(journal.sync_interval_ms),
+                ..defaults.journal
+            },
+            store: tailwater_store::StoreConfig {
+                // Well before the journal is full, segment files are synced so that it can be trimmed.
+                journal_bytes: defaults.store.journal_bytes.min(journal_bytes / 4),
+                sync_bytes: defaults.store.sync_bytes.min(journal_bytes / 4),
+                ..defaults.store
+            },
+            ..defaults
+        }
     }
 
     fn check(&self) -> anyhow::Result<()> {

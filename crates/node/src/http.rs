@@ -74,8 +74,17 @@ impl From<JsonRejection> for Failed {
     }
 }
 
+impl Shared {
+    fn view(&self, name: &str) -> Result<StreamView, Failed> {
+        let description = self.log.describe(name).map_err(|error| Failed(stream_refusal(error)))?;
+        let id = description.stream.id;
+        let cached = |shard| self.log.tail_writer().cached(ShardId { stream: id, shard: ShardNumber(shard) });
+        Ok(views::stream_view(&description, |shard| cached(shard).0))
+    }
+}
+
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.log.health() {
+    match shared.log.journal().health() {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
@@ -109,7 +118,9 @@ async fn clear_cell(State(shared): State<Arc<Shared>>, Path(name): Path<String>)
 }
 
 async fn list_streams(State(shared): State<Arc<Shared>>) -> Json<Vec<StreamView>> {
-    Json(shared.log.list().iter().map(views::stream_view).collect())
+    let streams = shared.log.list_streams();
+    // One that is deleted meanwhile is left out.
+    Json(streams.iter().filter_map(|stream| shared.view(&stream.name).ok()).collect())
 }
 
 async fn create_stream(
@@ -121,12 +132,11 @@ async fn create_stream(
     let created = shared.log.create_stream(&create.name, config).await;
     let created = created.map_err(|error| Failed(stream_refusal(error)))?;
     tracing::info!(stream = create.name, id = %created.id, shards = created.config.shards, "created a stream");
-    Ok(Json(views::stream_view(&created)))
+    Ok(Json(shared.view(&create.name)?))
 }
 
 async fn describe_stream(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Answer<StreamView> {
-    let description = shared.log.describe(&name).map_err(|error| Failed(stream_refusal(error)))?;
-    Ok(Json(views::stream_view(&description)))
+    Ok(Json(shared.view(&name)?))
 }
 
 async fn delete_stream(
@@ -147,7 +157,7 @@ async fn truncate_stream(
     let before = position::parse(&truncate.before)
         .map_err(|why| Failed(CallRefusal::new(ErrorCode::Malformed, why)))?;
     let log = &shared.log;
-    let stream = log.describe(&name).map_err(|error| Failed(stream_refusal(error)))?;
+    let stream = log.stream(&name).map_err(|error| Failed(stream_refusal(error)))?;
     let shards = match truncate.shard {
         Some(shard) => shard..shard.saturating_add(1),
         None => 0..stream.config.shards,
@@ -157,7 +167,7 @@ async fn truncate_stream(
         let id = ShardId { stream: stream.id, shard: ShardNumber(shard) };
         let found = log.locate(id, before).await.map_err(|error| Failed(read_refusal(error)))?;
         let log_start =
-            log.truncate(id, found.offset).await.map_err(|error| Failed(stream_refusal(error)))?;
+            log.truncate(&name, id.shard, found.offset).await.map_err(|error| Failed(stream_refusal(error)))?;
         done.push(Truncated { shard, log_start: log_start.0 });
     }
     Ok(Json(done))

@@ -29,8 +29,9 @@ use anyhow::Context;
 use tailwater_env::Env;
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_log::Log;
+use tailwater_meta::{Expect, Op};
 use tailwater_rma::{Server, ServerConfig, Service};
-use tailwater_tail::{Cells, TailWriter};
+use tailwater_tail::Cells;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -48,7 +49,6 @@ struct Shared {
     data: SocketAddr,
     unix: Option<PathBuf>,
     log: Log,
-    tail: TailWriter,
     data_cell: NodeCell,
     metadata_cell: NodeCell,
     server: Server,
@@ -81,13 +81,12 @@ impl Node {
             format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
         })?;
         // The directory's lock comes first of all: a second node must not touch the first one's sockets.
-        let lock = tailwater_log::lock(&env, &config.data)?;
+        let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
         let data_cell = NodeCell::start(&env, CellKind::Data, &config).await?;
         let metadata_cell = NodeCell::start(&env, CellKind::Metadata, &config).await?;
         let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
-        let tail = TailWriter::start(&env, Some(cells));
-        let log = Log::open(&env, lock, config.log_config(), tail.clone()).await?;
-        let id = log.node_id().to_owned();
+        let log = Log::open_locked(&env, config.log_config(), &config.data, lock, Some(cells)).await?;
+        let id = node_id(&env, &log).await?;
         let info = NodeInfo {
             node_id: id.clone(),
             version: CALL_VERSION,
@@ -103,7 +102,6 @@ impl Node {
             data: config.listen.advertised_data.unwrap_or(bound),
             unix: server.unix_path().and_then(|path| std::path::absolute(path).ok()),
             log,
-            tail,
             data_cell,
             metadata_cell,
             server,
@@ -141,6 +139,18 @@ impl Node {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// The data directory's id: made at its first start, kept in its metadata.
+async fn node_id(env: &Env, log: &Log) -> anyhow::Result<String> {
+    const KEY: &str = "node/id";
+    if let Some(stored) = log.meta().get(KEY).await? {
+        return Ok(String::from_utf8_lossy(&stored.value).into_owned());
+    }
+    let id = format!("{:016x}", env.random_u64());
+    let put = Op::Put { key: KEY.to_owned(), value: id.clone().into(), expect: Expect::Absent };
+    log.meta().commit(vec![put]).await?;
+    Ok(id)
 }
 
 fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {

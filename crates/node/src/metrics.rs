@@ -12,14 +12,30 @@ pub(crate) fn render(shared: &Shared) -> String {
     page.gauge("tailwater_info", "Version of the program.", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
 
     let log = shared.log.stats();
-    page.counter("tailwater_log_append_total", "Appends that were acknowledged.", &[], log.appends);
-    page.counter("tailwater_log_append_failed_total", "Appends that were refused or lost.", &[], log.appends_failed);
+    page.counter("tailwater_log_appends_total", "Appends that were acknowledged.", &[], log.appends);
+    page.counter("tailwater_log_appends_failed_total", "Appends that were refused or lost.", &[], log.appends_failed);
+    page.counter("tailwater_log_appends_lost_total", "Appends that were lost with a failed sync.", &[], log.appends_lost);
     page.counter("tailwater_log_records_total", "Records that were acknowledged.", &[], log.records);
-    page.counter("tailwater_log_bytes_total", "Bytes of record batches that were acknowledged.", &[], log.bytes);
-    page.gauge("tailwater_log_streams", "Streams.", &[], log.streams as f64);
-    page.gauge("tailwater_log_shards", "Shards of all streams.", &[], log.shards as f64);
+    page.counter("tailwater_log_entries_total", "Entries that became visible to readers.", &[], log.entries);
+    page.counter("tailwater_log_entry_bytes_total", "Bytes of those entries.", &[], log.entry_bytes);
+    page.gauge("tailwater_log_in_flight_bytes", "Bytes of appends that wait for their answer.", &[], log.in_flight_bytes as f64);
+    let streams = shared.log.list_streams();
+    let shards: u32 = streams.iter().map(|stream| stream.config.shards).sum();
+    page.gauge("tailwater_log_streams", "Streams.", &[], streams.len() as f64);
+    page.gauge("tailwater_log_shards", "Shards of all streams.", &[], f64::from(shards));
 
-    let tail = shared.tail.stats();
+    let journal = shared.log.journal().stats();
+    page.counter("tailwater_journal_records_total", "Records that the journal took.", &[], journal.records);
+    page.counter("tailwater_journal_bytes_total", "Bytes that it wrote.", &[], journal.bytes);
+    page.counter("tailwater_journal_groups_total", "Writes that carried them.", &[], journal.groups);
+    page.counter("tailwater_journal_failures_total", "Writes and syncs that failed.", &[], journal.failures);
+    for quantile in [0.5, 0.99] {
+        let label = [("quantile", if quantile == 0.5 { "0.5" } else { "0.99" })];
+        let seconds = journal.sync_times.quantile(quantile).as_secs_f64();
+        page.gauge("tailwater_journal_sync_seconds", "Time that a sync took.", &label, seconds);
+    }
+
+    let tail = shared.log.tail_writer().stats();
     page.counter("tailwater_tail_chunks_written_total", "Chunks written to the data cell.", &[], tail.chunks_written);
     page.counter("tailwater_tail_chunk_bytes_written_total", "Bytes of those chunks.", &[], tail.chunk_bytes_written);
     page.counter("tailwater_tail_rounds_failed_total", "Chunk writes that the data cell did not acknowledge.", &[], tail.rounds_failed);
@@ -35,8 +51,8 @@ pub(crate) fn render(shared: &Shared) -> String {
             let stats = own.backend().stats();
             page.gauge("tailwater_backend_entries", "Values in the node's own backend.", &label, stats.entries as f64);
             page.counter("tailwater_backend_sets_total", "SETs that were applied.", &label, stats.sets);
-            page.counter("tailwater_backend_evictions_total", "Values evicted for room.", &label, stats.evictions);
-            page.counter("tailwater_backend_expirations_total", "Values that expired.", &label, stats.expirations);
+            page.counter("tailwater_backend_evictions_total", "Values evicted for room.", &label, stats.evicted);
+            page.counter("tailwater_backend_expirations_total", "Values that expired.", &label, stats.expired);
         }
     }
     page.gauge("tailwater_connections", "Connections of clients.", &[], shared.server.connections() as f64);

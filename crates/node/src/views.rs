@@ -1,17 +1,19 @@
 //! What the log knows, in the forms that it is told in: protocol messages and JSON.
 
 use tailwater_format::call::{self, DurabilityInfo, StreamConfigInfo, stream_to_wire};
-use tailwater_log::{Durability, Flush, SegmentInfo, StreamConfig, StreamDescription};
+use tailwater_log::{
+    Durability, Flush, SegmentDescription, ShardDescription, StreamConfig, StreamDescription, StreamInfo,
+};
 
 use crate::api::{SegmentView, ShardView, StreamView};
 
 /// A stream for a client.
-pub fn stream_info(description: &StreamDescription) -> call::StreamInfo {
+pub fn stream_info(stream: &StreamInfo) -> call::StreamInfo {
     call::StreamInfo {
-        stream: stream_to_wire(description.id),
-        name: description.name.clone(),
-        shards: description.config.shards,
-        config: Some(config_info(&description.config)),
+        stream: stream_to_wire(stream.id),
+        name: stream.name.clone(),
+        shards: stream.config.shards,
+        config: Some(config_info(&stream.config)),
     }
 }
 
@@ -36,51 +38,52 @@ fn config_info(config: &StreamConfig) -> StreamConfigInfo {
 }
 
 /// A segment for a client.
-pub fn segment_info(info: &SegmentInfo, chunk_bytes: u32) -> call::SegmentInfo {
+pub fn segment_info(segment: &SegmentDescription, chunk_bytes: u32) -> call::SegmentInfo {
     call::SegmentInfo {
-        number: info.number.0,
-        term: info.term.0,
-        base_offset: info.base_offset.0,
-        next_offset: info.next_offset.map(|offset| offset.0),
-        len: info.length.0,
-        sealed: info.sealed,
-        first_transaction_id: info.first_transaction_id.map(|id| id.0),
-        last_transaction_id: info.last_transaction_id.map(|id| id.0),
+        number: segment.number.0,
+        term: segment.term.0,
+        base_offset: segment.base_offset.0,
+        next_offset: segment.sealed.then_some(segment.next_offset.0),
+        len: segment.length.0,
+        sealed: segment.sealed,
+        first_transaction_id: segment.completed.map(|completed| completed.first_transaction_id.0),
+        last_transaction_id: segment.completed.map(|completed| completed.last_transaction_id.0),
         chunk_bytes,
     }
 }
 
-/// A stream as JSON.
-pub fn stream_view(description: &StreamDescription) -> StreamView {
+/// A stream as JSON; `cached` says how far each shard is in the data cell.
+pub fn stream_view(description: &StreamDescription, cached: impl Fn(u32) -> u64) -> StreamView {
+    let StreamInfo { name, id, config, .. } = &description.stream;
     StreamView {
-        name: description.name.clone(),
-        id: description.id,
-        config: description.config.clone(),
-        shards: description.shards.iter().map(shard_view).collect(),
+        name: name.clone(),
+        id: *id,
+        config: config.clone(),
+        shards: description.shards.iter().map(|shard| shard_view(shard, cached(shard.shard.0))).collect(),
     }
 }
 
-fn shard_view(shard: &tailwater_log::ShardDescription) -> ShardView {
+fn shard_view(shard: &ShardDescription, cached: u64) -> ShardView {
     let segments: Vec<SegmentView> = shard.segments.iter().map(segment_view).collect();
     ShardView {
         shard: shard.shard.0,
-        log_start: shard.log_start.0,
-        next_offset: shard.next_offset.0,
+        log_start: shard.tail.log_start.0,
+        next_offset: shard.tail.next_offset.0,
         bytes: segments.iter().map(|segment| segment.bytes).sum(),
-        segment: shard.tail.map(|tail| tail.segment.0),
-        term: shard.tail.map(|tail| tail.term.0),
-        durable: shard.tail.map_or(0, |tail| tail.durable.0),
-        cached: shard.tail.map_or(0, |tail| tail.cached.0),
+        segment: shard.tail.segment.0,
+        term: shard.tail.term.0,
+        durable: shard.tail.durable.0,
+        cached,
         segments,
     }
 }
 
-fn segment_view(info: &SegmentInfo) -> SegmentView {
+fn segment_view(segment: &SegmentDescription) -> SegmentView {
     SegmentView {
-        number: info.number.0,
-        term: info.term.0,
-        base_offset: info.base_offset.0,
-        bytes: info.length.0,
-        sealed: info.sealed,
+        number: segment.number.0,
+        term: segment.term.0,
+        base_offset: segment.base_offset.0,
+        bytes: segment.length.0,
+        sealed: segment.sealed,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -33,6 +34,9 @@ pub struct Args {
     /// Compression: none, gzip, snappy, lz4 or zstd.
     #[arg(long, default_value = "none")]
     codec: String,
+    /// How long a batch is tried before its records, and the command, fail.
+    #[arg(long, value_name = "MS", default_value_t = 120_000)]
+    deadline_ms: u64,
     /// With `json`, a line for each acknowledged batch: stream, shard, first offset, count.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -70,9 +74,11 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
         PartitionerArg::Random => Partitioner::Random,
     };
     let codec = args.codec.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+    let deadline = Duration::from_millis(args.deadline_ms);
+    let config = ProducerConfig { partitioner, codec, deadline, ..Default::default() };
     let client = Client::connect(address).await?;
     let producer =
-        client.producer(&args.name, ProducerConfig { partitioner, codec, ..Default::default() }).await?;
+        client.producer(&args.name, config).await?;
     if let Some(shard) = args.shard {
         let shards = producer.stream().shards;
         anyhow::ensure!(shard < shards, "stream {} has shards 0 to {}, no {shard}", args.name, shards - 1);

@@ -190,8 +190,8 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
             shard.next_offset.to_string(),
             shard.segments.len().to_string(),
             output::bytes(shard.bytes),
-            shard.segment.map_or("-".to_owned(), |number| number.to_string()),
-            shard.term.map_or("-".to_owned(), |term| term.to_string()),
+            shard.segment.to_string(),
+            shard.term.to_string(),
             shard.durable.to_string(),
             shard.cached.to_string(),
         ]);

@@ -1,0 +1,273 @@
+//! Real processes under test: nodes, backends, and whoever uses them.
+
+#![allow(clippy::disallowed_methods, dead_code)] // tests of real processes, each using a part of this
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a condition is waited for before the test fails: for machines that are very busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The binary under test.
+pub fn tailwater() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
+    // Nothing of the caller's environment may change what is tested.
+    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("TAILWATER_")) {
+        command.env_remove(key);
+    }
+    command
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+/// Waits until `done` answers something.
+pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        // Between two looks at another process there is nothing to be woken by.
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// A process that is killed with the test.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it with its standard error in `log`.
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("a log file");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().expect("it starts");
+        Self { child, log: log.to_owned() }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("it is there");
+    }
+
+    /// Asks it to stop, and waits until it did; whether it ended well.
+    pub fn stop(&mut self) -> bool {
+        self.signal(rustix::process::Signal::TERM);
+        wait_for("a process to stop", || self.child.try_wait().expect("it is ours")).success()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is ours").is_none()
+    }
+
+    /// What it wrote to standard error.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}:\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// A node with a data directory that outlives it.
+pub struct Node {
+    pub dir: PathBuf,
+    pub process: Process,
+    pub admin: String,
+    pub data: String,
+    flags: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+impl Node {
+    /// Starts one on `dir`.
+    pub fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &[], &[])
+    }
+
+    /// Starts one with more flags and variables.
+    pub fn start_with(dir: &Path, flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let environment =
+            environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let (admin, data) =
+            (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+        let process = Self::spawn(dir, &admin, &data, &flags, &environment);
+        let mut node = Self { dir: dir.to_owned(), process, admin, data, flags, environment };
+        node.wait_until_ready();
+        node
+    }
+
+    fn spawn(
+        dir: &Path,
+        admin: &str,
+        data: &str,
+        flags: &Vec<String>,
+        environment: &[(String, String)],
+    ) -> Process {
+        let log = dir.with_extension(format!("log{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let mut command = tailwater();
+        command.arg("serve").arg("--data").arg(dir).args(["--admin", admin, "--listen", data]).args(flags);
+        command.envs(environment.iter().map(|(key, value)| (key, value)));
+        Process::start(&mut command, &log)
+    }
+
+    /// Starts it again on the same directory and ports, after it ended.
+    pub fn restart(&mut self) {
+        self.process = Self::spawn(&self.dir, &self.admin, &self.data, &self.flags, &self.environment);
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&mut self) {
+        wait_for("the node to be ready", || {
+            assert!(self.process.is_running(), "the node ended:\n{}", self.process.log());
+            self.get("/readyz").filter(|body| body.starts_with("ok"))
+        });
+    }
+
+    /// GET from its admin HTTP; `None` if it does not answer 200.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let mut answer = ureq::get(format!("http://{}{path}", self.admin)).call().ok()?;
+        answer.body_mut().read_to_string().ok()
+    }
+
+    /// A command that talks to this node.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = tailwater();
+        command.args(["--server", &self.admin]).args(args);
+        command
+    }
+
+    /// Runs a command that must succeed; its standard output.
+    pub fn run(&self, args: &[&str]) -> String {
+        let output = self.output(args, b"");
+        assert!(
+            output.status.success(),
+            "tailwater {args:?} failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a command that must fail; its standard error.
+    pub fn run_failing(&self, args: &[&str]) -> String {
+        let output = self.output(args, b"");
+        assert!(!output.status.success(), "tailwater {args:?} should fail");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Appends lines to a stream.
+    pub fn produce(&self, stream: &str, lines: &[String]) {
+        let mut text = lines.join("\n");
+        text.push('\n');
+        let output = self.output(&["produce", stream], text.as_bytes());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// All values of a stream, as they come.
+    pub fn consume(&self, stream: &str) -> Vec<String> {
+        let text = self.run(&["consume", stream, "--from", "start", "--exit-at-end"]);
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn output(&self, args: &[&str], input: &[u8]) -> Output {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut stdin = child.stdin.take().expect("piped");
+        let input = input.to_vec();
+        // Beside the reading of its output, or both could wait for one another.
+        let writer = std::thread::Builder::new()
+            .spawn(move || {
+                let _ = stdin.write_all(&input);
+            })
+            .expect("a thread");
+        let output = child.wait_with_output().expect("it ends");
+        writer.join().expect("it wrote");
+        output
+    }
+}
+
+/// A consumer process that writes one line for each record, followed line by line.
+pub struct Follower {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Follower {
+    /// Follows `stream` from its start.
+    pub fn start(node: &Node, args: &[&str]) -> Self {
+        let mut child = node
+            .command(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("it starts");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .spawn(move || {
+                for line in out.lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            })
+            .expect("a thread");
+        Self { child, lines }
+    }
+
+    /// The next line.
+    pub fn next(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a record within our patience")
+    }
+
+    /// The process.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
