@@ -1,1 +1,58 @@
 //! Streams, shards, segments, ownership and retention.
+//!
+//! A stream is a named set of shards; a shard is a totally ordered log with one writer at a time, its *owner*; it is
+//! kept in segments, each of one owner's term. What the paper of DistributedLog calls a log stream is a shard here.
+//!
+//! What is guaranteed:
+//! - **Order.** The records of a shard have dense offsets, in the order of acceptance, and every reader sees them in
+//!   that order.
+//! - **Acknowledgement.** An append is answered when it is as durable as its stream's [`Durability`] says, and after
+//!   everything before it in its shard. It is visible to readers then, and not before.
+//! - **One writer.** An owner claims a term in metadata before it writes, the store refuses lower ones, and a segment
+//!   is never appended to by any other owner than the one that created it.
+//! - **Exactly once** for idempotent producers, over restarts and lost answers, for 24 hours.
+//! - **Bounded.** Queues are bounded in requests and bytes; who finds one full is told at once ([`limits`]).
+//!
+//! What it is not: it does not read for consumers beyond durable bytes by position (`tail` and `client` do), and knows
+//! no cells (`tail` shadows to them).
+//!
+//! To be read in this order: `log.rs` (the handle), `batches.rs`, `owner.rs` (the loop), `shard.rs` and `shard/` (the
+//! protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `locate.rs`; `stream.rs` (what
+//! metadata keeps).
+
+mod batches;
+mod budget;
+mod commit;
+mod config;
+mod counters;
+mod error;
+mod follow;
+pub mod limits;
+mod locate;
+mod log;
+mod open;
+mod owner;
+mod producer;
+mod producer_ids;
+mod retention;
+mod scan;
+mod shard;
+mod source;
+mod stream;
+mod upkeep;
+mod view;
+
+pub use batches::TransactionIds;
+pub use config::{ConfigError, Durability, Flush, StreamConfig, check_name};
+pub use counters::LogStats;
+pub use error::{AppendError, OpenError, ReadError, StreamError};
+pub use locate::{Locate, Location};
+pub use log::{
+    AppendOptions, CompletedSegment, Log, Pending, SegmentDescription, ShardDescription, StreamDescription,
+    StreamInfo,
+};
+pub use open::LogConfig;
+pub use producer::SequenceError;
+pub use shard::Appended;
+pub use stream::{RecordError, SegmentRecord};
+pub use view::View;

@@ -1,0 +1,298 @@
+//! Record batches on their way into an entry, in stages that are types: [`Checked`] may be offered to a shard,
+//! [`Accepted`] has its offsets. The batches themselves stay opaque bytes.
+//!
+//! Checking costs the caller's time (checksums over all bytes), so that the owner, who serves many, does none of it.
+
+use bytes::Bytes;
+use tailwater_format::batch::assign;
+use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
+use tailwater_format::{Batch, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with};
+
+use crate::error::AppendError;
+use crate::limits::{APPEND_BATCHES_MAX, APPEND_BYTES_MAX};
+use crate::producer::Claim;
+use crate::shard::Waiter;
+
+/// Where the transaction ids of an append come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransactionIds {
+    /// The running maximum of the shard's timestamps: any timestamps are taken.
+    #[default]
+    RunningMaximum,
+    /// The records' timestamps are the transaction ids: an append in which one is smaller than the one before
+    /// it, or than the shard's last, is refused.
+    Explicit,
+}
+
+/// The batches of one append, whose headers and checksums are right.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The batches, one after the other.
+    pub bytes: Bytes,
+    /// Records in all of them.
+    pub records: u32,
+    /// Timestamp of the first record.
+    pub first_timestamp: TransactionId,
+    /// Largest timestamp.
+    pub max_timestamp: TransactionId,
+    /// The first record's transaction id, if they are explicit.
+    pub explicit: Option<TransactionId>,
+    /// The producer, if it is idempotent.
+    pub claim: Option<Claim>,
+    /// Record counts of the batches, in order.
+    counts: Counts,
+}
+
+/// Nearly every append is one batch; it needs no allocation.
+#[derive(Clone, Debug)]
+enum Counts {
+    One,
+    Many(Vec<(u32, u32)>),
+}
+
+impl Checked {
+    /// Checks the batches of one append. An idempotent one has to be one batch, as in Kafka.
+    pub fn check(bytes: Bytes, transaction_ids: TransactionIds) -> Result<Self, AppendError> {
+        if bytes.len() > APPEND_BYTES_MAX {
+            return Err(AppendError::TooLarge { given: bytes.len(), max: APPEND_BYTES_MAX });
+        }
+        let invalid = |why: String| AppendError::Invalid(why.into());
+        let mut checked = Self {
+            bytes: Bytes::new(),
+            records: 0,
+            first_timestamp: TransactionId(0),
+            max_timestamp: TransactionId(i64::MIN),
+            explicit: None,
+            claim: None,
+            counts: Counts::One,
+        };
+        let mut counts = Vec::new();
+        let mut rest: &[u8] = &bytes;
+        let mut count = 0;
+        while !rest.is_empty() {
+            let batch =
+                Batch::validate(rest, APPEND_BYTES_MAX).map_err(|error| invalid(error.to_string()))?;
+            let header = batch.header();
+            count += 1;
+            if count > APPEND_BATCHES_MAX {
+                return Err(invalid(format!("more than {APPEND_BATCHES_MAX} batches in one append")));
+            }
+            if count == 1 {
+                checked.first_timestamp = TransactionId(if header.is_append_time() {
+                    header.max_timestamp_ms
+                } else {
+                    header.base_timestamp_ms
+                });
+            }
+            checked.records += header.record_count;
+            checked.max_timestamp = checked.max_timestamp.max(TransactionId(header.max_timestamp_ms));
+            checked.claim = header.producer().map(|producer| Claim {
+                producer: producer.id,
+                epoch: producer.epoch,
+                first: producer.base_sequence,
+                count: header.record_count,
+            });
+            if checked.claim.is_some() && count + usize::from(header.len < rest.len()) > 1 {
+                return Err(invalid("an idempotent append has to be a single batch".to_owned()));
+            }
+            if header.len < bytes.len() {
+                let len = u32::try_from(header.len).expect("at most APPEND_BYTES_MAX");
+                counts.push((len, header.record_count));
+            }
+            rest = &rest[header.len..];
+        }
+        if count == 0 {
+            return Err(invalid("no record batch".to_owned()));
+        }
+        if count > 1 {
+            checked.counts = Counts::Many(counts);
+        }
+        if transaction_ids == TransactionIds::Explicit {
+            checked.explicit = Some(check_explicit(&bytes)?);
+        }
+        checked.bytes = bytes;
+        Ok(checked)
+    }
+
+    /// Gives the batches in `body`, a copy of [`Checked::bytes`], their offsets and term.
+    fn assign(&self, body: &mut [u8], base_offset: Offset, term: Term) {
+        match &self.counts {
+            Counts::One => assign(body, base_offset, term),
+            Counts::Many(counts) => {
+                let (mut at, mut offset) = (0, base_offset);
+                for &(len, records) in counts {
+                    assign(&mut body[at..at + len as usize], offset, term);
+                    at += len as usize;
+                    offset = Offset(offset.0 + u64::from(records));
+                }
+            }
+        }
+    }
+}
+
+/// The first timestamp, if no later one is smaller than one before it.
+fn check_explicit(bytes: &[u8]) -> Result<TransactionId, AppendError> {
+    let invalid = |error: &dyn std::fmt::Display| AppendError::Invalid(error.to_string().into());
+    let mut decompressor = Decompressor::new();
+    let (mut first, mut last) = (None, TransactionId(i64::MIN));
+    for batch in tailwater_format::batches(bytes) {
+        let batch = batch.map_err(|error| invalid(&error))?;
+        let mut max = TransactionId(i64::MIN);
+        let records = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX);
+        for record in records.map_err(|error| invalid(&error))? {
+            let given = TransactionId(record.map_err(|error| invalid(&error))?.timestamp_ms);
+            if given < last {
+                return Err(AppendError::TransactionId { given, last });
+            }
+            first = first.or(Some(given));
+            (last, max) = (given, given);
+        }
+        // The running maximum is made from the header, so it has to say the same.
+        if max.0 != batch.header().max_timestamp_ms {
+            return Err(invalid(&"a batch's max timestamp is not that of its last record"));
+        }
+    }
+    first.ok_or_else(|| invalid(&"no record"))
+}
+
+/// An append that has its place.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The batches.
+    pub batches: Checked,
+    /// Offset of the first record.
+    pub base_offset: Offset,
+    /// Transaction id of the first record.
+    pub first_transaction_id: TransactionId,
+    /// Transaction id of the last record.
+    pub transaction_id: TransactionId,
+    /// When it was accepted, wall time in ms.
+    pub append_time_ms: i64,
+    /// Who waits for it.
+    pub waiter: Waiter,
+}
+
+impl Accepted {
+    /// Offset after the last record.
+    pub fn next_offset(&self) -> Offset {
+        Offset(self.base_offset.0 + u64::from(self.batches.records))
+    }
+}
+
+/// The entry with these appends, their batches in their places.
+pub fn encode(fields: &EntryFields, appends: &[Accepted]) -> Bytes {
+    encode_entry_with(fields, appends.iter().map(|accepted| &accepted.batches.bytes), |body| {
+        let mut rest = body;
+        for accepted in appends {
+            let (own, after) = rest.split_at_mut(accepted.batches.bytes.len());
+            accepted.batches.assign(own, accepted.base_offset, fields.segment.term);
+            rest = after;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_format::{
+        BatchBuilder, Codec, EntryId, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId,
+        batches, parse_entry,
+    };
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn batch(timestamps: &[i64], codec: Codec, producer: Option<Producer>) -> Bytes {
+        let mut builder = BatchBuilder::new();
+        for &timestamp in timestamps {
+            builder.append(None, Some(b"value"), &[], timestamp).expect("small");
+        }
+        if let Some(producer) = producer {
+            builder.set_producer(producer);
+        }
+        builder.finish(codec)
+    }
+
+    fn check(bytes: impl Into<Bytes>) -> Result<Checked, AppendError> {
+        Checked::check(bytes.into(), TransactionIds::RunningMaximum)
+    }
+
+    #[test]
+    fn what_the_batches_say_is_summed_up() {
+        let one = batch(&[30, 10], Codec::None, None);
+        let two = batch(&[20, 50, 40], Codec::Lz4, None);
+        let checked = check([&one[..], &two[..]].concat()).expect("good");
+        assert_eq!((checked.records, checked.first_timestamp.0, checked.max_timestamp.0), (5, 30, 50));
+        assert_eq!(checked.claim, None);
+    }
+
+    #[test]
+    fn garbage_damage_and_nothing_are_refused() {
+        let good = batch(&[1], Codec::None, None);
+        assert!(matches!(check(Bytes::new()), Err(AppendError::Invalid(_))));
+        assert!(matches!(check(vec![0; 100]), Err(AppendError::Invalid(_))));
+        assert!(matches!(check(good.slice(..good.len() - 1)), Err(AppendError::Invalid(_))));
+        let mut damaged = good.to_vec();
+        *damaged.last_mut().expect("not empty") ^= 1;
+        assert!(matches!(check(damaged), Err(AppendError::Invalid(_))));
+        assert!(matches!(check(vec![0; APPEND_BYTES_MAX + 1]), Err(AppendError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn an_idempotent_append_is_a_single_batch() {
+        let producer = Producer { id: 5, epoch: 1, base_sequence: 10 };
+        let numbered = batch(&[1, 2], Codec::None, Some(producer));
+        let plain = batch(&[1], Codec::None, None);
+        let checked = check(numbered.clone()).expect("good");
+        assert_eq!(checked.claim, Some(Claim { producer: 5, epoch: 1, first: 10, count: 2 }));
+        for both in [[&numbered[..], &plain[..]], [&plain[..], &numbered[..]]] {
+            assert!(matches!(check(both.concat()), Err(AppendError::Invalid(_))));
+        }
+    }
+
+    #[test]
+    fn explicit_transaction_ids_must_not_decrease_within_an_append() {
+        let explicit = |bytes: Bytes| Checked::check(bytes, TransactionIds::Explicit);
+        let rising = batch(&[3, 3, 9], Codec::Zstd, None);
+        assert_eq!(explicit(rising.clone()).expect("good").explicit, Some(TransactionId(3)));
+        let refused = AppendError::TransactionId { given: TransactionId(8), last: TransactionId(9) };
+        assert_eq!(explicit(batch(&[9, 8], Codec::None, None)).unwrap_err(), refused);
+        let two = [&rising[..], &batch(&[8], Codec::None, None)[..]].concat();
+        assert_eq!(explicit(two.into()).unwrap_err(), refused);
+    }
+
+    #[test]
+    fn an_entry_holds_the_batches_with_offsets_and_term_and_their_checksums_stay_right() {
+        let shard = ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) };
+        let segment = SegmentId { shard, number: SegmentNumber(1), term: Term(7) };
+        let accepted = |bytes: Vec<u8>, base: u64| {
+            let (reply, _) = oneshot::channel();
+            Accepted {
+                batches: check(bytes).expect("good"),
+                base_offset: Offset(base),
+                first_transaction_id: TransactionId(0),
+                transaction_id: TransactionId(0),
+                append_time_ms: 0,
+                waiter: Waiter { reply, _permit: None },
+            }
+        };
+        let two = [&batch(&[1, 2], Codec::None, None)[..], &batch(&[3], Codec::None, None)[..]].concat();
+        let appends = [accepted(two, 100), accepted(batch(&[4], Codec::None, None).to_vec(), 103)];
+        let fields = EntryFields {
+            segment,
+            entry_id: EntryId(0),
+            base_offset: Offset(100),
+            record_count: 4,
+            transaction_id: TransactionId(4),
+        };
+        let bytes = encode(&fields, &appends);
+        let entry = parse_entry(&bytes).expect("an entry");
+        let mut bases = Vec::new();
+        for batch in batches(entry.batches) {
+            let batch = batch.expect("a batch");
+            batch.check_crc().expect("right");
+            assert_eq!(batch.header().leader_epoch, 7);
+            bases.push(batch.header().base_offset.0);
+        }
+        assert_eq!(bases, [100, 102, 103]);
+    }
+}

@@ -1,0 +1,259 @@
+//! How a stream behaves, and the bounds that keep it sane.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{NAME_BYTES_MAX, SHARDS_MAX};
+
+const MINUTE_MS: u64 = 60_000;
+const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
+/// 100 years: far enough for anybody, and no sum with a wall clock overflows.
+const TIME_MS_MAX: u64 = 36_525 * DAY_MS;
+
+/// When the transmit buffer of a shard becomes an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flush {
+    /// In every round of the shard's owner: all that was queued by then is one entry.
+    Immediate,
+    /// This many milliseconds after the first batch came into the buffer, or at `flush_bytes`.
+    EveryMs(u64),
+}
+
+impl FromStr for Flush {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        if text == "immediate" {
+            return Ok(Self::Immediate);
+        }
+        match text.parse() {
+            Ok(ms) => Ok(Self::EveryMs(ms)),
+            Err(_) => Err(ConfigError::Word {
+                field: "flush",
+                given: text.to_owned(),
+                allowed: "immediate or milliseconds",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Flush {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Immediate => f.write_str("immediate"),
+            Self::EveryMs(ms) => ms.fmt(f),
+        }
+    }
+}
+
+/// What an acknowledgement promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// The records survive a crash of the machine.
+    Fsync,
+    /// The records survive a crash of the process; the operating system has them, and the disk gets them with
+    /// the journal's next periodic sync. What was acknowledged and delivered since the last one may be lost by
+    /// a crash of the machine: the next segment's higher term shows it.
+    Interval,
+}
+
+impl FromStr for Durability {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        match text {
+            "fsync" => Ok(Self::Fsync),
+            "interval" => Ok(Self::Interval),
+            _ => Err(ConfigError::Word {
+                field: "durability",
+                given: text.to_owned(),
+                allowed: "fsync or interval",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fsync => "fsync",
+            Self::Interval => "interval",
+        })
+    }
+}
+
+/// How a stream behaves. Fixed when the stream is created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamConfig {
+    /// Number of shards, 1 to [`SHARDS_MAX`].
+    pub shards: u32,
+    /// A completed segment is deleted this many milliseconds after it was sealed; `None` keeps it for ever.
+    pub retention_ms: Option<u64>,
+    /// The oldest completed segments of a shard are deleted while the others hold at least this many bytes;
+    /// `None` is no limit. Per shard.
+    pub retention_bytes: Option<u64>,
+    /// A segment that would grow beyond this many bytes is completed (one larger entry still fits in one).
+    pub segment_bytes: u64,
+    /// A segment older than this many milliseconds is completed.
+    pub segment_ms: u64,
+    /// Bytes of a chunk in the data cell; a power of two.
+    pub chunk_bytes: u32,
+    /// When the transmit buffer becomes an entry.
+    pub flush: Flush,
+    /// Bytes in the transmit buffer that make a periodic flush happen at once.
+    pub flush_bytes: u32,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            retention_ms: Some(7 * DAY_MS),
+            retention_bytes: None,
+            segment_bytes: 256 << 20,
+            segment_ms: DAY_MS,
+            chunk_bytes: 4_096,
+            flush: Flush::Immediate,
+            flush_bytes: 256 << 10,
+            durability: Durability::Fsync,
+        }
+    }
+}
+
+impl StreamConfig {
+    /// Whether every field lies in its bounds.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let within = |field, given: u64, min: u64, max: u64| {
+            if (min..=max).contains(&given) {
+                Ok(())
+            } else {
+                Err(ConfigError::Bounds { field, given, min, max })
+            }
+        };
+        within("shards", self.shards.into(), 1, SHARDS_MAX.into())?;
+        if let Some(ms) = self.retention_ms {
+            within("retention-ms", ms, 1, TIME_MS_MAX)?;
+        }
+        if let Some(bytes) = self.retention_bytes {
+            within("retention-bytes", bytes, 4 << 10, 1 << 60)?;
+        }
+        // Positions and sparse indexes are made for files that a machine reads through in seconds.
+        within("segment-bytes", self.segment_bytes, 4 << 10, 64 << 30)?;
+        within("segment-ms", self.segment_ms, 1, TIME_MS_MAX)?;
+        within("chunk-bytes", self.chunk_bytes.into(), 512, 1 << 20)?;
+        if !self.chunk_bytes.is_power_of_two() {
+            return Err(ConfigError::PowerOfTwo { field: "chunk-bytes", given: self.chunk_bytes.into() });
+        }
+        if let Flush::EveryMs(ms) = self.flush {
+            within("flush", ms, 1, MINUTE_MS)?;
+        }
+        within("flush-bytes", self.flush_bytes.into(), 1, 8 << 20)?;
+        Ok(())
+    }
+}
+
+/// Whether `name` can name a stream: 1 to 249 of `a-z A-Z 0-9 . _ -`, and neither `.` nor `..`, as in Kafka.
+pub fn check_name(name: &str) -> Result<(), ConfigError> {
+    let why = if name.is_empty() {
+        "it is empty"
+    } else if name.len() > NAME_BYTES_MAX {
+        "it is longer than 249 characters"
+    } else if name == "." || name == ".." {
+        "a directory is called so"
+    } else if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
+        "only letters, digits, '.', '_' and '-' may be in it"
+    } else {
+        return Ok(());
+    };
+    // What a peer sent is shown cut, or an error message could be as long as a request.
+    Err(ConfigError::Name { name: name.chars().take(64).collect(), why })
+}
+
+/// What is wrong with a name or a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The number is out of bounds.
+    #[error("{field} is {given}, it must be from {min} to {max}")]
+    Bounds {
+        /// The field, as on the command line.
+        field: &'static str,
+        /// What was given.
+        given: u64,
+        /// The least value allowed.
+        min: u64,
+        /// The greatest value allowed.
+        max: u64,
+    },
+    /// The number is no power of two.
+    #[error("{field} is {given}, it must be a power of two")]
+    PowerOfTwo {
+        /// The field, as on the command line.
+        field: &'static str,
+        /// What was given.
+        given: u64,
+    },
+    /// The word is none of those allowed.
+    #[error("{field} is {given:?}, it must be {allowed}")]
+    Word {
+        /// The field, as on the command line.
+        field: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// No stream can have this name.
+    #[error("no stream can be named {name:?}: {why}")]
+    Name {
+        /// The beginning of what was given.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_lies_within_its_own_bounds() {
+        StreamConfig::default().check().expect("in bounds");
+    }
+
+    #[test]
+    fn a_number_out_of_bounds_is_named_with_its_bounds() {
+        let config = StreamConfig { shards: 0, ..StreamConfig::default() };
+        assert_eq!(config.check().unwrap_err().to_string(), "shards is 0, it must be from 1 to 4096");
+        let config = StreamConfig { chunk_bytes: 5_000, ..StreamConfig::default() };
+        assert!(config.check().unwrap_err().to_string().contains("power of two"));
+    }
+
+    #[test]
+    fn names_are_kafkas() {
+        for name in ["a", "Orders.v2_x-1", &"n".repeat(249)] {
+            check_name(name).expect("a name");
+        }
+        for name in ["", ".", "..", "a b", "a/b", "ü", &"n".repeat(250)] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_parsed_as_they_are_shown() {
+        for flush in [Flush::Immediate, Flush::EveryMs(20)] {
+            assert_eq!(flush.to_string().parse(), Ok(flush));
+        }
+        for durability in [Durability::Fsync, Durability::Interval] {
+            assert_eq!(durability.to_string().parse(), Ok(durability));
+        }
+        assert!("soon".parse::<Flush>().is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! What can go wrong, one enum for each kind of request.
+
+use std::sync::Arc;
+
+use tailwater_format::{Offset, Term, TransactionId};
+
+use crate::config::ConfigError;
+use crate::producer::SequenceError;
+use crate::stream::RecordError;
+
+/// Why records were not acknowledged. Unless said otherwise the records are not in the log and never will be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// No such stream, or it was deleted.
+    #[error("the stream does not exist")]
+    NoStream,
+    /// The stream has fewer shards.
+    #[error("the stream has {shards} shards, counted from 0: there is no shard {shard}")]
+    NoShard {
+        /// The shard asked for.
+        shard: u32,
+        /// How many there are.
+        shards: u32,
+    },
+    /// These bytes are not record batches as they have to be.
+    #[error("refused: {0}")]
+    Invalid(Arc<str>),
+    /// The batches are larger than an append may be.
+    #[error("{given} bytes in one append, at most {max} are allowed: send smaller batches")]
+    TooLarge {
+        /// Bytes given.
+        given: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The producer's epoch or sequence number.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+    /// Explicit transaction ids must not decrease.
+    #[error("transaction id {given} after {last}: transaction ids must not decrease")]
+    TransactionId {
+        /// The first one given.
+        given: TransactionId,
+        /// The shard's last one.
+        last: TransactionId,
+    },
+    /// The producer expected another term.
+    #[error("the shard's term is {current}, not {given}")]
+    Term {
+        /// The shard's.
+        current: Term,
+        /// The one given.
+        given: Term,
+    },
+    /// Another owner has taken the shard (Kafka's `NOT_LEADER_OR_FOLLOWER`).
+    #[error("this node does not own the shard any more")]
+    NotOwner,
+    /// More is queued than is allowed: try again later.
+    #[error("overloaded: {0}; try again")]
+    Overloaded(&'static str),
+    /// The disk is full.
+    #[error("no space: {0}")]
+    NoSpace(Arc<str>),
+    /// It is not known whether the records survived: the sync that was to make them durable failed. The log
+    /// goes on without them, in another segment.
+    #[error("not durable: {0}; the log goes on without these records, send them again")]
+    Lost(Arc<str>),
+    /// The disk or the metadata does not answer as it should: try again later.
+    #[error("unavailable: {0}")]
+    Unavailable(Arc<str>),
+    /// The log is closing. Records that were already queued may be in the log nevertheless if the node was
+    /// killed before it could say so.
+    #[error("the log is closing")]
+    Closed,
+}
+
+impl AppendError {
+    /// Whether the same append may succeed later.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Self::NotOwner
+            | Self::Overloaded(_)
+            | Self::NoSpace(_)
+            | Self::Lost(_)
+            | Self::Unavailable(_)
+            | Self::Closed => true,
+            Self::NoStream
+            | Self::NoShard { .. }
+            | Self::Invalid(_)
+            | Self::TooLarge { .. }
+            | Self::Sequence(_)
+            | Self::TransactionId { .. }
+            | Self::Term { .. } => false,
+        }
+    }
+}
+
+/// Why a stream was not created, changed, found or deleted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// No stream has this name or id.
+    #[error("there is no stream {0:?}")]
+    NoStream(String),
+    /// The stream has fewer shards.
+    #[error("the stream has {shards} shards, counted from 0: there is no shard {shard}")]
+    NoShard {
+        /// The shard asked for.
+        shard: u32,
+        /// How many there are.
+        shards: u32,
+    },
+    /// Another stream has the name.
+    #[error("there is a stream {0:?} already")]
+    Exists(String),
+    /// The name or the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// All streams together would have too many shards.
+    #[error("all streams together may have {max} shards and have {used}: delete some, or ask for fewer")]
+    TooManyShards {
+        /// Shards there are.
+        used: u64,
+        /// Shards allowed.
+        max: u64,
+    },
+    /// Records that do not exist can't be truncated.
+    #[error("the shard ends at offset {end}: it can't be truncated before {given}")]
+    BeyondEnd {
+        /// The first offset that does not exist yet.
+        end: Offset,
+        /// The offset given.
+        given: Offset,
+    },
+    /// This node does not own the shard any more.
+    #[error("this node does not own the shard any more")]
+    NotOwner,
+    /// More is queued than is allowed: try again later.
+    #[error("overloaded: too many requests are queued; try again")]
+    Overloaded,
+    /// The metadata does not answer as it should. The change may or may not have happened.
+    #[error("metadata unavailable: {0}")]
+    Unavailable(String),
+    /// The log is closing.
+    #[error("the log is closing")]
+    Closed,
+}
+
+/// Why a position was not found or bytes were not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// No such stream, or it was deleted.
+    #[error("the stream does not exist")]
+    NoStream,
+    /// The stream has fewer shards.
+    #[error("the stream has {shards} shards, counted from 0: there is no shard {shard}")]
+    NoShard {
+        /// The shard asked for.
+        shard: u32,
+        /// How many there are.
+        shards: u32,
+    },
+    /// Retention or truncation removed what was asked for.
+    #[error("records before offset {log_start} were removed by retention or truncation")]
+    Truncated {
+        /// The first offset that is there.
+        log_start: Offset,
+    },
+    /// What was asked for does not exist yet.
+    #[error("the shard ends at offset {end}")]
+    BeyondEnd {
+        /// The first offset that does not exist yet.
+        end: Offset,
+    },
+    /// The segment is none of the shard's: its name was superseded by one of a higher term.
+    #[error("the shard has no such segment")]
+    NoSegment,
+    /// Stored bytes are not what was written.
+    #[error("stored bytes are corrupt: {0}")]
+    Corrupt(String),
+    /// The store does not answer as it should: try again later.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+}
+
+/// Why a log was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The data directory.
+    #[error("the data directory {dir} can't be used: {why}")]
+    Directory {
+        /// The directory.
+        dir: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The journal.
+    #[error("the journal can't be opened: {0}")]
+    Journal(String),
+    /// The store.
+    #[error("the segments can't be recovered: {0}")]
+    Store(String),
+    /// Metadata.
+    #[error("the metadata can't be read: {0}")]
+    Meta(String),
+    /// A stored value.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Segments are not what metadata says of them.
+    #[error("shard {shard}: {why}")]
+    Inconsistent {
+        /// The shard.
+        shard: tailwater_format::ShardId,
+        /// What does not fit.
+        why: String,
+    },
+}

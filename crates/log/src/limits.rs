@@ -1,0 +1,57 @@
+//! Every bound of this crate, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Shards of one stream. A tail page carries 64 of them; 1,000 streams of this size still fit in memory.
+pub const SHARDS_MAX: u32 = 4_096;
+/// Shards of all streams of one log: each costs about 2 KiB of memory and a look once a second.
+pub const SHARDS_TOTAL_MAX: u64 = 65_536;
+/// Bytes of a stream's name (Kafka's limit, so that every topic has a name here).
+pub const NAME_BYTES_MAX: usize = 249;
+
+/// Bytes of one append: four times Kafka's default for a batch. An entry holds whole appends, and has to fit
+/// in one record of the journal.
+pub const APPEND_BYTES_MAX: usize = 4 << 20;
+/// Record batches of one append: each has a header of 61 bytes, so a flood of empty ones would cost more to
+/// look at than to send.
+pub const APPEND_BATCHES_MAX: usize = 1_024;
+/// Bytes of batches that a flush gathers in one entry before it starts another: recovery and readers hold a
+/// whole entry in memory. Less than [`APPEND_BYTES_MAX`]: only an append that is larger by itself exceeds it.
+pub const ENTRY_BYTES_TARGET: usize = 1 << 20;
+const _: () = assert!(ENTRY_BYTES_TARGET <= APPEND_BYTES_MAX);
+
+/// Requests that may wait for one owner; the next one is refused as overloaded.
+pub const OWNER_QUEUE_REQUESTS: usize = 16_384;
+/// Requests that an owner takes from its queue in one round: bounds how long acknowledgements wait behind
+/// a flood of appends (1,024 at about 1 us each).
+pub const OWNER_ROUND_REQUESTS: usize = 1_024;
+/// Bytes of appends between their arrival and their acknowledgement, over all owners; beyond it appends are
+/// refused as overloaded.
+pub const IN_FLIGHT_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// Producers that a shard remembers (KIP-98 leaves this unbounded). One costs about 300 bytes; when a shard
+/// has more, it forgets the quarter that appended longest ago.
+pub const PRODUCERS_PER_SHARD_MAX: usize = 4_096;
+/// Batches remembered per producer: Kafka's five, the most a client has in flight.
+pub const PRODUCER_BATCHES: usize = 5;
+/// Milliseconds after its last append that a producer is forgotten.
+pub const PRODUCER_EXPIRY_MS: i64 = 24 * 3_600 * 1_000;
+/// Producer ids reserved in one metadata commit; what a block has left is lost at a restart.
+pub const PRODUCER_ID_BLOCK: i64 = 1_000;
+
+/// Bytes read at once when recovery or positioning scans the entries of a segment.
+pub const SCAN_BYTES: usize = 256 << 10;
+/// Bytes that one durable read may ask for.
+pub const READ_BYTES_MAX: u32 = 8 << 20;
+/// Shards that recovery reads at the same time.
+pub const RECOVERY_PARALLEL: usize = 16;
+/// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.
+pub const COMMIT_OPS_MAX: usize = 512;
+
+/// How long an entry waits for a store or a journal that is too busy before its appends are refused: longer
+/// than writing and syncing what may be pending takes, shorter than a client's patience.
+pub const STALL_MAX: Duration = Duration::from_secs(5);
+/// How often an owner tries again to hand over an entry that the store was too busy for.
+pub const BUSY_RETRY: Duration = Duration::from_millis(2);
+/// How long a shard's owner waits before it repeats a metadata commit that was not answered.
+pub const COMMIT_RETRY: Duration = Duration::from_secs(1);

@@ -1,0 +1,593 @@
+//! The handle: streams by name, appends, positions, reads.
+//!
+//! An append's way, in the order of the files: [`Log::submit`] checks its bytes (`batches.rs`) and takes room for
+//! it (`budget.rs`); the owner (`owner.rs`) lets the shard (`shard.rs`) give it offsets and an entry, hands that to
+//! the store, and when the journal is durable shows it to readers (`view.rs`, and the cells) and answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use parking_lot::RwLock;
+use tailwater_env::{Env, HashMap};
+use tailwater_format::{
+    Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term, TransactionId,
+};
+use tailwater_journal::Journal;
+use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_store::{DataDir, SegmentStore, StoreError};
+use tailwater_tail::TailWriter;
+use tokio::sync::oneshot;
+
+use crate::batches::{Checked, TransactionIds};
+use crate::budget::Budget;
+use crate::config::{StreamConfig, check_name};
+use crate::counters::{Counters, LogStats};
+use crate::error::{AppendError, ReadError, StreamError};
+use crate::limits::{COMMIT_OPS_MAX, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
+use crate::locate::{Locate, Location, locate};
+use crate::owner::{OwnerHandle, Request, Slot};
+use crate::producer::Producers;
+use crate::producer_ids::ProducerIds;
+use crate::scan::read_error;
+use crate::shard::{Append, Appended, Recovered, Shard, Truncation, Waiter};
+use crate::stream::{SegmentRecord, StreamRecord, name_key, stream_key};
+use crate::view::{SharedView, View};
+
+/// A stream in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// Its id.
+    pub id: StreamId,
+    /// Its name.
+    pub name: String,
+    /// When it was created, wall time in ms.
+    pub created_ms: i64,
+    /// How it behaves.
+    pub config: StreamConfig,
+}
+
+/// A stream with its shards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamDescription {
+    /// The stream.
+    pub stream: StreamInfo,
+    /// Its shards, in order.
+    pub shards: Vec<ShardDescription>,
+}
+
+/// A shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardDescription {
+    /// Its number.
+    pub shard: ShardNumber,
+    /// Its tail; `cached` is not filled in.
+    pub tail: Tail,
+    /// Its segments, oldest first.
+    pub segments: Vec<SegmentDescription>,
+}
+
+/// A segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentDescription {
+    /// Its number.
+    pub number: SegmentNumber,
+    /// The term of its writer.
+    pub term: Term,
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// Offset after its last durable record.
+    pub next_offset: Offset,
+    /// Its durable length.
+    pub length: Position,
+    /// Whether it is completed: then nothing of this changes any more.
+    pub sealed: bool,
+    /// What only completed segments have on record.
+    pub completed: Option<CompletedSegment>,
+}
+
+/// What is on record of a completed segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletedSegment {
+    /// Transaction id of its first record.
+    pub first_transaction_id: TransactionId,
+    /// Transaction id of its last record.
+    pub last_transaction_id: TransactionId,
+    /// When its first entry was written, wall time in ms.
+    pub created_ms: i64,
+    /// When it was sealed, wall time in ms.
+    pub sealed_ms: i64,
+}
+
+/// How an append wants to be treated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppendOptions {
+    /// Refuse it if the shard's term is another one.
+    pub expected_term: Option<Term>,
+    /// Where its transaction ids come from.
+    pub transaction_ids: TransactionIds,
+}
+
+/// The answer to an append, to be awaited. Dropping it does not take the append back.
+#[derive(Debug)]
+#[must_use = "an append that is not awaited may have failed"]
+pub struct Pending(oneshot::Receiver<Result<Appended, AppendError>>);
+
+impl Pending {
+    /// How the append ended.
+    pub async fn outcome(self) -> Result<Appended, AppendError> {
+        self.0.await.unwrap_or(Err(AppendError::Closed))
+    }
+}
+
+/// All streams of one data directory. Cheap to clone.
+///
+/// Dropping the last handle without [`Log::close`] is like a crash of the process.
+#[derive(Clone)]
+pub struct Log {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) config_close_timeout: Duration,
+    pub(crate) owner_number: u64,
+    pub(crate) owners: Vec<OwnerHandle>,
+    pub(crate) streams: RwLock<Streams>,
+    /// Held while streams are created or deleted, and over the commit: names are taken one at a time.
+    pub(crate) naming: tokio::sync::Mutex<()>,
+    pub(crate) producer_ids: ProducerIds,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) closed: AtomicBool,
+    pub(crate) tail: TailWriter,
+    pub(crate) meta: Arc<dyn Meta>,
+    pub(crate) store: SegmentStore,
+    pub(crate) journal: Journal,
+    /// Given up last.
+    pub(crate) _dir: DataDir,
+}
+
+#[derive(Default)]
+pub(crate) struct Streams {
+    by_id: HashMap<StreamId, Arc<Stream>>,
+    by_name: BTreeMap<String, StreamId>,
+    shards: u64,
+}
+
+/// A stream that exists.
+pub(crate) struct Stream {
+    record: StreamRecord,
+    version: u64,
+    shards: Vec<ShardHandle>,
+}
+
+struct ShardHandle {
+    owner: usize,
+    slot: Slot,
+    view: Arc<SharedView>,
+}
+
+impl Stream {
+    fn info(&self) -> StreamInfo {
+        let StreamRecord { id, name, created_ms, config } = self.record.clone();
+        StreamInfo { id, name, created_ms, config }
+    }
+
+    fn shard(&self, shard: ShardNumber) -> Option<&ShardHandle> {
+        self.shards.get(shard.0 as usize)
+    }
+}
+
+impl Streams {
+    fn insert(&mut self, stream: Stream) {
+        self.shards += stream.shards.len() as u64;
+        self.by_name.insert(stream.record.name.clone(), stream.record.id);
+        self.by_id.insert(stream.record.id, Arc::new(stream));
+    }
+
+    fn remove(&mut self, id: StreamId) {
+        if let Some(stream) = self.by_id.remove(&id) {
+            self.shards -= stream.shards.len() as u64;
+            self.by_name.remove(&stream.record.name);
+        }
+    }
+}
+
+fn unavailable(error: MetaError) -> StreamError {
+    StreamError::Unavailable(error.to_string())
+}
+
+/// Streams.
+impl Log {
+    /// Creates a stream.
+    pub async fn create_stream(&self, name: &str, config: StreamConfig) -> Result<StreamInfo, StreamError> {
+        check_name(name)?;
+        config.check()?;
+        let inner = &*self.inner;
+        let _naming = inner.naming.lock().await;
+        self.check_open()?;
+        {
+            let streams = inner.streams.read();
+            if streams.by_name.contains_key(name) {
+                return Err(StreamError::Exists(name.to_owned()));
+            }
+            if streams.shards + u64::from(config.shards) > SHARDS_TOTAL_MAX {
+                return Err(StreamError::TooManyShards { used: streams.shards, max: SHARDS_TOTAL_MAX });
+            }
+        }
+        let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
+        let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
+        let record = StreamRecord { id, name: name.to_owned(), created_ms: inner.env.wall_ms(), config };
+        let ops = vec![
+            Op::Put { key: stream_key(id), value: record.encode(), expect: Expect::Absent },
+            Op::Put {
+                key: name_key(name),
+                value: Bytes::copy_from_slice(id.0.as_bytes()),
+                expect: Expect::Absent,
+            },
+        ];
+        let version = inner.meta.commit(ops).await.map_err(unavailable)?;
+        let shards =
+            (0..record.config.shards).map(|_| (Recovered::default(), Producers::default())).collect();
+        self.adopt(record.clone(), version, shards).await?;
+        tracing::info!(stream = name, %id, shards = record.config.shards, "created");
+        self.stream(name)
+    }
+
+    /// Hands a stream's shards to their owners and makes it known.
+    pub(crate) async fn adopt(
+        &self,
+        record: StreamRecord,
+        version: u64,
+        shards: Vec<(Recovered, Producers)>,
+    ) -> Result<(), StreamError> {
+        let inner = &*self.inner;
+        let config = Arc::new(record.config.clone());
+        let mut opening = Vec::with_capacity(shards.len());
+        for (number, (recovered, producers)) in (0..).zip(shards) {
+            let id = ShardId { stream: record.id, shard: ShardNumber(number) };
+            let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
+            let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
+            let view = SharedView::new(View { shard: id, tail: shard.tail(), completed });
+            let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
+            let (reply, slot) = oneshot::channel();
+            let request = Request::Open(Box::new(shard), version, Arc::clone(&view), reply);
+            inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
+            opening.push(async move { slot.await.map(|slot| ShardHandle { owner, slot, view }) });
+        }
+        let shards: Result<Vec<ShardHandle>, _> = join_all(opening).await.into_iter().collect();
+        let shards = shards.map_err(|_| StreamError::Closed)?;
+        inner.streams.write().insert(Stream { record, version, shards });
+        Ok(())
+    }
+
+    /// Deletes a stream. When this is answered its name is free, its id will never exist again, and readers of it
+    /// are told; its files go a little later.
+    pub async fn delete_stream(&self, name: &str) -> Result<(), StreamError> {
+        let inner = &*self.inner;
+        let _naming = inner.naming.lock().await;
+        self.check_open()?;
+        let stream = self.find(name)?;
+        let id = stream.record.id;
+        let ops = vec![
+            Op::Delete { key: stream_key(id), expect: Expect::Version(stream.version) },
+            Op::Delete { key: name_key(name), expect: Expect::Any },
+        ];
+        inner.meta.commit(ops).await.map_err(unavailable)?;
+        inner.streams.write().remove(id);
+        for (number, owner) in inner.owners.iter().enumerate() {
+            let slots = stream.shards.iter().filter(|shard| shard.owner == number).map(|shard| shard.slot);
+            let (reply, done) = oneshot::channel();
+            owner.send(Request::Delete(slots.collect(), reply)).await.map_err(|_| StreamError::Closed)?;
+            done.await.map_err(|_| StreamError::Closed)?;
+        }
+        inner.tail.delete_stream(id);
+        tracing::info!(stream = name, %id, "deleted");
+        // What is left if this fails is removed at the next start.
+        if let Err(error) = remove_leftovers(&*inner.meta, id).await {
+            tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
+        }
+        Ok(())
+    }
+
+    /// All streams, by name.
+    pub fn list_streams(&self) -> Vec<StreamInfo> {
+        let streams = self.inner.streams.read();
+        streams.by_name.values().filter_map(|id| streams.by_id.get(id)).map(|stream| stream.info()).collect()
+    }
+
+    /// The stream of that name.
+    pub fn stream(&self, name: &str) -> Result<StreamInfo, StreamError> {
+        self.find(name).map(|stream| stream.info())
+    }
+
+    /// The stream of that id.
+    pub fn stream_by_id(&self, id: StreamId) -> Result<StreamInfo, StreamError> {
+        let stream = self.inner.streams.read().by_id.get(&id).cloned();
+        stream.map(|stream| stream.info()).ok_or_else(|| StreamError::NoStream(id.to_string()))
+    }
+
+    /// The stream of that name, with shards and segments.
+    pub fn describe(&self, name: &str) -> Result<StreamDescription, StreamError> {
+        let stream = self.find(name)?;
+        let shards = (0..).map(ShardNumber).zip(&stream.shards).map(|(shard, handle)| {
+            let view = handle.view.get();
+            ShardDescription { shard, tail: view.tail, segments: describe_segments(&view, 0) }
+        });
+        Ok(StreamDescription { stream: stream.info(), shards: shards.collect() })
+    }
+
+    /// Removes the records of a shard before an offset; answers the first offset that is left, which is later
+    /// than `before` if more was removed already. Segments wholly before it are deleted.
+    pub async fn truncate(
+        &self,
+        name: &str,
+        shard: ShardNumber,
+        before: Offset,
+    ) -> Result<Offset, StreamError> {
+        let stream = self.find(name)?;
+        let handle = stream
+            .shard(shard)
+            .ok_or(StreamError::NoShard { shard: shard.0, shards: stream.record.config.shards })?;
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Truncate(handle.slot, Truncation { before, reply });
+        self.inner.owners[handle.owner].try_send(request).map_err(|error| match error {
+            AppendError::Closed => StreamError::Closed,
+            _ => StreamError::Overloaded,
+        })?;
+        answer.await.unwrap_or(Err(StreamError::Closed))
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Stream>, StreamError> {
+        let streams = self.inner.streams.read();
+        let id = streams.by_name.get(name);
+        let stream = id.and_then(|id| streams.by_id.get(id)).cloned();
+        stream.ok_or_else(|| StreamError::NoStream(name.chars().take(64).collect()))
+    }
+
+    fn check_open(&self) -> Result<(), StreamError> {
+        if self.inner.closed.load(Ordering::Acquire) { Err(StreamError::Closed) } else { Ok(()) }
+    }
+}
+
+/// Appends.
+impl Log {
+    /// Appends the record batches in `batches`, all or none, and answers when they are as durable as the stream
+    /// promises. Cancelling it does not take them back.
+    pub async fn append(
+        &self,
+        stream: StreamId,
+        shard: ShardNumber,
+        batches: Bytes,
+    ) -> Result<Appended, AppendError> {
+        self.submit(stream, shard, batches, AppendOptions::default())?.outcome().await
+    }
+
+    /// Begins an append; appends to one shard that one task submits are in the order of these calls. Takes time
+    /// for the batches' checksums, and never waits.
+    ///
+    /// # Errors
+    /// What is known at once; the rest comes with [`Pending::outcome`].
+    pub fn submit(
+        &self,
+        stream: StreamId,
+        shard: ShardNumber,
+        batches: Bytes,
+        options: AppendOptions,
+    ) -> Result<Pending, AppendError> {
+        let inner = &*self.inner;
+        let known = inner.streams.read().by_id.get(&stream).cloned().ok_or(AppendError::NoStream)?;
+        let shards = known.record.config.shards;
+        let handle = known.shard(shard).ok_or(AppendError::NoShard { shard: shard.0, shards })?;
+        let batches = Checked::check(batches, options.transaction_ids)?;
+        let permit = inner.budget.take(batches.bytes.len() as u64);
+        let permit = permit.ok_or(AppendError::Overloaded("too many bytes are in flight"))?;
+        let (reply, receiver) = oneshot::channel();
+        let waiter = Waiter { reply, _permit: Some(permit) };
+        let append = Append { batches, expected_term: options.expected_term, waiter };
+        inner.owners[handle.owner].try_send(Request::Append(handle.slot, append))?;
+        Ok(Pending(receiver))
+    }
+
+    /// A producer id that nobody else has, with epoch 0.
+    pub async fn init_producer_id(&self) -> Result<i64, StreamError> {
+        self.inner.producer_ids.next(&*self.inner.meta).await
+    }
+}
+
+/// Reading.
+impl Log {
+    /// A shard at this moment.
+    pub fn view(&self, shard: ShardId) -> Result<View, ReadError> {
+        let stream = self.inner.streams.read().by_id.get(&shard.stream).cloned();
+        let stream = stream.ok_or(ReadError::NoStream)?;
+        let shards = stream.record.config.shards;
+        let handle = stream.shard(shard.shard).ok_or(ReadError::NoShard { shard: shard.shard.0, shards })?;
+        Ok(handle.view.get())
+    }
+
+    /// The tails of shards; `cached` is not filled in. A shard without any segment has the tail that its first
+    /// segment will most likely begin with.
+    pub fn tails(&self, stream: StreamId, shards: &[ShardNumber]) -> Result<Vec<Tail>, ReadError> {
+        let known = self.inner.streams.read().by_id.get(&stream).cloned().ok_or(ReadError::NoStream)?;
+        let count = known.record.config.shards;
+        let tail = |shard: &ShardNumber| {
+            let handle = known.shard(*shard).ok_or(ReadError::NoShard { shard: shard.0, shards: count })?;
+            Ok(handle.view.tail())
+        };
+        shards.iter().map(tail).collect()
+    }
+
+    /// A shard's segments from number `from` on, oldest first; from the oldest that is left, if that was removed.
+    pub fn segments(
+        &self,
+        shard: ShardId,
+        from: SegmentNumber,
+    ) -> Result<Vec<SegmentDescription>, ReadError> {
+        let view = self.view(shard)?;
+        let first = view.completed.partition_point(|segment| segment.number < from);
+        let mut segments = describe_segments(&view, first);
+        segments.retain(|segment| segment.number >= from);
+        Ok(segments)
+    }
+
+    /// A shard's segments from the one that holds `offset` on, oldest first.
+    pub fn segments_from_offset(
+        &self,
+        shard: ShardId,
+        offset: Offset,
+    ) -> Result<Vec<SegmentDescription>, ReadError> {
+        let view = self.view(shard)?;
+        let first = view.completed.partition_point(|segment| segment.next_offset <= offset);
+        Ok(describe_segments(&view, first))
+    }
+
+    /// Where to begin reading a shard.
+    pub async fn locate(&self, shard: ShardId, what: Locate) -> Result<Location, ReadError> {
+        let inner = &*self.inner;
+        let mut view = self.view(shard)?;
+        loop {
+            let result = locate(&view, &inner.store, what).await;
+            if result != Err(ReadError::NoSegment) {
+                return result;
+            }
+            // Retention may have removed the segment since the view was taken: that moved the start.
+            let newer = self.view(shard)?;
+            if newer.tail.log_start == view.tail.log_start {
+                return result;
+            }
+            view = newer;
+        }
+    }
+
+    /// Bytes of a segment from `position` on, at most `len`, never past what is durable; none exactly at the
+    /// durable length.
+    ///
+    /// # Errors
+    /// `Truncated` if retention or truncation removed the segment; `NoSegment` if no such one was ever visible;
+    /// `BeyondEnd` behind the durable length.
+    pub async fn read_durable(
+        &self,
+        segment: SegmentId,
+        position: Position,
+        len: u32,
+    ) -> Result<Bytes, ReadError> {
+        let view = self.view(segment.shard)?;
+        let length = len.min(READ_BYTES_MAX) as usize;
+        match self.inner.store.read(&segment, position, length).await {
+            Ok(bytes) => Ok(bytes),
+            Err(StoreError::Unknown(_)) => {
+                let oldest = view.completed.first().map_or(view.tail.segment, |oldest| oldest.number);
+                if segment.number < oldest {
+                    Err(ReadError::Truncated { log_start: view.tail.log_start })
+                } else {
+                    Err(ReadError::NoSegment)
+                }
+            }
+            Err(StoreError::BeyondDurable { .. }) => Err(ReadError::BeyondEnd { end: view.tail.next_offset }),
+            Err(error) => Err(read_error(error)),
+        }
+    }
+}
+
+/// The whole.
+impl Log {
+    /// Counters.
+    pub fn stats(&self) -> LogStats {
+        self.inner.counters.stats(self.inner.budget.used())
+    }
+
+    /// The journal that everything here is acknowledged by.
+    pub fn journal(&self) -> &Journal {
+        &self.inner.journal
+    }
+
+    /// The store that the segments are in.
+    pub fn store(&self) -> &SegmentStore {
+        &self.inner.store
+    }
+
+    /// The metadata that the streams are in.
+    pub fn meta(&self) -> &Arc<dyn Meta> {
+        &self.inner.meta
+    }
+
+    /// What shadows the segments to the cells.
+    pub fn tail_writer(&self) -> &TailWriter {
+        &self.inner.tail
+    }
+
+    /// Takes no more appends, writes out what was accepted, completes and records all segments, and brings them
+    /// into their files, so that the next start has nothing to recover. What of that could not be done within the
+    /// configured time is left to the next start, as after a crash.
+    pub async fn close(&self) {
+        let inner = &*self.inner;
+        {
+            let _naming = inner.naming.lock().await;
+            if inner.closed.swap(true, Ordering::AcqRel) {
+                return;
+            }
+        }
+        let owners = inner.owners.iter().map(|owner| async {
+            let (reply, done) = oneshot::channel();
+            if owner.send(Request::Close(reply)).await.is_ok() {
+                let _ = done.await;
+            }
+        });
+        let limit = inner.config_close_timeout;
+        if inner.env.timeout(limit, join_all(owners)).await.is_none() {
+            tracing::warn!("not all segments were completed in time; the next start does it");
+        }
+        match inner.env.timeout(limit, inner.store.flush()).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::warn!(%error, "segment files are filled at the next start"),
+            None => tracing::warn!("segment files were not filled in time; the next start does it"),
+        }
+        if let Err(error) = inner.journal.close().await {
+            tracing::error!(%error, "closing");
+        }
+    }
+}
+
+fn describe_segments(view: &View, first: usize) -> Vec<SegmentDescription> {
+    let completed = view.completed[first..].iter().map(|segment| SegmentDescription {
+        number: segment.number,
+        term: segment.term,
+        base_offset: segment.base_offset,
+        next_offset: segment.next_offset,
+        length: segment.length,
+        sealed: true,
+        completed: Some(CompletedSegment {
+            first_transaction_id: segment.first_transaction_id,
+            last_transaction_id: segment.last_transaction_id,
+            created_ms: segment.created_ms,
+            sealed_ms: segment.sealed_ms,
+        }),
+    });
+    let open = view.open().map(|id| SegmentDescription {
+        number: id.number,
+        term: id.term,
+        base_offset: view.tail.base_offset,
+        next_offset: view.tail.next_offset,
+        length: view.tail.durable,
+        sealed: false,
+        completed: None,
+    });
+    completed.chain(open).collect()
+}
+
+/// Removes what metadata still has of a stream that has no record any more.
+pub(crate) async fn remove_leftovers(meta: &dyn Meta, stream: StreamId) -> Result<(), MetaError> {
+    for kind in ["shard", "segment", "producers"] {
+        let found = meta.list(&format!("log/{kind}/{stream}/")).await?;
+        for some in found.chunks(COMMIT_OPS_MAX) {
+            let delete = |(key, _): &(String, _)| Op::Delete { key: key.clone(), expect: Expect::Any };
+            meta.commit(some.iter().map(delete).collect()).await?;
+        }
+    }
+    Ok(())
+}

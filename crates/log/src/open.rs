@@ -1,0 +1,306 @@
+//! Opening a log: from the data directory to shards that take appends.
+//!
+//! 1. The directory is locked, segment files and the metadata's snapshot are listed, the journal is replayed into
+//!    both.
+//! 2. Metadata and store are brought together, shard by shard ([`recover`]): what an unclean stop left open is
+//!    sealed at its recovered length, what retention gave up is deleted. The records of the former are committed
+//!    by the shards' owners, at once; until then another start finds the same.
+//! 3. The producers of each shard are what its last snapshot says, and the batches since then.
+//! 4. The shards go to their owners, which claim a term with each shard's first append.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use tailwater_env::Env;
+use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId, batches};
+use tailwater_journal::{Journal, JournalConfig, ReplayError};
+use tailwater_meta::{Meta, MetaConfig};
+use tailwater_store::{DataDir, RecoveredSegment, SegmentStore, StoreConfig, StoreError, lock_data_dir};
+use tailwater_tail::{Cells, TailWriter};
+
+use crate::budget::Budget;
+use crate::counters::Counters;
+use crate::error::OpenError;
+use crate::limits::{IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL};
+use crate::log::{Inner, Log, Streams, remove_leftovers};
+use crate::owner::{self, Floor};
+use crate::producer::{Claim, Producers};
+use crate::producer_ids::ProducerIds;
+use crate::scan::Scan;
+use crate::shard::{Found, FoundContent, Recovered, recover};
+use crate::stream::{Key, PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
+
+/// How a log works.
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// Owner tasks that the shards are spread over, at least 1. More than there are cores help nobody.
+    pub owners: usize,
+    /// Bytes of appends between their arrival and their answer, over all shards; beyond it appends are refused
+    /// as overloaded. Less than the store's `pending_bytes_max`, or the store refuses first.
+    pub in_flight_bytes: u64,
+    /// How often segments roll by time, and retention is looked after.
+    pub tick: Duration,
+    /// How long [`Log::close`] tries to leave nothing to recover.
+    pub close_timeout: Duration,
+    /// The journal's.
+    pub journal: JournalConfig,
+    /// The store's.
+    pub store: StoreConfig,
+    /// The metadata's.
+    pub meta: MetaConfig,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            owners: 2,
+            in_flight_bytes: IN_FLIGHT_BYTES_DEFAULT,
+            tick: Duration::from_secs(1),
+            close_timeout: Duration::from_secs(30),
+            journal: JournalConfig::default(),
+            store: StoreConfig::default(),
+            meta: MetaConfig::default(),
+        }
+    }
+}
+
+/// What metadata says of one shard.
+#[derive(Default)]
+struct KnownShard {
+    record: ShardRecord,
+    version: u64,
+    segments: BTreeMap<u64, SegmentRecord>,
+    producers: Option<ProducersRecord>,
+}
+
+impl Log {
+    /// Opens the log in `dir`, which is created if it is not there, and shadows what it writes to `cells`.
+    /// Blocks on the disk while journal and segments are read.
+    pub async fn open(
+        env: &Env,
+        config: LogConfig,
+        dir: &Path,
+        cells: Option<Cells>,
+    ) -> Result<Self, OpenError> {
+        let data_dir = lock_data_dir(env, dir).map_err(|error| OpenError::Store(error.to_string()))?;
+        Self::open_locked(env, config, dir, data_dir, cells).await
+    }
+
+    /// The same in a directory whose lock, `data_dir`, was taken before.
+    pub async fn open_locked(
+        env: &Env,
+        config: LogConfig,
+        dir: &Path,
+        data_dir: DataDir,
+        cells: Option<Cells>,
+    ) -> Result<Self, OpenError> {
+        let failed = |error: &dyn std::fmt::Display| OpenError::Store(error.to_string());
+        let mut segments = tailwater_store::Recovery::begin(env, dir, config.store.clone())
+            .map_err(|error| failed(&error))?;
+        let mut metadata = tailwater_meta::Recovery::begin(env, &dir.join("meta"))
+            .map_err(|error| OpenError::Meta(error.to_string()))?;
+        let mut replay = |tag, end, bytes: &[u8]| {
+            if tag == tailwater_store::TAG {
+                segments.replay(end, bytes)
+            } else if tag == tailwater_meta::TAG {
+                metadata.replay(end, bytes)
+            } else {
+                Err(ReplayError::new("written by a later version: its tag is not known"))
+            }
+        };
+        let journal = Journal::open(env, &dir.join("journal"), config.journal.clone(), &mut replay)
+            .map_err(|error| OpenError::Journal(error.to_string()))?;
+        let (store, found) = segments.finish(journal.clone()).map_err(|error| failed(&error))?;
+        let meta = metadata.finish(env, journal.clone(), config.meta.clone());
+        let meta: Arc<dyn Meta> = Arc::new(meta);
+
+        let tail = TailWriter::start(env, cells);
+        let counters = Arc::new(Counters::default());
+        let floor = Floor {
+            env: env.clone(),
+            journal: journal.clone(),
+            store: store.clone(),
+            meta: Arc::clone(&meta),
+            tail: tail.clone(),
+            counters: Arc::clone(&counters),
+            tick: config.tick,
+        };
+        let log = Self {
+            inner: Arc::new(Inner {
+                env: env.clone(),
+                config_close_timeout: config.close_timeout,
+                owner_number: env.random_u64(),
+                owners: (0..config.owners.max(1)).map(|_| owner::start(floor.clone())).collect(),
+                streams: parking_lot::RwLock::new(Streams::default()),
+                naming: tokio::sync::Mutex::new(()),
+                producer_ids: ProducerIds::default(),
+                budget: Budget::new(config.in_flight_bytes),
+                counters,
+                closed: AtomicBool::new(false),
+                tail,
+                meta,
+                store,
+                journal,
+                _dir: data_dir,
+            }),
+        };
+        log.recover(found).await?;
+        Ok(log)
+    }
+
+    /// Brings metadata and store together.
+    async fn recover(&self, found: Vec<RecoveredSegment>) -> Result<(), OpenError> {
+        let inner = &*self.inner;
+        let keys = inner.meta.list(PREFIX).await.map_err(|error| OpenError::Meta(error.to_string()))?;
+        let mut streams: BTreeMap<StreamId, (StreamRecord, u64)> = BTreeMap::new();
+        let mut known: BTreeMap<ShardId, KnownShard> = BTreeMap::new();
+        for (key, stored) in keys {
+            match Key::parse(&key) {
+                Some(Key::Stream(id)) => {
+                    streams.insert(id, (StreamRecord::decode(&key, &stored.value)?, stored.version));
+                }
+                Some(Key::Shard(shard)) => {
+                    let known = known.entry(shard).or_default();
+                    known.record = ShardRecord::decode(&key, &stored.value)?;
+                    known.version = stored.version;
+                }
+                Some(Key::Segment(shard, number)) => {
+                    let segment = SegmentRecord::decode(&key, &stored.value)?;
+                    known.entry(shard).or_default().segments.insert(number.0, segment);
+                }
+                Some(Key::Producers(shard)) => {
+                    let producers = ProducersRecord::decode(&key, &stored.value)?;
+                    known.entry(shard).or_default().producers = Some(producers);
+                }
+                Some(Key::Name(_) | Key::ProducerIds) => {}
+                None => tracing::warn!(key, "metadata has a key that is not known"),
+            }
+        }
+
+        let mut stored: BTreeMap<ShardId, Vec<Found>> = BTreeMap::new();
+        for segment in &found {
+            if let Some(damage) = &segment.damaged {
+                tracing::error!(segment = %segment.id, damage, "a segment is damaged");
+            }
+            stored.entry(segment.id.shard).or_default().push(found_segment(segment));
+        }
+        // A deletion that a crash interrupted is carried on with.
+        let gone = |shard: &ShardId| {
+            streams.get(&shard.stream).is_none_or(|(record, _)| shard.shard.0 >= record.config.shards)
+        };
+        for segment in stored.iter().filter(|(shard, _)| gone(shard)).flat_map(|(_, segments)| segments) {
+            delete(&inner.store, segment.id)?;
+        }
+        let mut leftovers: Vec<StreamId> =
+            known.keys().filter(|shard| gone(shard)).map(|shard| shard.stream).collect();
+        leftovers.dedup();
+        for stream in leftovers {
+            if let Err(error) = remove_leftovers(&*inner.meta, stream).await {
+                tracing::warn!(%stream, %error, "metadata of a deleted stream is left for the next start");
+            }
+        }
+
+        for (id, (record, version)) in streams {
+            let numbers =
+                (0..record.config.shards).map(|number| ShardId { stream: id, shard: ShardNumber(number) });
+            let shards = numbers.map(|shard| {
+                let known = known.remove(&shard).unwrap_or_default();
+                let found = stored.remove(&shard).unwrap_or_default();
+                self.recover_shard(shard, known, found)
+            });
+            let shards: Vec<_> = shards.collect();
+            let shards: Vec<_> = stream::iter(shards).buffered(RECOVERY_PARALLEL).try_collect().await?;
+            self.adopt(record, version, shards).await.map_err(|error| OpenError::Meta(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    async fn recover_shard(
+        &self,
+        shard: ShardId,
+        known: KnownShard,
+        found: Vec<Found>,
+    ) -> Result<(Recovered, Producers), OpenError> {
+        let inner = &*self.inner;
+        let KnownShard { record, version, segments, producers } = known;
+        let segments = segments.into_values().collect();
+        let recovered = recover(shard, record, version, segments, &found, inner.env.wall_ms())
+            .map_err(|why| OpenError::Inconsistent { shard, why })?;
+        for (id, length) in &recovered.seals {
+            tracing::info!(segment = %id, %length, "sealed at its recovered length");
+            inner.store.seal(id, *length).map_err(|error| OpenError::Store(error.to_string()))?;
+        }
+        for id in &recovered.deletes {
+            delete(&inner.store, *id)?;
+        }
+        let producers = self.recover_producers(shard, &recovered, producers).await?;
+        Ok((recovered, producers))
+    }
+
+    /// The shard's producers: the snapshot, and the batches since.
+    async fn recover_producers(
+        &self,
+        shard: ShardId,
+        recovered: &Recovered,
+        snapshot: Option<ProducersRecord>,
+    ) -> Result<Producers, OpenError> {
+        let inner = &*self.inner;
+        let now_ms = inner.env.wall_ms();
+        let (upto, mut producers) = match snapshot {
+            Some(snapshot) => (snapshot.upto, Producers::restore(snapshot.producers)),
+            None => (recovered.record.log_start, Producers::default()),
+        };
+        for segment in recovered.completed.iter().filter(|segment| segment.next_offset > upto) {
+            let inconsistent = |why: String| OpenError::Inconsistent { shard, why };
+            let id = SegmentId { shard, number: segment.number, term: segment.term };
+            let position = inner.store.locate_offset(&id, upto.max(segment.base_offset)).await;
+            let position = position.map_err(|error| inconsistent(error.to_string()))?;
+            let mut scan = Scan::new(&inner.store, id, position, segment.length);
+            while let Some(scanned) = scan.next().await.map_err(|error| inconsistent(error.to_string()))? {
+                if scanned.header.next_offset() <= upto || scanned.header.is_control() {
+                    continue;
+                }
+                let bytes = scan.batches(&scanned).await.map_err(|error| inconsistent(error.to_string()))?;
+                for batch in batches(&bytes) {
+                    let batch = batch.map_err(|error| inconsistent(format!("{id}: {error}")))?;
+                    let header = batch.header();
+                    if let Some(producer) = header.producer().filter(|_| header.base_offset >= upto) {
+                        let claim = Claim {
+                            producer: producer.id,
+                            epoch: producer.epoch,
+                            first: producer.base_sequence,
+                            count: header.record_count,
+                        };
+                        producers.replay(claim, header.base_offset, now_ms);
+                    }
+                }
+            }
+        }
+        producers.expire(now_ms);
+        Ok(producers)
+    }
+}
+
+fn found_segment(segment: &RecoveredSegment) -> Found {
+    let content = segment.contents.as_ref().map(|contents| {
+        let last = contents.last.header();
+        FoundContent {
+            base_offset: contents.first_offset,
+            next_offset: last.next_offset(),
+            first_transaction_id: contents.first_transaction_id,
+            last_transaction_id: last.transaction_id,
+        }
+    });
+    Found { id: segment.id, length: segment.length, sealed: segment.sealed, content }
+}
+
+fn delete(store: &SegmentStore, id: SegmentId) -> Result<(), OpenError> {
+    match store.delete(&id) {
+        Ok(_) | Err(StoreError::Unknown(_)) => Ok(()),
+        Err(error) => Err(OpenError::Store(error.to_string())),
+    }
+}

@@ -1,0 +1,484 @@
+//! The task that owns many shards: a thin shell around [`Shard`].
+//!
+//! A round of its loop takes everything that is queued, lets the shards concerned write their entries, looks how
+//! far the journal is, and does what the shards put out. It waits for nothing else: the store takes entries
+//! without I/O, and metadata commits run beside the loop and come back into it.
+//!
+//! What holds:
+//! - Each shard has one owner, and only its owner's loop touches it.
+//! - Whoever is answered finds the answer in the shard's [`crate::view::View`].
+//! - The queue is bounded in requests ([`OWNER_QUEUE_REQUESTS`]) and, by permits that an append holds from its
+//!   arrival to its answer ([`crate::budget`]), in bytes. A full one is an error value for the caller, never a wait.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tailwater_env::{Env, Instant, Task};
+use tailwater_journal::{AppendError as JournalError, FullReason, Journal, JournalPosition};
+use tailwater_meta::Meta;
+use tailwater_store::{SegmentStore, StoreError};
+use tailwater_tail::TailWriter;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::commit;
+use crate::config::Durability;
+use crate::counters::Counters;
+use crate::error::{AppendError, StreamError};
+use crate::follow::{Follower, Placed};
+use crate::limits::{BUSY_RETRY, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS};
+use crate::shard::{Append, ChangeError, Output, Shard, Truncation, Write, WriteError};
+use crate::upkeep::Upkeep;
+use crate::view::SharedView;
+
+/// A shard's place at its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slot(u32);
+
+/// What an owner is asked to do.
+pub(crate) enum Request {
+    /// Append to a shard.
+    Append(Slot, Append),
+    /// Own a shard; with the version of its stream's record.
+    Open(Box<Shard>, u64, Arc<SharedView>, oneshot::Sender<Slot>),
+    /// Truncate a shard.
+    Truncate(Slot, Truncation),
+    /// Give shards of a deleted stream up, and delete their segments.
+    Delete(Vec<Slot>, oneshot::Sender<()>),
+    /// Write everything out, complete and record the segments, and end.
+    Close(oneshot::Sender<()>),
+}
+
+/// An owner's queue. Dropping it cancels the owner.
+pub(crate) struct OwnerHandle {
+    requests: mpsc::Sender<Request>,
+    _task: Task,
+}
+
+impl OwnerHandle {
+    /// Puts a request into the queue, or refuses it.
+    pub(crate) fn try_send(&self, request: Request) -> Result<(), AppendError> {
+        self.requests.try_send(request).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => AppendError::Overloaded("too many requests are queued"),
+            mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
+        })
+    }
+
+    /// Puts a request into the queue, waiting for room. For the rare ones.
+    pub(crate) async fn send(&self, request: Request) -> Result<(), AppendError> {
+        self.requests.send(request).await.map_err(|_| AppendError::Closed)
+    }
+}
+
+/// What an owner stands on.
+#[derive(Clone)]
+pub(crate) struct Floor {
+    pub(crate) env: Env,
+    pub(crate) journal: Journal,
+    pub(crate) store: SegmentStore,
+    pub(crate) meta: Arc<dyn Meta>,
+    pub(crate) tail: TailWriter,
+    pub(crate) counters: Arc<Counters>,
+    /// How often segments roll by time, and retention is looked after.
+    pub(crate) tick: Duration,
+}
+
+/// Starts an owner without shards.
+pub(crate) fn start(floor: Floor) -> OwnerHandle {
+    let (requests, queue) = mpsc::channel(OWNER_QUEUE_REQUESTS);
+    let env = floor.env.clone();
+    OwnerHandle { requests, _task: env.spawn("log-owner", Owner::new(floor).run(queue)) }
+}
+
+struct Owned {
+    slot: Slot,
+    shard: Shard,
+    stream_version: u64,
+    view: Arc<SharedView>,
+    /// In the list of shards to look at in this round.
+    touched: bool,
+    /// In the set of times to flush at.
+    flush_at: Option<Instant>,
+    closed: bool,
+}
+
+struct Owner {
+    floor: Floor,
+    owned: Vec<Option<Box<Owned>>>,
+    touched: Vec<Slot>,
+    /// Shards whose entry the store was too busy for, and when to offer it again.
+    blocked: Vec<Slot>,
+    blocked_until: Instant,
+    flushes: BTreeSet<(Instant, Slot)>,
+    /// Waiting to be durable: the entries of `fsync` shards for their acknowledgement, the others' to be safe.
+    durable: Follower,
+    /// Waiting to be written, for their acknowledgement: the entries of `interval` shards.
+    written: Follower,
+    upkeep: Upkeep,
+    commits: FuturesUnordered<BoxFuture<'static, (Slot, Result<u64, ChangeError>)>>,
+    out: Vec<Output>,
+    tick_at: Instant,
+    closing: Option<oneshot::Sender<()>>,
+    journal_closed: bool,
+}
+
+impl Owner {
+    fn new(floor: Floor) -> Self {
+        let (durable, written) =
+            (Follower::new(floor.journal.durable()), Follower::new(floor.journal.written()));
+        let tick_at = floor.env.now() + floor.tick;
+        Self {
+            floor,
+            owned: Vec::new(),
+            touched: Vec::new(),
+            blocked: Vec::new(),
+            blocked_until: Instant::default(),
+            flushes: BTreeSet::new(),
+            durable,
+            written,
+            upkeep: Upkeep::default(),
+            commits: FuturesUnordered::new(),
+            out: Vec::new(),
+            tick_at,
+            closing: None,
+            journal_closed: false,
+        }
+    }
+
+    async fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+        let env = self.floor.env.clone();
+        let mut requests = Vec::with_capacity(OWNER_ROUND_REQUESTS);
+        loop {
+            let wake_at = self.wake_at();
+            // What nothing waits for wakes nobody; a loss meanwhile is seen at the next look.
+            let follow_durable = !self.journal_closed && !(self.durable.is_empty() && self.upkeep.is_idle());
+            let follow_written = !self.journal_closed && !self.written.is_empty();
+            tokio::select! {
+                biased;
+                count = queue.recv_many(&mut requests, OWNER_ROUND_REQUESTS) => if count == 0 { return },
+                Some((slot, result)) = self.commits.next() => self.committed(slot, result),
+                closed = self.durable.changed(), if follow_durable => self.journal_closed = closed,
+                closed = self.written.changed(), if follow_written => self.journal_closed = closed,
+                () = env.sleep_until(wake_at) => {}
+            }
+            let (now, wall_ms) = (env.now(), env.wall_ms());
+            for request in requests.drain(..) {
+                self.take(request, now, wall_ms);
+            }
+            // The branches above are tried in order: under load only the first one ever is.
+            while let Some(Some((slot, result))) = self.commits.next().now_or_never() {
+                self.committed(slot, result);
+            }
+            self.wake_due();
+            self.work_on_touched();
+            self.follow_journal();
+            self.work_on_touched();
+            if self.is_closed()
+                && let Some(reply) = self.closing.take()
+            {
+                let _ = reply.send(());
+                return;
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let mut wake_at = self.tick_at;
+        if !self.blocked.is_empty() {
+            wake_at = wake_at.min(self.blocked_until);
+        }
+        self.flushes.first().map_or(wake_at, |(flush_at, _)| wake_at.min(*flush_at))
+    }
+
+    fn take(&mut self, request: Request, now: Instant, wall_ms: i64) {
+        match request {
+            Request::Append(slot, append) => {
+                let Some(owned) = self.owned[slot.0 as usize].as_mut() else {
+                    append.waiter.answer(Err(AppendError::NoStream));
+                    return;
+                };
+                owned.shard.append(now, wall_ms, append, &mut self.out);
+                self.touch(slot);
+            }
+            Request::Truncate(slot, truncation) => {
+                let Some(owned) = self.owned[slot.0 as usize].as_mut() else {
+                    let _ = truncation.reply.send(Err(StreamError::NoStream(String::new())));
+                    return;
+                };
+                owned.shard.truncate(truncation, &mut self.out);
+                self.touch(slot);
+            }
+            Request::Open(shard, stream_version, view, reply) => {
+                let slot = Slot(u32::try_from(self.owned.len()).expect("shards are bounded far below"));
+                self.floor.tail.open(shard.id(), shard.tail());
+                self.owned.push(Some(Box::new(Owned {
+                    slot,
+                    shard: *shard,
+                    stream_version,
+                    view,
+                    touched: false,
+                    flush_at: None,
+                    closed: false,
+                })));
+                self.touch(slot);
+                let _ = reply.send(slot);
+            }
+            Request::Delete(slots, reply) => {
+                for slot in slots {
+                    let Some(mut owned) = self.owned[slot.0 as usize].take() else { continue };
+                    owned.shard.delete(&mut self.out);
+                    self.perform(&mut owned);
+                    if let Some(flush_at) = owned.flush_at {
+                        self.flushes.remove(&(flush_at, slot));
+                    }
+                }
+                let _ = reply.send(());
+            }
+            Request::Close(reply) => {
+                self.closing = Some(reply);
+                for owned in self.owned.iter_mut().flatten() {
+                    owned.shard.close();
+                }
+                self.touch_all();
+            }
+        }
+    }
+
+    fn touch(&mut self, slot: Slot) {
+        if let Some(owned) = self.owned[slot.0 as usize].as_mut()
+            && !owned.touched
+        {
+            owned.touched = true;
+            self.touched.push(slot);
+        }
+    }
+
+    fn touch_all(&mut self) {
+        for slot in 0..self.owned.len() as u32 {
+            self.touch(Slot(slot));
+        }
+    }
+
+    /// Touches the shards whose time has come.
+    fn wake_due(&mut self) {
+        let now = self.floor.env.now();
+        while let Some(&(flush_at, slot)) = self.flushes.first().filter(|(flush_at, _)| *flush_at <= now) {
+            self.flushes.remove(&(flush_at, slot));
+            if let Some(owned) = self.owned[slot.0 as usize].as_mut() {
+                owned.flush_at = None;
+            }
+            self.touch(slot);
+        }
+        if now >= self.blocked_until {
+            for slot in std::mem::take(&mut self.blocked) {
+                self.touch(slot);
+            }
+        }
+        if now >= self.tick_at {
+            self.tick_at = now + self.floor.tick;
+            let wall_ms = self.floor.env.wall_ms();
+            for slot in 0..self.owned.len() {
+                let Some(mut owned) = self.owned[slot].take() else { continue };
+                owned.shard.tick(now, wall_ms, &mut self.out);
+                self.perform(&mut owned);
+                self.owned[slot] = Some(owned);
+            }
+            self.upkeep.retry(&self.floor.store);
+            self.touch_all();
+        }
+    }
+
+    fn work_on_touched(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for slot in touched.drain(..) {
+            let Some(mut owned) = self.owned[slot.0 as usize].take() else { continue };
+            owned.touched = false;
+            self.work(&mut owned);
+            self.owned[slot.0 as usize] = Some(owned);
+        }
+        if self.touched.is_empty() {
+            self.touched = touched; // its memory serves the next round
+        }
+    }
+
+    /// Lets a shard write what is due, and tell metadata what is new.
+    fn work(&mut self, owned: &mut Owned) {
+        let (now, wall_ms) = (self.floor.env.now(), self.floor.env.wall_ms());
+        while let Some(write) = owned.shard.next_write(now, wall_ms) {
+            match self.write(&mut owned.shard, &write) {
+                Ok(journal) => {
+                    owned.shard.wrote(now, Ok(journal), &mut self.out);
+                    let placed = Placed { journal, slot: owned.slot };
+                    if owned.shard.durability() == Durability::Interval {
+                        self.written.place(placed);
+                    }
+                    self.durable.place(placed);
+                }
+                Err(Refused::Write(error)) => {
+                    owned.shard.wrote(now, Err(error), &mut self.out);
+                    if owned.shard.is_blocked() {
+                        if self.blocked.is_empty() {
+                            self.blocked_until = now + BUSY_RETRY;
+                        }
+                        self.blocked.push(owned.slot);
+                        break;
+                    }
+                }
+                // The segment is over. What of it is durable has been acknowledged before it is sealed there:
+                // that is `follow_journal`'s, which finds the lost entries too if there are any.
+                Err(Refused::Over(why)) if owned.shard.is_in_flight() => {
+                    owned.shard.wrote(now, Err(WriteError::Busy("the journal lost records")), &mut self.out);
+                    tracing::warn!(shard = %owned.shard.id(), %why, "a segment ends early");
+                    self.blocked_until = now + BUSY_RETRY;
+                    self.blocked.push(owned.slot);
+                    break;
+                }
+                Err(Refused::Over(why)) => {
+                    tracing::warn!(shard = %owned.shard.id(), %why, "a segment ends early");
+                    owned.shard.lost(&why.into(), wall_ms, &mut self.out);
+                    self.perform(owned);
+                }
+            }
+        }
+        if let Some(change) = owned.shard.next_change(now) {
+            let (slot, stream_version) = (owned.slot, owned.stream_version);
+            let commit = commit::commit(Arc::clone(&self.floor.meta), change, stream_version);
+            self.commits.push(commit.map(move |result| (slot, result)).boxed());
+        }
+        owned.shard.finish(wall_ms, &mut self.out);
+        let flush_at = owned.shard.flush_deadline();
+        if flush_at != owned.flush_at {
+            if let Some(flush_at) = owned.flush_at {
+                self.flushes.remove(&(flush_at, owned.slot));
+            }
+            self.flushes.extend(flush_at.map(|flush_at| (flush_at, owned.slot)));
+            owned.flush_at = flush_at;
+        }
+        self.perform(owned);
+    }
+
+    fn write(&self, shard: &mut Shard, write: &Write) -> Result<JournalPosition, Refused> {
+        if write.create {
+            self.floor.store.create(write.segment).map_err(refused)?;
+            shard.created();
+        }
+        self.floor.store.append(&write.segment, write.position, write.bytes.clone()).map_err(refused)
+    }
+
+    fn committed(&mut self, slot: Slot, result: Result<u64, ChangeError>) {
+        let Some(mut owned) = self.owned[slot.0 as usize].take() else { return };
+        if let Err(error) = &result {
+            tracing::warn!(shard = %owned.shard.id(), ?error, "metadata did not take a change");
+        }
+        owned.shard.committed(self.floor.env.now(), result, &mut self.out);
+        self.perform(&mut owned);
+        self.owned[slot.0 as usize] = Some(owned);
+        self.touch(slot);
+    }
+
+    /// Looks how far the journal is, and lets the shards concerned acknowledge.
+    fn follow_journal(&mut self) {
+        let wall_ms = self.floor.env.wall_ms();
+        for placed in self.written.take_covered() {
+            self.covered(placed.slot, |shard, out| shard.settle(placed.journal, wall_ms, out));
+        }
+        for placed in self.durable.take_covered() {
+            self.covered(placed.slot, |shard, out| match shard.durability() {
+                Durability::Fsync => shard.settle(placed.journal, wall_ms, out),
+                Durability::Interval => shard.sync(placed.journal, wall_ms, out),
+            });
+        }
+        // What was written and is lost is not durable either.
+        self.written.take_lost();
+        let mut lost = self.durable.take_lost();
+        if !lost.is_empty() {
+            lost.sort_unstable_by_key(|placed| placed.slot);
+            lost.dedup_by_key(|placed| placed.slot);
+            let why: Arc<str> = "a write or sync of the journal failed".into();
+            tracing::error!(shards = lost.len(), "records in flight were lost: {why}");
+            for placed in lost {
+                self.covered(placed.slot, |shard, out| shard.lost(&why, wall_ms, out));
+                self.touch(placed.slot);
+            }
+        }
+        self.upkeep.follow(&self.floor.journal, &self.floor.store);
+    }
+
+    fn covered(&mut self, slot: Slot, step: impl FnOnce(&mut Shard, &mut Vec<Output>)) {
+        let Some(mut owned) = self.owned[slot.0 as usize].take() else { return };
+        step(&mut owned.shard, &mut self.out);
+        let rolled = self.perform(&mut owned);
+        self.owned[slot.0 as usize] = Some(owned);
+        if rolled || self.closing.is_some() {
+            self.touch(slot);
+        }
+    }
+
+    /// Shows what changed, then does what the shard put out; whether its list of segments changed.
+    fn perform(&mut self, owned: &mut Owned) -> bool {
+        let (tail_changed, list_changed) = owned.shard.take_changed();
+        if tail_changed || list_changed {
+            let completed = list_changed.then(|| owned.shard.completed().copied().collect());
+            owned.view.set(owned.shard.tail(), completed);
+        }
+        for output in self.out.drain(..) {
+            match output {
+                Output::Reply(waiter, result) => {
+                    self.floor.counters.answered(&result);
+                    waiter.answer(result);
+                }
+                Output::Extend { segment, from, bytes, tail } => {
+                    self.floor.counters.entry(bytes.len());
+                    self.floor.tail.extend(segment, from, &bytes, tail);
+                }
+                Output::Update(tail) => self.floor.tail.update(owned.shard.id(), tail),
+                Output::Seal(id, length) => self.upkeep.seal(&self.floor.store, id, length),
+                Output::Delete(id) => self.upkeep.delete(&self.floor.store, id),
+                Output::Truncated(truncation, result) => {
+                    let _ = truncation.reply.send(result);
+                }
+                Output::Closed => owned.closed = true,
+            }
+        }
+        list_changed
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closing.is_some() && self.owned.iter().flatten().all(|owned| owned.closed)
+    }
+}
+
+/// Why the store did not take an entry.
+enum Refused {
+    /// This entry, or not at the moment.
+    Write(WriteError),
+    /// The segment takes no more entries.
+    Over(String),
+}
+
+fn refused(error: StoreError) -> Refused {
+    let unavailable = |error: &StoreError| WriteError::Unavailable(error.to_string().into());
+    Refused::Write(match &error {
+        StoreError::Full { .. } => {
+            WriteError::Busy("segment files are written more slowly than records arrive")
+        }
+        StoreError::Journal(JournalError::Backlog { .. }) => {
+            WriteError::Busy("the journal's disk can't keep up")
+        }
+        // The store looks at the loss with its next call.
+        StoreError::Journal(JournalError::Stale { .. }) => WriteError::Busy("the journal lost records"),
+        StoreError::Journal(JournalError::Full(FullReason::FilesMax { .. })) => {
+            WriteError::Busy("the journal is full: segment files are written more slowly than records arrive")
+        }
+        StoreError::Journal(JournalError::Full(reason)) => {
+            WriteError::NoSpace(format!("{reason}; free some space or shorten retention").into())
+        }
+        StoreError::NoSpace { .. } => WriteError::NoSpace(error.to_string().into()),
+        StoreError::DiskFailed(_) | StoreError::Journal(_) | StoreError::Closed => unavailable(&error),
+        StoreError::Fenced { .. } | StoreError::NotNext { .. } => WriteError::Fenced,
+        _ => return Refused::Over(error.to_string()),
+    })
+}

@@ -1,0 +1,257 @@
+//! Idempotent producers of one shard: who may append next, and which batches are already there (KIP-98).
+//!
+//! What holds:
+//! - A batch is *pending* from its acceptance until its entry is durable, and only then one of the last five
+//!   of its producer. A pending batch that fails is taken back as if it had never come.
+//! - The answer to a duplicate names the offsets of the first; the caller answers it no earlier than the first.
+//! - What [`Producers::snapshot`] saves and [`Producers::replay`] of the later batches rebuilds is the table as
+//!   it was, so a batch that was acknowledged before a crash is recognized after it.
+//!
+//! A producer that the shard does not know may begin with any sequence number, as in Kafka: it may have been
+//! forgotten after [`PRODUCER_EXPIRY_MS`], or retention deleted all that it wrote.
+
+use std::collections::VecDeque;
+
+use tailwater_env::HashMap;
+use tailwater_format::Offset;
+
+use crate::limits::{PRODUCER_BATCHES, PRODUCER_EXPIRY_MS, PRODUCERS_PER_SHARD_MAX};
+
+/// What a batch's header says of its producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The producer's id, not negative.
+    pub producer: i64,
+    /// Its epoch.
+    pub epoch: i16,
+    /// Sequence number of the batch's first record, not negative.
+    pub first: i32,
+    /// Number of records, at least 1.
+    pub count: u32,
+}
+
+impl Claim {
+    /// Sequence number of the batch's last record; after 2^31-1 comes 0.
+    fn last(&self) -> i32 {
+        advance(self.first, self.count - 1)
+    }
+}
+
+/// The sequence number `by` after `sequence`; after 2^31-1 comes 0.
+fn advance(sequence: i32, by: u32) -> i32 {
+    ((i64::from(sequence) + i64::from(by)) & i64::from(i32::MAX)) as i32
+}
+
+/// What to do with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Append it.
+    Append,
+    /// It is there already, from this offset on.
+    Duplicate(Offset),
+    /// It is out of order.
+    Refused(SequenceError),
+}
+
+/// Why a producer's batch is refused. Neither helps to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SequenceError {
+    /// A later incarnation of the producer has appended (Kafka's `INVALID_PRODUCER_EPOCH`).
+    #[error("producer {producer} has epoch {current} by now, the batch has {given}")]
+    Epoch {
+        /// The producer.
+        producer: i64,
+        /// The epoch of its last batch.
+        current: i16,
+        /// The epoch of this batch.
+        given: i16,
+    },
+    /// Something before this batch is missing, or it is a duplicate older than the last five (Kafka's
+    /// `OUT_OF_ORDER_SEQUENCE_NUMBER`).
+    #[error("the next sequence number of producer {producer} is {expected}, the batch begins with {given}")]
+    OutOfOrder {
+        /// The producer.
+        producer: i64,
+        /// The only sequence number it may go on with.
+        expected: i32,
+        /// The sequence number of this batch.
+        given: i32,
+    },
+}
+
+/// One batch of a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerBatch {
+    /// The producer's epoch.
+    pub epoch: i16,
+    /// Sequence number of its first record.
+    pub first: i32,
+    /// Sequence number of its last record.
+    pub last: i32,
+    /// Offset of its first record.
+    pub base_offset: Offset,
+}
+
+/// What is remembered of a producer; as saved in a snapshot, without the pending batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerState {
+    /// The producer.
+    pub producer: i64,
+    /// Wall time in ms at which its last batch became durable.
+    pub last_ms: i64,
+    /// Its last batches, oldest first, at most [`PRODUCER_BATCHES`], all of one epoch.
+    pub batches: Vec<ProducerBatch>,
+}
+
+#[derive(Debug, Default)]
+struct Producer {
+    last_ms: i64,
+    /// Durable, of the newest epoch, oldest first; at most [`PRODUCER_BATCHES`].
+    durable: VecDeque<ProducerBatch>,
+    /// Accepted and not durable, oldest first; as many as the shard has in flight.
+    pending: VecDeque<ProducerBatch>,
+}
+
+impl Producer {
+    fn newest(&self) -> Option<&ProducerBatch> {
+        self.pending.back().or_else(|| self.durable.back())
+    }
+
+    fn remember(&mut self, batch: ProducerBatch, now_ms: i64) {
+        if self.durable.back().is_some_and(|last| last.epoch != batch.epoch) {
+            self.durable.clear();
+        }
+        if self.durable.len() == PRODUCER_BATCHES {
+            self.durable.pop_front();
+        }
+        self.durable.push_back(batch);
+        self.last_ms = self.last_ms.max(now_ms);
+    }
+}
+
+/// The producers of one shard.
+#[derive(Debug, Default)]
+pub struct Producers {
+    table: HashMap<i64, Producer>,
+}
+
+impl Producers {
+    /// What to do with the batch that makes `claim`; changes nothing.
+    pub fn check(&self, claim: Claim) -> Verdict {
+        let Some(producer) = self.table.get(&claim.producer) else { return Verdict::Append };
+        let Some(newest) = producer.newest() else { return Verdict::Append };
+        if claim.epoch < newest.epoch {
+            return Verdict::Refused(SequenceError::Epoch {
+                producer: claim.producer,
+                current: newest.epoch,
+                given: claim.epoch,
+            });
+        }
+        let expected = if claim.epoch == newest.epoch { advance(newest.last, 1) } else { 0 };
+        if claim.first == expected {
+            return Verdict::Append;
+        }
+        let same = |batch: &&ProducerBatch| {
+            batch.epoch == claim.epoch && batch.first == claim.first && batch.last == claim.last()
+        };
+        if let Some(first) = producer.pending.iter().chain(&producer.durable).find(same) {
+            return Verdict::Duplicate(first.base_offset);
+        }
+        Verdict::Refused(SequenceError::OutOfOrder { producer: claim.producer, expected, given: claim.first })
+    }
+
+    /// Notes that the batch was accepted at `base_offset`. [`Producers::check`] must have allowed it.
+    pub fn accept(&mut self, claim: Claim, base_offset: Offset) {
+        if self.table.len() >= PRODUCERS_PER_SHARD_MAX && !self.table.contains_key(&claim.producer) {
+            self.forget_a_quarter();
+        }
+        let batch = ProducerBatch { epoch: claim.epoch, first: claim.first, last: claim.last(), base_offset };
+        self.table.entry(claim.producer).or_default().pending.push_back(batch);
+    }
+
+    /// Notes that the oldest pending batch of `producer` is durable.
+    ///
+    /// # Panics
+    /// If it has none: batches become durable in the order they were accepted in.
+    pub fn settle(&mut self, producer: i64, now_ms: i64) {
+        let state = self.table.get_mut(&producer).expect("a producer with pending batches is not forgotten");
+        let batch = state.pending.pop_front().expect("accepted before it became durable");
+        state.remember(batch, now_ms);
+    }
+
+    /// Takes back the batches from offset `from` on: their entries failed, or (`interval`) were lost after all.
+    pub fn take_back(&mut self, from: Offset) {
+        self.table.retain(|_, producer| {
+            for batches in [&mut producer.pending, &mut producer.durable] {
+                while batches.back().is_some_and(|batch| batch.base_offset >= from) {
+                    batches.pop_back();
+                }
+            }
+            producer.newest().is_some()
+        });
+    }
+
+    /// Puts in a batch that recovery found in the log, in the order of the log.
+    pub fn replay(&mut self, claim: Claim, base_offset: Offset, now_ms: i64) {
+        self.accept(claim, base_offset);
+        self.settle(claim.producer, now_ms);
+    }
+
+    /// Forgets those that have not appended for [`PRODUCER_EXPIRY_MS`].
+    pub fn expire(&mut self, now_ms: i64) {
+        self.table.retain(|_, producer| {
+            !producer.pending.is_empty() || now_ms.saturating_sub(producer.last_ms) < PRODUCER_EXPIRY_MS
+        });
+    }
+
+    /// The durable state of all producers, sorted by id.
+    pub fn snapshot(&self) -> Vec<ProducerState> {
+        let mut states: Vec<ProducerState> = self
+            .table
+            .iter()
+            .filter(|(_, state)| !state.durable.is_empty())
+            .map(|(&producer, state)| ProducerState {
+                producer,
+                last_ms: state.last_ms,
+                batches: state.durable.iter().copied().collect(),
+            })
+            .collect();
+        states.sort_unstable_by_key(|state| state.producer);
+        states
+    }
+
+    /// The table that a snapshot saved.
+    pub fn restore(states: Vec<ProducerState>) -> Self {
+        let mut producers = Self::default();
+        for state in states.into_iter().take(PRODUCERS_PER_SHARD_MAX) {
+            let producer = producers.table.entry(state.producer).or_default();
+            for batch in state.batches {
+                producer.remember(batch, state.last_ms);
+            }
+        }
+        producers
+    }
+
+    /// Whether nobody is remembered.
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Makes room. A quarter at a time, so that a flood of strangers costs each of them little.
+    fn forget_a_quarter(&mut self) {
+        let mut idle: Vec<(i64, i64)> = self
+            .table
+            .iter()
+            .filter(|(_, producer)| producer.pending.is_empty())
+            .map(|(&id, producer)| (producer.last_ms, id))
+            .collect();
+        idle.sort_unstable();
+        for (_, id) in idle.into_iter().take(PRODUCERS_PER_SHARD_MAX / 4) {
+            self.table.remove(&id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,558 @@
+//! One shard as a step machine: appends, journal progress, metadata answers and time go in, what to write, to
+//! record and to answer comes out. No clock, disk or channel is touched here; the shell is `owner.rs`.
+//!
+//! ```text
+//!  append()     next_write()/wrote()     settle()                       complete()
+//!  --------> buffer ----------> in flight ------> acknowledged, visible ------> completed segment
+//!                                           \-> (interval) unsynced --sync()--/
+//! ```
+//!
+//! What holds:
+//! - Offsets and transaction ids are given when an append is accepted, in the order of acceptance; entries leave
+//!   in that order, and acknowledgements are given in that order. What fails takes everything behind it along,
+//!   so an acknowledged record never has an unacknowledged one before it that is missing.
+//! - An append is acknowledged, shown to readers and remembered as its producer's in one step, `settle_entry`:
+//!   when its entry is durable (or written, with `interval`).
+//! - A segment is only ever written by the owner that created it: the first append after a start, a loss or a
+//!   conflict claims a higher term in metadata, and only then a segment of that term is created.
+//! - Readers see a segment from its first durable entry on. One that never had any is deleted, and its number
+//!   is used again, with a higher term.
+//! - A completed segment is recorded after its last entry is durable. Until the record is written, recovery finds
+//!   the same in the store.
+
+mod accept;
+mod change;
+mod outputs;
+mod recover;
+mod roll;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_env::Instant;
+use tailwater_format::{
+    Dlsn, EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, SlotId, Tail, Term,
+    TransactionId,
+};
+use tailwater_journal::JournalPosition;
+
+use crate::batches::{Accepted, encode};
+use crate::config::{Durability, Flush, StreamConfig};
+use crate::error::AppendError;
+use crate::limits::{ENTRY_BYTES_TARGET, STALL_MAX};
+use crate::producer::Producers;
+use crate::stream::SegmentRecord;
+
+use change::Changes;
+pub use change::{Change, ChangeError};
+pub use outputs::{Append, Appended, Output, Truncation, Waiter, Write, WriteError};
+pub use recover::{Found, FoundContent, Recovered, recover};
+use segments::{OpenSegment, Visible};
+
+/// Whether appends may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// No term of ours: the next append claims one.
+    Resting,
+    /// The claim is under way; appends gather in the buffer.
+    Claiming,
+    /// This term is ours.
+    Owning(Term),
+    /// Another owner has claimed a higher one.
+    Lost,
+    /// The stream is gone.
+    Deleted,
+}
+
+/// An entry between the store's taking it and its acknowledgement.
+#[derive(Debug)]
+struct Entry {
+    segment: SegmentId,
+    from: Position,
+    bytes: bytes::Bytes,
+    next_offset: Offset,
+    transaction_id: TransactionId,
+    entry_id: EntryId,
+    base_offset: Offset,
+    appends: Vec<Accepted>,
+    journal: JournalPosition,
+}
+
+/// How far an acknowledged entry reaches whose bytes are not synced yet.
+#[derive(Clone, Copy, Debug)]
+struct Unsynced {
+    journal: JournalPosition,
+    reach: Reach,
+}
+
+/// A point in the shard, after an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reach {
+    segment: SegmentId,
+    position: Position,
+    next_offset: Offset,
+    transaction_id: TransactionId,
+}
+
+/// A duplicate that waits for the first.
+#[derive(Debug)]
+struct Duplicate {
+    base_offset: Offset,
+    next_offset: Offset,
+    append_time_ms: i64,
+    waiter: Waiter,
+}
+
+/// One shard.
+#[derive(Debug)]
+pub struct Shard {
+    id: ShardId,
+    config: Arc<StreamConfig>,
+    state: State,
+    closing: bool,
+
+    changes: Changes,
+    /// Completed segments, oldest first.
+    completed: VecDeque<SegmentRecord>,
+
+    /// Accepted and in no entry yet.
+    buffer: VecDeque<Accepted>,
+    buffer_bytes: usize,
+    buffer_since: Instant,
+    /// The entry that the store was asked to take and has not taken yet.
+    writing: Option<Entry>,
+    /// Since when the store has been too busy for `writing`.
+    blocked_since: Option<Instant>,
+    in_flight: VecDeque<Entry>,
+    unsynced: VecDeque<Unsynced>,
+    duplicates: Vec<Duplicate>,
+
+    /// Segments that take no more entries and are not completed yet, oldest first.
+    rolling: VecDeque<OpenSegment>,
+    /// The segment that takes entries.
+    open: Option<OpenSegment>,
+
+    /// Offset of the next record to be accepted.
+    next_offset: Offset,
+    /// Running maximum up to there.
+    transaction_id: TransactionId,
+    /// Offset after the last acknowledged record.
+    acked_next: Offset,
+    /// Running maximum up to there.
+    acked_transaction_id: TransactionId,
+    visible: Visible,
+    producers: Producers,
+    producers_expire_at: Instant,
+
+    tail_changed: bool,
+    list_changed: bool,
+}
+
+/// How often producers are looked through for those to forget.
+const PRODUCERS_EXPIRE_EVERY: Duration = Duration::from_secs(60);
+
+impl Shard {
+    /// The shard as recovery found it; for a created stream's, [`Recovered::default`].
+    /// `owner` is random for each start of a log.
+    pub fn new(
+        id: ShardId,
+        config: Arc<StreamConfig>,
+        owner: u64,
+        recovered: Recovered,
+        producers: Producers,
+    ) -> Self {
+        let Recovered { record, version, completed, unsaved, .. } = recovered;
+        let completed: VecDeque<SegmentRecord> = completed.into();
+        let (next_offset, transaction_id) =
+            completed.back().map_or((record.next_offset, record.transaction_id), |last| {
+                (
+                    last.next_offset.max(record.next_offset),
+                    last.last_transaction_id.max(record.transaction_id),
+                )
+            });
+        let visible = Visible::at_rest(&completed, &record, next_offset);
+        Self {
+            id,
+            config,
+            state: State::Resting,
+            closing: false,
+            changes: Changes::new(owner, record, version, unsaved),
+            completed,
+            buffer: VecDeque::new(),
+            buffer_bytes: 0,
+            buffer_since: Instant::default(),
+            writing: None,
+            blocked_since: None,
+            in_flight: VecDeque::new(),
+            unsynced: VecDeque::new(),
+            duplicates: Vec::new(),
+            rolling: VecDeque::new(),
+            open: None,
+            next_offset,
+            transaction_id,
+            acked_next: next_offset,
+            acked_transaction_id: transaction_id,
+            visible,
+            producers,
+            producers_expire_at: Instant::default(),
+            tail_changed: true,
+            list_changed: true,
+        }
+    }
+
+    /// Which shard this is.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Whether an acknowledgement waits for a sync of the journal, or only for the write.
+    pub fn durability(&self) -> Durability {
+        self.config.durability
+    }
+
+    /// The tail that readers may see; `cached` is left to the cells' writer.
+    pub fn tail(&self) -> Tail {
+        Tail {
+            segment: self.visible.number,
+            term: self.visible.term,
+            base_offset: self.visible.base_offset,
+            cached: Position(0),
+            durable: self.visible.durable,
+            next_offset: self.acked_next,
+            sealed: self.visible.sealed,
+            previous: self.visible.previous,
+            chunk_bytes: self.config.chunk_bytes,
+            log_start: self.changes.log_start(),
+        }
+    }
+
+    /// Completed segments, oldest first.
+    pub fn completed(&self) -> impl ExactSizeIterator<Item = &SegmentRecord> {
+        self.completed.iter()
+    }
+
+    /// Whether tail or list of segments changed since the last call: (tail, list).
+    pub fn take_changed(&mut self) -> (bool, bool) {
+        (std::mem::take(&mut self.tail_changed), std::mem::take(&mut self.list_changed))
+    }
+
+    /// Whether some append waits for the journal.
+    pub fn is_in_flight(&self) -> bool {
+        !self.in_flight.is_empty() || !self.unsynced.is_empty()
+    }
+
+    /// When to call [`Shard::next_write`] although nothing happened.
+    pub fn flush_deadline(&self) -> Option<Instant> {
+        match (self.config.flush, self.state) {
+            (Flush::EveryMs(ms), State::Owning(_)) if !self.buffer.is_empty() => {
+                Some(self.buffer_since + Duration::from_millis(ms))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the store was too busy for an entry: call [`Shard::next_write`] again in a moment.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked_since.is_some()
+    }
+
+    /// The next entry to hand to the store, if one is due; [`Shard::wrote`] has to follow before anything else.
+    pub fn next_write(&mut self, now: Instant, wall_ms: i64) -> Option<Write> {
+        let State::Owning(term) = self.state else { return None };
+        if self.writing.is_none() {
+            if !self.is_due(now) {
+                return None;
+            }
+            let count = self.gather_count();
+            self.roll_if_full(self.buffer.iter().take(count).map(|append| append.batches.bytes.len()).sum());
+            // With `interval` readers see what may be lost: one segment at a time, so that what a loss takes
+            // back never spans two.
+            if self.config.durability == Durability::Interval && !self.rolling.is_empty() {
+                return None;
+            }
+            self.writing = Some(self.gather(term, count, now, wall_ms));
+        }
+        let (entry, open) = (self.writing.as_ref()?, self.open.as_ref()?);
+        Some(Write {
+            segment: entry.segment,
+            create: !open.created,
+            position: entry.from,
+            bytes: entry.bytes.clone(),
+        })
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        if self.buffer.is_empty() {
+            return false;
+        }
+        match self.config.flush {
+            Flush::Immediate => true,
+            Flush::EveryMs(ms) => {
+                self.closing
+                    || self.buffer_bytes >= self.config.flush_bytes as usize
+                    || now >= self.buffer_since + Duration::from_millis(ms)
+            }
+        }
+    }
+
+    /// How many appends at the front of the buffer make the next entry.
+    fn gather_count(&self) -> usize {
+        let (mut count, mut bytes) = (0, 0);
+        for accepted in &self.buffer {
+            bytes += accepted.batches.bytes.len();
+            if count > 0 && bytes > ENTRY_BYTES_TARGET {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Turns the front of the buffer into an entry of the open segment.
+    fn gather(&mut self, term: Term, count: usize, now: Instant, wall_ms: i64) -> Entry {
+        let appends: Vec<Accepted> = self.buffer.drain(..count).collect();
+        self.buffer_bytes -= appends.iter().map(|accepted| accepted.batches.bytes.len()).sum::<usize>();
+        self.buffer_since = now;
+
+        let base_offset = appends[0].base_offset;
+        let first_transaction_id = appends[0].first_transaction_id;
+        let id = SegmentId { shard: self.id, number: self.next_number(), term };
+        let open = self.open.get_or_insert_with(|| OpenSegment {
+            id,
+            created: false,
+            created_ms: wall_ms,
+            created_at: now,
+            length: Position(0),
+            next_entry: EntryId(0),
+            base_offset,
+            first_transaction_id,
+            synced: Position(0),
+            synced_next: base_offset,
+            synced_transaction_id: first_transaction_id,
+        });
+        let last = &appends[count - 1];
+        let (next_offset, transaction_id) = (last.next_offset(), last.transaction_id);
+        let fields = EntryFields {
+            segment: open.id,
+            entry_id: open.next_entry,
+            base_offset,
+            record_count: u32::try_from(next_offset.0 - base_offset.0)
+                .expect("an entry's bytes are bounded, and a record has at least one"),
+            transaction_id,
+        };
+        Entry {
+            segment: open.id,
+            from: open.length,
+            bytes: encode(&fields, &appends),
+            next_offset,
+            transaction_id,
+            entry_id: open.next_entry,
+            base_offset,
+            appends,
+            journal: JournalPosition(0),
+        }
+    }
+
+    /// Takes in what the store said to the last [`Shard::next_write`].
+    pub fn wrote(
+        &mut self,
+        now: Instant,
+        result: Result<JournalPosition, WriteError>,
+        out: &mut Vec<Output>,
+    ) {
+        let error = match result {
+            Ok(journal) => {
+                let mut entry = self.writing.take().expect("the store answers what it was asked");
+                let open = self.open.as_mut().expect("the entry belongs to the open segment");
+                debug_assert_eq!((open.id, open.length), (entry.segment, entry.from));
+                open.created = true;
+                open.length = Position(open.length.0 + entry.bytes.len() as u64);
+                open.next_entry = open.next_entry.next();
+                entry.journal = journal;
+                self.in_flight.push_back(entry);
+                self.blocked_since = None;
+                return;
+            }
+            Err(error) => error,
+        };
+        match error {
+            WriteError::Busy(why) => {
+                let since = *self.blocked_since.get_or_insert(now);
+                if now.since(since) > STALL_MAX {
+                    self.fail_unwritten(&AppendError::Overloaded(why), out);
+                }
+            }
+            WriteError::NoSpace(why) => self.fail_unwritten(&AppendError::NoSpace(why), out),
+            WriteError::Unavailable(why) => self.fail_unwritten(&AppendError::Unavailable(why), out),
+            WriteError::Fenced => {
+                self.state = State::Lost;
+                self.fail_unwritten(&AppendError::NotOwner, out);
+            }
+        }
+    }
+
+    /// Notes that [`Write::create`] was done although the append after it failed.
+    pub fn created(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.created = true;
+        }
+    }
+
+    /// The journal is written (`interval`) or synced (`fsync`) up to `upto`: acknowledges what lies before it.
+    pub fn settle(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+        while self.in_flight.front().is_some_and(|entry| entry.journal <= upto) {
+            let entry = self.in_flight.pop_front().expect("just looked at");
+            self.settle_entry(entry, wall_ms, out);
+        }
+        self.release_duplicates(out);
+        if self.config.durability == Durability::Fsync {
+            self.complete_rolled(wall_ms, out);
+        }
+    }
+
+    /// Moves the watermark over one entry: readers, producers and acknowledgements in one step.
+    fn settle_entry(&mut self, entry: Entry, wall_ms: i64, out: &mut Vec<Output>) {
+        let reach = Reach {
+            segment: entry.segment,
+            position: Position(entry.from.0 + entry.bytes.len() as u64),
+            next_offset: entry.next_offset,
+            transaction_id: entry.transaction_id,
+        };
+        assert_eq!(entry.base_offset, self.acked_next, "{}: entries settle in order", self.id);
+        match self.config.durability {
+            Durability::Fsync => self.synced(reach),
+            Durability::Interval => self.unsynced.push_back(Unsynced { journal: entry.journal, reach }),
+        }
+        self.visible.reach(entry.segment, entry.base_offset, reach.position);
+        self.acked_next = reach.next_offset;
+        self.acked_transaction_id = reach.transaction_id;
+        self.tail_changed = true;
+        out.push(Output::Extend {
+            segment: entry.segment,
+            from: entry.from,
+            bytes: entry.bytes,
+            tail: self.tail(),
+        });
+        for accepted in entry.appends {
+            if let Some(claim) = accepted.batches.claim {
+                self.producers.settle(claim.producer, wall_ms);
+            }
+            let slot =
+                u32::try_from(accepted.base_offset.0 - entry.base_offset.0).expect("records of one entry");
+            let appended = Appended {
+                base_offset: accepted.base_offset,
+                last_offset: Offset(accepted.next_offset().0 - 1),
+                append_time_ms: accepted.append_time_ms,
+                term: entry.segment.term,
+                dlsn: Some(Dlsn { segment: entry.segment.number, entry: entry.entry_id, slot: SlotId(slot) }),
+            };
+            out.push(Output::Reply(accepted.waiter, Ok(appended)));
+        }
+    }
+
+    fn release_duplicates(&mut self, out: &mut Vec<Output>) {
+        if self.duplicates.is_empty() {
+            return;
+        }
+        let (term, acked_next) = (self.visible.term, self.acked_next);
+        for duplicate in self.duplicates.extract_if(.., |duplicate| duplicate.next_offset <= acked_next) {
+            out.push(Output::Reply(
+                duplicate.waiter,
+                Ok(Appended {
+                    base_offset: duplicate.base_offset,
+                    last_offset: Offset(duplicate.next_offset.0 - 1),
+                    append_time_ms: duplicate.append_time_ms,
+                    term,
+                    dlsn: None,
+                }),
+            ));
+        }
+    }
+
+    /// The journal is synced up to `upto`. Only `interval` shards need the call: see [`Shard::settle`].
+    pub fn sync(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+        while self.unsynced.front().is_some_and(|unsynced| unsynced.journal <= upto) {
+            let unsynced = self.unsynced.pop_front().expect("just looked at");
+            self.synced(unsynced.reach);
+        }
+        self.complete_rolled(wall_ms, out);
+    }
+
+    /// A sync failed and everything that was not durable is gone from the journal. Fails what was in flight,
+    /// seals the segment at its durable length; the next append claims a higher term.
+    pub fn lost(&mut self, why: &Arc<str>, wall_ms: i64, out: &mut Vec<Output>) {
+        if !self.is_in_flight() && self.writing.is_none() && self.buffer.is_empty() {
+            return;
+        }
+        let error = AppendError::Lost(Arc::clone(why));
+        self.unsynced.clear();
+        let in_flight = std::mem::take(&mut self.in_flight);
+        for accepted in in_flight.into_iter().flat_map(|entry| entry.appends) {
+            out.push(Output::Reply(accepted.waiter, Err(error.clone())));
+        }
+        self.fail_unwritten(&error, out);
+        if let State::Owning(_) = self.state {
+            self.state = State::Resting;
+        }
+        self.rolling.extend(self.open.take());
+        for segment in std::mem::take(&mut self.rolling) {
+            self.complete(&segment, wall_ms, out);
+        }
+        // With `interval`, what was acknowledged since the last sync is gone with the rest.
+        let (next_offset, transaction_id) = self.completed_end();
+        self.acked_next = next_offset;
+        self.acked_transaction_id = transaction_id;
+        self.next_offset = next_offset;
+        self.transaction_id = transaction_id;
+        self.producers.take_back(next_offset);
+        self.changes.cut_log_start(next_offset);
+        self.visible = Visible::at_rest(&self.completed, self.changes.record(), next_offset);
+        self.tail_changed = true;
+        out.push(Output::Update(self.tail()));
+    }
+
+    /// Fails what is in no entry that the store took, and gives its offsets back.
+    fn fail_unwritten(&mut self, error: &AppendError, out: &mut Vec<Output>) {
+        self.blocked_since = None;
+        let failed = self.writing.take().map(|entry| entry.appends).into_iter().flatten();
+        let failed: Vec<Accepted> = failed.chain(self.buffer.drain(..)).collect();
+        self.buffer_bytes = 0;
+        if self.open.as_ref().is_some_and(|open| !open.created) {
+            self.open = None;
+        }
+        let (next_offset, transaction_id) = match self.in_flight.back() {
+            Some(entry) => (entry.next_offset, entry.transaction_id),
+            None => (self.acked_next, self.acked_transaction_id),
+        };
+        self.next_offset = next_offset;
+        self.transaction_id = transaction_id;
+        if failed.iter().any(|accepted| accepted.batches.claim.is_some()) {
+            self.producers.take_back(next_offset);
+        }
+        for accepted in failed {
+            out.push(Output::Reply(accepted.waiter, Err(error.clone())));
+        }
+        for duplicate in self.duplicates.extract_if(.., |duplicate| duplicate.next_offset > next_offset) {
+            out.push(Output::Reply(duplicate.waiter, Err(error.clone())));
+        }
+    }
+
+    /// The number of the segment that would be opened next.
+    fn next_number(&self) -> SegmentNumber {
+        let newest = self.open.as_ref().or(self.rolling.back()).map(|segment| segment.id.number);
+        let newest = newest.or_else(|| self.completed.back().map(|segment| segment.number));
+        newest.map_or(self.changes.record().next_segment, SegmentNumber::next)
+    }
+
+    /// Offset and transaction id at the end of the last completed segment.
+    fn completed_end(&self) -> (Offset, TransactionId) {
+        match self.completed.back() {
+            Some(last) => (last.next_offset, last.last_transaction_id),
+            None => (self.changes.record().next_offset, self.changes.record().transaction_id),
+        }
+    }
+}

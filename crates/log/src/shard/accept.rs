@@ -1,0 +1,79 @@
+//! Accepting appends: who may, at which offset, with which transaction id.
+
+use tailwater_env::Instant;
+use tailwater_format::Offset;
+
+use super::{Append, Duplicate, Output, Shard, State};
+use crate::batches::Accepted;
+use crate::error::AppendError;
+use crate::producer::Verdict;
+
+impl Shard {
+    /// Takes in an append: into the buffer, or answered at once.
+    pub fn append(&mut self, now: Instant, wall_ms: i64, append: Append, out: &mut Vec<Output>) {
+        match self.check(&append) {
+            Ok(Verdict::Append) => self.accept(now, wall_ms, append),
+            Ok(Verdict::Duplicate(base_offset)) => {
+                let next_offset = Offset(base_offset.0 + u64::from(append.batches.records));
+                self.duplicates.push(Duplicate {
+                    base_offset,
+                    next_offset,
+                    append_time_ms: wall_ms,
+                    waiter: append.waiter,
+                });
+                self.release_duplicates(out);
+            }
+            Ok(Verdict::Refused(error)) => out.push(Output::Reply(append.waiter, Err(error.into()))),
+            Err(error) => out.push(Output::Reply(append.waiter, Err(error))),
+        }
+    }
+
+    fn check(&self, append: &Append) -> Result<Verdict, AppendError> {
+        let current = match self.state {
+            State::Owning(term) => term,
+            State::Resting | State::Claiming => self.changes.record().term.next(),
+            State::Lost => return Err(AppendError::NotOwner),
+            State::Deleted => return Err(AppendError::NoStream),
+        };
+        if self.closing {
+            return Err(AppendError::Closed);
+        }
+        if let Some(given) = append.expected_term.filter(|given| *given != current) {
+            return Err(AppendError::Term { current, given });
+        }
+        let verdict = append.batches.claim.map_or(Verdict::Append, |claim| self.producers.check(claim));
+        if verdict == Verdict::Append
+            && let Some(given) = append.batches.explicit
+            && given < self.transaction_id
+        {
+            return Err(AppendError::TransactionId { given, last: self.transaction_id });
+        }
+        Ok(verdict)
+    }
+
+    fn accept(&mut self, now: Instant, wall_ms: i64, append: Append) {
+        if self.state == State::Resting {
+            self.state = State::Claiming;
+            self.changes.claim();
+        }
+        if self.buffer.is_empty() {
+            self.buffer_since = now;
+        }
+        let Append { batches, waiter, .. } = append;
+        if let Some(claim) = batches.claim {
+            self.producers.accept(claim, self.next_offset);
+        }
+        let accepted = Accepted {
+            base_offset: self.next_offset,
+            first_transaction_id: self.transaction_id.max(batches.first_timestamp),
+            transaction_id: self.transaction_id.max(batches.max_timestamp),
+            append_time_ms: wall_ms,
+            batches,
+            waiter,
+        };
+        self.next_offset = accepted.next_offset();
+        self.transaction_id = accepted.transaction_id;
+        self.buffer_bytes += accepted.batches.bytes.len();
+        self.buffer.push_back(accepted);
+    }
+}

@@ -1,0 +1,243 @@
+//! What a shard has to tell metadata: claimed terms, completed segments, the first offset to keep.
+//!
+//! One commit is under way at a time, and everything that came up meanwhile goes into the next. Each replaces the
+//! shard's record at the version that the last one left, so another owner's makes the next one fail with a
+//! conflict rather than overwrite. A commit of which it is not known whether it took place is repeated as it
+//! was; if it did, the conflict shows the very record, with this owner's random number in it.
+
+use std::collections::VecDeque;
+
+use tailwater_env::Instant;
+use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId};
+
+use super::{Output, Shard, State, Truncation};
+use crate::error::{AppendError, StreamError};
+use crate::limits::{COMMIT_OPS_MAX, COMMIT_RETRY};
+use crate::retention;
+use crate::stream::{ProducersRecord, SegmentRecord, ShardRecord};
+
+/// One commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The shard.
+    pub shard: ShardId,
+    /// Its record, to be put at `version`.
+    pub record: ShardRecord,
+    /// The version of the record that is replaced; 0 if there must be none.
+    pub version: u64,
+    /// Completed segments to put.
+    pub completed: Vec<SegmentRecord>,
+    /// Segments whose records go.
+    pub deleted: Vec<SegmentNumber>,
+    /// The producers, whenever segments are completed.
+    pub producers: Option<ProducersRecord>,
+}
+
+/// Why a change was not committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeError {
+    /// The record has another version; this is it, if there is one.
+    Conflict(Option<(ShardRecord, u64)>),
+    /// It is not known whether it was committed.
+    Unavailable(String),
+}
+
+/// What metadata knows, and what it has yet to be told.
+#[derive(Debug)]
+pub(super) struct Changes {
+    record: ShardRecord,
+    version: u64,
+    claim: bool,
+    log_start: Offset,
+    completed: VecDeque<SegmentRecord>,
+    truncations: Vec<Truncation>,
+    committing: Option<Change>,
+    /// The last one, if it is not known whether it took place.
+    uncertain: Option<Change>,
+    retry_at: Instant,
+    /// Random for each start of a log; in every record that this owner puts.
+    owner: u64,
+}
+
+impl Changes {
+    pub(super) fn new(owner: u64, record: ShardRecord, version: u64, unsaved: Vec<SegmentRecord>) -> Self {
+        Self {
+            record,
+            version,
+            claim: false,
+            log_start: record.log_start,
+            completed: unsaved.into(),
+            truncations: Vec::new(),
+            committing: None,
+            uncertain: None,
+            retry_at: Instant::default(),
+            owner,
+        }
+    }
+
+    /// As committed.
+    pub(super) fn record(&self) -> &ShardRecord {
+        &self.record
+    }
+
+    /// The first offset that readers may rely on: as committed.
+    pub(super) fn log_start(&self) -> Offset {
+        self.record.log_start
+    }
+
+    pub(super) fn claim(&mut self) {
+        self.claim = true;
+    }
+
+    pub(super) fn completed(&mut self, segment: SegmentRecord) {
+        self.completed.push_back(segment);
+    }
+
+    pub(super) fn raise_log_start(&mut self, log_start: Offset) {
+        self.log_start = self.log_start.max(log_start);
+    }
+
+    /// The shard ends at `end` by now: what lay behind it is lost and can't be truncated.
+    pub(super) fn cut_log_start(&mut self, end: Offset) {
+        self.log_start = self.log_start.min(end).max(self.record.log_start);
+    }
+
+    /// Whether something waits to be committed or answered.
+    pub(super) fn is_pending(&self) -> bool {
+        self.committing.is_some()
+            || self.uncertain.is_some()
+            || self.claim
+            || !self.completed.is_empty()
+            || self.log_start > self.record.log_start
+    }
+
+    pub(super) fn fail_truncations(&mut self, error: &StreamError, out: &mut Vec<Output>) {
+        for truncation in self.truncations.drain(..) {
+            out.push(Output::Truncated(truncation, Err(error.clone())));
+        }
+    }
+}
+
+impl Shard {
+    /// Removes the records before an offset, at record granularity; segments wholly before it are deleted.
+    pub fn truncate(&mut self, truncation: Truncation, out: &mut Vec<Output>) {
+        let refused = match self.state {
+            State::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
+            State::Lost => Some(StreamError::NotOwner),
+            _ if self.closing => Some(StreamError::Closed),
+            _ if truncation.before > self.acked_next => {
+                Some(StreamError::BeyondEnd { end: self.acked_next, given: truncation.before })
+            }
+            _ => None,
+        };
+        if let Some(error) = refused {
+            out.push(Output::Truncated(truncation, Err(error)));
+        } else if truncation.before <= self.changes.record.log_start {
+            out.push(Output::Truncated(truncation, Ok(self.changes.record.log_start)));
+        } else {
+            self.changes.raise_log_start(truncation.before);
+            self.changes.truncations.push(truncation);
+        }
+    }
+
+    /// The next commit, if one is due; [`Shard::committed`] has to follow, some time.
+    pub fn next_change(&mut self, now: Instant) -> Option<Change> {
+        let changes = &self.changes;
+        if changes.committing.is_some() || now < changes.retry_at {
+            return None;
+        }
+        if matches!(self.state, State::Lost | State::Deleted) {
+            return None;
+        }
+        if changes.uncertain.is_some() {
+            self.changes.committing = self.changes.uncertain.take();
+            return self.changes.committing.clone();
+        }
+        let below = retention::below(self.completed.iter(), changes.log_start);
+        // Those that metadata was never told of are told first, and go with the next change.
+        let saved = self.completed.len() - changes.completed.len();
+        if !changes.is_pending() && below.min(saved) == 0 {
+            return None;
+        }
+        let deleted = self.completed.iter().take(below.min(saved)).map(|segment| segment.number);
+        let deleted: Vec<SegmentNumber> = deleted.take(COMMIT_OPS_MAX / 2).collect();
+        let completed: Vec<SegmentRecord> =
+            changes.completed.iter().take(COMMIT_OPS_MAX / 4).copied().collect();
+        let mut record = ShardRecord { log_start: changes.log_start, owner: changes.owner, ..changes.record };
+        if changes.claim {
+            record.term = record.term.next();
+        }
+        if let Some(last) = completed.last() {
+            record.next_segment = last.number.next();
+            record.next_offset = last.next_offset;
+            record.transaction_id = last.last_transaction_id;
+        }
+        let producers = (!completed.is_empty())
+            .then(|| ProducersRecord { upto: self.acked_next, producers: self.producers.snapshot() });
+        let change =
+            Change { shard: self.id, record, version: changes.version, completed, deleted, producers };
+        self.changes.committing = Some(change.clone());
+        Some(change)
+    }
+
+    /// Takes in how a commit ended: with the record's new version, or not.
+    pub fn committed(&mut self, now: Instant, result: Result<u64, ChangeError>, out: &mut Vec<Output>) {
+        let Some(change) = self.changes.committing.take() else { return };
+        if self.state == State::Deleted {
+            return;
+        }
+        let version = match result {
+            Ok(version) => version,
+            Err(ChangeError::Conflict(Some((record, version)))) if record == change.record => version,
+            Err(ChangeError::Conflict(_)) => {
+                self.state = State::Lost;
+                self.changes.claim = false;
+                self.fail_unwritten(&AppendError::NotOwner, out);
+                self.changes.fail_truncations(&StreamError::NotOwner, out);
+                return;
+            }
+            Err(ChangeError::Unavailable(why)) => {
+                self.changes.retry_at = now + COMMIT_RETRY;
+                self.changes.uncertain = Some(change);
+                self.changes.claim = false;
+                if self.state == State::Claiming {
+                    self.state = State::Resting;
+                    self.fail_unwritten(&AppendError::Unavailable(format!("metadata: {why}").into()), out);
+                }
+                self.changes.fail_truncations(&StreamError::Unavailable(why), out);
+                return;
+            }
+        };
+        assert!(change.record.log_start >= self.changes.record.log_start, "a log start goes forward only");
+        let moved = change.record.log_start > self.changes.record.log_start;
+        let claimed = change.record.term > self.changes.record.term;
+        self.changes.record = change.record;
+        self.changes.version = version;
+        self.changes.completed.drain(..change.completed.len());
+        if claimed {
+            self.changes.claim = false;
+            // Nothing was written in this term, even if those who made us claim it were refused meanwhile.
+            if matches!(self.state, State::Claiming | State::Resting) {
+                self.state = State::Owning(change.record.term);
+            }
+        }
+        if moved {
+            self.tail_changed = true;
+            out.push(Output::Update(self.tail()));
+        }
+        for number in change.deleted {
+            let segment = self.completed.pop_front().expect("only this deletes completed segments");
+            assert_eq!(segment.number, number, "{}: the oldest go first", self.id);
+            self.list_changed = true;
+            out.push(Output::Delete(self.segment_id(&segment)));
+        }
+        let log_start = self.changes.record.log_start;
+        for truncation in self.changes.truncations.extract_if(.., |waiting| waiting.before <= log_start) {
+            out.push(Output::Truncated(truncation, Ok(log_start)));
+        }
+    }
+
+    pub(super) fn segment_id(&self, segment: &SegmentRecord) -> SegmentId {
+        SegmentId { shard: self.id, number: segment.number, term: segment.term }
+    }
+}

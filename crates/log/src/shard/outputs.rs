@@ -1,0 +1,115 @@
+//! What goes into a shard and comes out of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tailwater_format::{Dlsn, Offset, Position, SegmentId, Tail, Term};
+use tokio::sync::oneshot;
+
+use crate::batches::Checked;
+use crate::budget::Permit;
+use crate::error::{AppendError, StreamError};
+
+/// Checked record batches to append, and who waits for the answer.
+#[derive(Debug)]
+pub struct Append {
+    /// The batches.
+    pub batches: Checked,
+    /// Refuse them if the shard's term is another one.
+    pub expected_term: Option<Term>,
+    /// Who waits.
+    pub waiter: Waiter,
+}
+
+/// Who waits for an append.
+#[derive(Debug)]
+pub struct Waiter {
+    pub(crate) reply: oneshot::Sender<Result<Appended, AppendError>>,
+    /// The room that the append takes; given back with the answer.
+    pub(crate) _permit: Option<Permit>,
+}
+
+impl Waiter {
+    /// Answers. That nobody waits any more is no error: the append took place all the same.
+    pub(crate) fn answer(self, result: Result<Appended, AppendError>) {
+        let _ = self.reply.send(result);
+    }
+}
+
+/// An acknowledged append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// Offset of its last record.
+    pub last_offset: Offset,
+    /// When it was accepted, wall time in ms.
+    pub append_time_ms: i64,
+    /// The shard's term.
+    pub term: Term,
+    /// Coordinates of its first record; `None` for a duplicate of an earlier append.
+    pub dlsn: Option<Dlsn>,
+}
+
+/// Who waits for a truncation.
+#[derive(Debug)]
+pub struct Truncation {
+    /// The first offset to keep.
+    pub before: Offset,
+    /// Answered with the first offset that is kept.
+    pub reply: oneshot::Sender<Result<Offset, StreamError>>,
+}
+
+/// An entry to hand to the store.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// Create the segment first.
+    pub create: bool,
+    /// Where the entry begins.
+    pub position: Position,
+    /// The entry.
+    pub bytes: Bytes,
+}
+
+/// Why the store did not take an entry.
+#[derive(Clone, Debug)]
+pub enum WriteError {
+    /// Too much is queued: the same entry is offered again in a moment.
+    Busy(&'static str),
+    /// The disk is full.
+    NoSpace(Arc<str>),
+    /// A higher term has been seen.
+    Fenced,
+    /// Anything else.
+    Unavailable(Arc<str>),
+}
+
+/// What the shell has to do, in this order.
+#[derive(Debug)]
+pub enum Output {
+    /// Answer an append.
+    Reply(Waiter, Result<Appended, AppendError>),
+    /// Hand bytes that readers may see to the cells' writer.
+    Extend {
+        /// Their segment.
+        segment: SegmentId,
+        /// Where they begin.
+        from: Position,
+        /// The bytes.
+        bytes: Bytes,
+        /// The shard's tail with them.
+        tail: Tail,
+    },
+    /// Tell the cells' writer of a tail that changed without new bytes.
+    Update(Tail),
+    /// Seal a segment in the store.
+    Seal(SegmentId, Position),
+    /// Delete a segment in the store.
+    Delete(SegmentId),
+    /// Answer a truncation.
+    Truncated(Truncation, Result<Offset, StreamError>),
+    /// Everything is written, completed and recorded: the shard can go.
+    Closed,
+}

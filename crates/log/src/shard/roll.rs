@@ -1,0 +1,132 @@
+//! When a segment ends, and what becomes of it then.
+
+use tailwater_env::Instant;
+use tailwater_format::{ENTRY_HEADER_BYTES, Position};
+
+use super::{OpenSegment, Output, PRODUCERS_EXPIRE_EVERY, Reach, Shard, State};
+use crate::error::AppendError;
+use crate::retention;
+use crate::stream::SegmentRecord;
+
+impl Shard {
+    /// Ends the open segment if `bytes` more of batches would make it too long.
+    pub(super) fn roll_if_full(&mut self, bytes: usize) {
+        let entry_len = (ENTRY_HEADER_BYTES + bytes) as u64;
+        let is_full = |open: &OpenSegment| {
+            open.length.0 > 0 && open.length.0 + entry_len > retention::roll_bytes(&self.config)
+        };
+        if self.open.as_ref().is_some_and(is_full) {
+            self.rolling.extend(self.open.take());
+        }
+    }
+
+    /// A segment's bytes are synced up to `reach`.
+    pub(super) fn synced(&mut self, reach: Reach) {
+        let segment = self.rolling.iter_mut().chain(&mut self.open).find(|open| open.id == reach.segment);
+        let segment = segment.expect("a segment is completed after its last entry is synced");
+        assert!(reach.position > segment.synced && reach.position <= segment.length);
+        segment.synced = reach.position;
+        segment.synced_next = reach.next_offset;
+        segment.synced_transaction_id = reach.transaction_id;
+    }
+
+    /// Completes the segments that take no more entries and are synced to their end.
+    pub(super) fn complete_rolled(&mut self, wall_ms: i64, out: &mut Vec<Output>) {
+        while self.rolling.front().is_some_and(|segment| segment.synced == segment.length) {
+            let segment = self.rolling.pop_front().expect("just looked at");
+            self.complete(&segment, wall_ms, out);
+        }
+    }
+
+    /// Ends a segment for ever at its synced length.
+    pub(super) fn complete(&mut self, segment: &OpenSegment, wall_ms: i64, out: &mut Vec<Output>) {
+        if segment.synced == Position(0) {
+            // No reader saw it, no record names it: the number is free, for a higher term.
+            if segment.created {
+                out.push(Output::Delete(segment.id));
+            }
+            return;
+        }
+        let record = SegmentRecord {
+            number: segment.id.number,
+            term: segment.id.term,
+            base_offset: segment.base_offset,
+            next_offset: segment.synced_next,
+            length: segment.synced,
+            first_transaction_id: segment.first_transaction_id,
+            last_transaction_id: segment.synced_transaction_id,
+            created_ms: segment.created_ms,
+            sealed_ms: wall_ms,
+        };
+        self.completed.push_back(record);
+        self.changes.completed(record);
+        self.list_changed = true;
+        out.push(Output::Seal(segment.id, segment.synced));
+        if self.visible.is(segment.id) && self.visible.durable == segment.synced {
+            self.visible.sealed = true;
+            self.tail_changed = true;
+            out.push(Output::Update(self.tail()));
+        }
+    }
+
+    /// Rolls by time, expires segments and producers. Call it about once a second.
+    pub fn tick(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Output>) {
+        if matches!(self.state, State::Deleted | State::Lost) {
+            return;
+        }
+        let roll_age_ms = u128::from(retention::roll_age_ms(&self.config));
+        let is_old =
+            |open: &OpenSegment| open.length.0 > 0 && now.since(open.created_at).as_millis() >= roll_age_ms;
+        // An entry that the store has yet to take belongs to the open segment.
+        if self.writing.is_none() && self.open.as_ref().is_some_and(is_old) {
+            self.rolling.extend(self.open.take());
+        }
+        self.complete_rolled(wall_ms, out);
+
+        let open_bytes = self.rolling.iter().chain(&self.open).map(|open| open.length.0).sum();
+        let count = retention::expired(&self.config, self.completed.iter(), open_bytes, wall_ms);
+        if let Some(last) = count.checked_sub(1).and_then(|index| self.completed.get(index)) {
+            self.changes.raise_log_start(last.next_offset);
+        }
+        if now >= self.producers_expire_at {
+            self.producers_expire_at = now + PRODUCERS_EXPIRE_EVERY;
+            self.producers.expire(wall_ms);
+        }
+    }
+
+    /// Takes no more appends; [`Output::Closed`] follows from [`Shard::finish`] once all is done.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// While closing: completes the open segment once nothing is queued, and says when all is recorded.
+    pub fn finish(&mut self, wall_ms: i64, out: &mut Vec<Output>) {
+        if !self.closing || !self.buffer.is_empty() || self.writing.is_some() || self.is_in_flight() {
+            return;
+        }
+        self.rolling.extend(self.open.take());
+        self.complete_rolled(wall_ms, out);
+        if !self.changes.is_pending() || self.state == State::Lost {
+            out.push(Output::Closed);
+        }
+    }
+
+    /// The stream is deleted: fails what waits and deletes the segments.
+    pub fn delete(&mut self, out: &mut Vec<Output>) {
+        self.state = State::Deleted;
+        let in_flight = std::mem::take(&mut self.in_flight);
+        for accepted in in_flight.into_iter().flat_map(|entry| entry.appends) {
+            out.push(Output::Reply(accepted.waiter, Err(AppendError::NoStream)));
+        }
+        self.unsynced.clear();
+        self.rolling.extend(self.open.take().filter(|open| open.created));
+        for segment in std::mem::take(&mut self.rolling) {
+            out.push(Output::Delete(segment.id));
+        }
+        for segment in std::mem::take(&mut self.completed) {
+            out.push(Output::Delete(self.segment_id(&segment)));
+        }
+        self.fail_unwritten(&AppendError::NoStream, out);
+        self.changes.fail_truncations(&crate::StreamError::NoStream(self.id.stream.to_string()), out);
+    }
+}

@@ -1,0 +1,539 @@
+//! What metadata keeps of streams: the keys and their values.
+//!
+//! ```text
+//! log/stream/<stream uuid>                        StreamRecord
+//! log/name/<name>                                 the stream's uuid, 16 bytes
+//! log/shard/<stream uuid>/<shard, 4 digits>       ShardRecord; absent until the first append
+//! log/segment/<stream uuid>/<shard>/<20 digits>   SegmentRecord of a completed segment
+//! log/producers/<stream uuid>/<shard>             ProducersRecord, as of a completed segment's end
+//! log/producer-ids                                ProducerIdsRecord
+//! ```
+//!
+//! Values are protobuf messages, so later versions can add fields. What holds:
+//! - A stream's keys appear in one commit and its name is given up in one commit; what a crash in the midst of
+//!   a deletion leaves behind is removed at the next start, because its stream has no record any more.
+//! - Every commit of a shard's owner replaces the shard's record at the version the owner knows, so an owner
+//!   that was replaced changes nothing any more.
+//! - The open segment has no record: what a crash leaves of it is found in the store and recorded then.
+
+use bytes::Bytes;
+use prost::Message;
+use tailwater_format::{
+    Offset, Position, SegmentNumber, ShardId, ShardNumber, StreamId, Term, TransactionId,
+};
+use uuid::Uuid;
+
+use crate::config::{Durability, Flush, StreamConfig};
+use crate::producer::{ProducerBatch, ProducerState};
+
+/// Prefix of every key of this crate.
+pub const PREFIX: &str = "log/";
+/// The key of the next producer id.
+pub const PRODUCER_IDS_KEY: &str = "log/producer-ids";
+/// The transaction id before the first record of a shard.
+pub const TRANSACTION_ID_NONE: TransactionId = TransactionId(-1);
+
+/// The key of a stream.
+pub fn stream_key(stream: StreamId) -> String {
+    format!("log/stream/{stream}")
+}
+
+/// The key of a stream's name.
+pub fn name_key(name: &str) -> String {
+    format!("log/name/{name}")
+}
+
+/// The key of a shard.
+pub fn shard_key(shard: ShardId) -> String {
+    format!("log/shard/{}/{:04}", shard.stream, shard.shard.0)
+}
+
+/// The key of a completed segment.
+pub fn segment_key(shard: ShardId, number: SegmentNumber) -> String {
+    format!("log/segment/{}/{:04}/{:020}", shard.stream, shard.shard.0, number.0)
+}
+
+/// The key of a shard's producers.
+pub fn producers_key(shard: ShardId) -> String {
+    format!("log/producers/{}/{:04}", shard.stream, shard.shard.0)
+}
+
+/// What a key names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A stream.
+    Stream(StreamId),
+    /// A name.
+    Name(String),
+    /// A shard.
+    Shard(ShardId),
+    /// A completed segment.
+    Segment(ShardId, SegmentNumber),
+    /// A shard's producers.
+    Producers(ShardId),
+    /// The next producer id.
+    ProducerIds,
+}
+
+impl Key {
+    /// What `key` names; `None` if it is none of this crate's.
+    pub fn parse(key: &str) -> Option<Self> {
+        if key == PRODUCER_IDS_KEY {
+            return Some(Self::ProducerIds);
+        }
+        let mut parts = key.strip_prefix(PREFIX)?.split('/');
+        let kind = parts.next()?;
+        let first = parts.next()?;
+        let rest: Vec<&str> = parts.collect();
+        if kind == "name" {
+            return rest.is_empty().then(|| Self::Name(first.to_owned()));
+        }
+        let stream = StreamId(Uuid::try_parse(first).ok()?);
+        let shard = |number: &str| Some(ShardId { stream, shard: ShardNumber(number.parse().ok()?) });
+        match (kind, rest.as_slice()) {
+            ("stream", []) => Some(Self::Stream(stream)),
+            ("shard", [number]) => Some(Self::Shard(shard(number)?)),
+            ("producers", [number]) => Some(Self::Producers(shard(number)?)),
+            ("segment", [number, segment]) => {
+                Some(Self::Segment(shard(number)?, SegmentNumber(segment.parse().ok()?)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A stored value that is not what its key promises.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("metadata of {key:?} can't be read: {why}")]
+pub struct RecordError {
+    /// The key.
+    pub key: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// A stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamRecord {
+    /// Its id.
+    pub id: StreamId,
+    /// Its name.
+    pub name: String,
+    /// When it was created, wall time in ms.
+    pub created_ms: i64,
+    /// How it behaves.
+    pub config: StreamConfig,
+}
+
+/// What a shard's owner must not forget beside its segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardRecord {
+    /// The highest term that was ever claimed.
+    pub term: Term,
+    /// First offset that was not removed.
+    pub log_start: Offset,
+    /// The number after the last completed segment's.
+    pub next_segment: SegmentNumber,
+    /// The offset after the last completed segment's last record. Matters once that segment is deleted.
+    pub next_offset: Offset,
+    /// The last completed segment's last transaction id; likewise.
+    pub transaction_id: TransactionId,
+    /// A random number of the owner that put this record, by which it knows its own.
+    pub owner: u64,
+}
+
+impl Default for ShardRecord {
+    fn default() -> Self {
+        Self {
+            term: Term(0),
+            log_start: Offset(0),
+            next_segment: SegmentNumber(0),
+            next_offset: Offset(0),
+            transaction_id: TRANSACTION_ID_NONE,
+            owner: 0,
+        }
+    }
+}
+
+/// A completed segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// Its number.
+    pub number: SegmentNumber,
+    /// The term of its writer.
+    pub term: Term,
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// Offset after its last record.
+    pub next_offset: Offset,
+    /// Its sealed length.
+    pub length: Position,
+    /// Transaction id of its first record.
+    pub first_transaction_id: TransactionId,
+    /// Transaction id of its last record.
+    pub last_transaction_id: TransactionId,
+    /// When its first entry was written, wall time in ms; when it was recovered if that is not known.
+    pub created_ms: i64,
+    /// When it was sealed, wall time in ms.
+    pub sealed_ms: i64,
+}
+
+/// The producers of a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducersRecord {
+    /// All batches below this offset are in it, and none from it on.
+    pub upto: Offset,
+    /// The producers.
+    pub producers: Vec<ProducerState>,
+}
+
+mod stored {
+    //! The messages as they are stored. Field numbers are for ever.
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Stream {
+        #[prost(bytes = "vec", tag = "1")]
+        pub(super) id: Vec<u8>,
+        #[prost(string, tag = "2")]
+        pub(super) name: String,
+        #[prost(int64, tag = "3")]
+        pub(super) created_ms: i64,
+        #[prost(uint32, tag = "4")]
+        pub(super) shards: u32,
+        #[prost(uint64, optional, tag = "5")]
+        pub(super) retention_ms: Option<u64>,
+        #[prost(uint64, optional, tag = "6")]
+        pub(super) retention_bytes: Option<u64>,
+        #[prost(uint64, tag = "7")]
+        pub(super) segment_bytes: u64,
+        #[prost(uint64, tag = "8")]
+        pub(super) segment_ms: u64,
+        #[prost(uint32, tag = "9")]
+        pub(super) chunk_bytes: u32,
+        /// 0 is immediate.
+        #[prost(uint64, tag = "10")]
+        pub(super) flush_ms: u64,
+        #[prost(uint32, tag = "11")]
+        pub(super) flush_bytes: u32,
+        #[prost(bool, tag = "12")]
+        pub(super) interval: bool,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Shard {
+        #[prost(uint32, tag = "1")]
+        pub(super) term: u32,
+        #[prost(uint64, tag = "2")]
+        pub(super) log_start: u64,
+        #[prost(uint64, tag = "3")]
+        pub(super) next_segment: u64,
+        #[prost(uint64, tag = "4")]
+        pub(super) next_offset: u64,
+        #[prost(sint64, tag = "5")]
+        pub(super) transaction_id: i64,
+        #[prost(fixed64, tag = "6")]
+        pub(super) owner: u64,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Segment {
+        #[prost(uint64, tag = "1")]
+        pub(super) number: u64,
+        #[prost(uint32, tag = "2")]
+        pub(super) term: u32,
+        #[prost(uint64, tag = "3")]
+        pub(super) base_offset: u64,
+        #[prost(uint64, tag = "4")]
+        pub(super) next_offset: u64,
+        #[prost(uint64, tag = "5")]
+        pub(super) length: u64,
+        #[prost(sint64, tag = "6")]
+        pub(super) first_transaction_id: i64,
+        #[prost(sint64, tag = "7")]
+        pub(super) last_transaction_id: i64,
+        #[prost(int64, tag = "8")]
+        pub(super) created_ms: i64,
+        #[prost(int64, tag = "9")]
+        pub(super) sealed_ms: i64,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Producers {
+        #[prost(uint64, tag = "1")]
+        pub(super) upto: u64,
+        #[prost(message, repeated, tag = "2")]
+        pub(super) producers: Vec<Producer>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Producer {
+        #[prost(int64, tag = "1")]
+        pub(super) producer: i64,
+        #[prost(int64, tag = "2")]
+        pub(super) last_ms: i64,
+        #[prost(message, repeated, tag = "3")]
+        pub(super) batches: Vec<Batch>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Batch {
+        #[prost(sint32, tag = "1")]
+        pub(super) epoch: i32,
+        #[prost(int32, tag = "2")]
+        pub(super) first: i32,
+        #[prost(int32, tag = "3")]
+        pub(super) last: i32,
+        #[prost(uint64, tag = "4")]
+        pub(super) base_offset: u64,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct ProducerIds {
+        #[prost(int64, tag = "1")]
+        pub(super) next: i64,
+    }
+}
+
+fn decode<M: Message + Default>(key: &str, value: &[u8]) -> Result<M, RecordError> {
+    M::decode(value).map_err(|error| RecordError { key: key.to_owned(), why: error.to_string() })
+}
+
+impl StreamRecord {
+    /// The value to store.
+    pub fn encode(&self) -> Bytes {
+        let config = &self.config;
+        stored::Stream {
+            id: self.id.0.as_bytes().to_vec(),
+            name: self.name.clone(),
+            created_ms: self.created_ms,
+            shards: config.shards,
+            retention_ms: config.retention_ms,
+            retention_bytes: config.retention_bytes,
+            segment_bytes: config.segment_bytes,
+            segment_ms: config.segment_ms,
+            chunk_bytes: config.chunk_bytes,
+            flush_ms: match config.flush {
+                Flush::Immediate => 0,
+                Flush::EveryMs(ms) => ms,
+            },
+            flush_bytes: config.flush_bytes,
+            interval: config.durability == Durability::Interval,
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+        let stored: stored::Stream = decode(key, value)?;
+        let refuse = |why: String| RecordError { key: key.to_owned(), why };
+        let id = Uuid::from_slice(&stored.id).map_err(|error| refuse(error.to_string()))?;
+        let config = StreamConfig {
+            shards: stored.shards,
+            retention_ms: stored.retention_ms,
+            retention_bytes: stored.retention_bytes,
+            segment_bytes: stored.segment_bytes,
+            segment_ms: stored.segment_ms,
+            chunk_bytes: stored.chunk_bytes,
+            flush: if stored.flush_ms == 0 { Flush::Immediate } else { Flush::EveryMs(stored.flush_ms) },
+            flush_bytes: stored.flush_bytes,
+            durability: if stored.interval { Durability::Interval } else { Durability::Fsync },
+        };
+        config.check().map_err(|error| refuse(error.to_string()))?;
+        Ok(Self { id: StreamId(id), name: stored.name, created_ms: stored.created_ms, config })
+    }
+}
+
+impl ShardRecord {
+    /// The value to store.
+    pub fn encode(&self) -> Bytes {
+        stored::Shard {
+            term: self.term.0,
+            log_start: self.log_start.0,
+            next_segment: self.next_segment.0,
+            next_offset: self.next_offset.0,
+            transaction_id: self.transaction_id.0,
+            owner: self.owner,
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+        let stored: stored::Shard = decode(key, value)?;
+        Ok(Self {
+            term: Term(stored.term),
+            log_start: Offset(stored.log_start),
+            next_segment: SegmentNumber(stored.next_segment),
+            next_offset: Offset(stored.next_offset),
+            transaction_id: TransactionId(stored.transaction_id),
+            owner: stored.owner,
+        })
+    }
+}
+
+impl SegmentRecord {
+    /// The value to store.
+    pub fn encode(&self) -> Bytes {
+        stored::Segment {
+            number: self.number.0,
+            term: self.term.0,
+            base_offset: self.base_offset.0,
+            next_offset: self.next_offset.0,
+            length: self.length.0,
+            first_transaction_id: self.first_transaction_id.0,
+            last_transaction_id: self.last_transaction_id.0,
+            created_ms: self.created_ms,
+            sealed_ms: self.sealed_ms,
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+        let stored: stored::Segment = decode(key, value)?;
+        Ok(Self {
+            number: SegmentNumber(stored.number),
+            term: Term(stored.term),
+            base_offset: Offset(stored.base_offset),
+            next_offset: Offset(stored.next_offset),
+            length: Position(stored.length),
+            first_transaction_id: TransactionId(stored.first_transaction_id),
+            last_transaction_id: TransactionId(stored.last_transaction_id),
+            created_ms: stored.created_ms,
+            sealed_ms: stored.sealed_ms,
+        })
+    }
+}
+
+impl ProducersRecord {
+    /// The value to store.
+    pub fn encode(&self) -> Bytes {
+        let producers = self.producers.iter().map(|state| stored::Producer {
+            producer: state.producer,
+            last_ms: state.last_ms,
+            batches: state
+                .batches
+                .iter()
+                .map(|batch| stored::Batch {
+                    epoch: batch.epoch.into(),
+                    first: batch.first,
+                    last: batch.last,
+                    base_offset: batch.base_offset.0,
+                })
+                .collect(),
+        });
+        stored::Producers { upto: self.upto.0, producers: producers.collect() }.encode_to_vec().into()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+        let stored: stored::Producers = decode(key, value)?;
+        let mut producers = Vec::with_capacity(stored.producers.len());
+        for state in stored.producers {
+            let mut batches = Vec::with_capacity(state.batches.len());
+            for batch in state.batches {
+                let epoch = i16::try_from(batch.epoch)
+                    .map_err(|error| RecordError { key: key.to_owned(), why: error.to_string() })?;
+                batches.push(ProducerBatch {
+                    epoch,
+                    first: batch.first,
+                    last: batch.last,
+                    base_offset: Offset(batch.base_offset),
+                });
+            }
+            producers.push(ProducerState { producer: state.producer, last_ms: state.last_ms, batches });
+        }
+        Ok(Self { upto: Offset(stored.upto), producers })
+    }
+}
+
+/// The value of [`PRODUCER_IDS_KEY`]: the first id that no block contains.
+pub fn encode_producer_ids(next: i64) -> Bytes {
+    stored::ProducerIds { next }.encode_to_vec().into()
+}
+
+/// The first id that no block contains.
+pub fn decode_producer_ids(value: &[u8]) -> Result<i64, RecordError> {
+    decode::<stored::ProducerIds>(PRODUCER_IDS_KEY, value).map(|stored| stored.next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard() -> ShardId {
+        ShardId { stream: StreamId(Uuid::from_u128(77)), shard: ShardNumber(12) }
+    }
+
+    #[test]
+    fn keys_parse_to_what_they_were_made_of() {
+        let keys = [
+            (stream_key(shard().stream), Key::Stream(shard().stream)),
+            (name_key("a.b-c_d"), Key::Name("a.b-c_d".into())),
+            (shard_key(shard()), Key::Shard(shard())),
+            (segment_key(shard(), SegmentNumber(9)), Key::Segment(shard(), SegmentNumber(9))),
+            (producers_key(shard()), Key::Producers(shard())),
+            (PRODUCER_IDS_KEY.to_owned(), Key::ProducerIds),
+        ];
+        for (text, key) in keys {
+            assert_eq!(Key::parse(&text), Some(key), "{text}");
+        }
+        for foreign in ["", "log/", "log/stream/x", "other/stream", "log/shard/x/1", "log/name/a/b"] {
+            assert_eq!(Key::parse(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn records_decode_to_what_was_encoded() {
+        let stream = StreamRecord {
+            id: shard().stream,
+            name: "orders".into(),
+            created_ms: -5,
+            config: StreamConfig {
+                retention_ms: None,
+                retention_bytes: Some(1 << 40),
+                flush: Flush::EveryMs(7),
+                durability: Durability::Interval,
+                ..StreamConfig::default()
+            },
+        };
+        assert_eq!(StreamRecord::decode("k", &stream.encode()), Ok(stream));
+        let record = ShardRecord {
+            term: Term(4),
+            log_start: Offset(5),
+            next_segment: SegmentNumber(6),
+            next_offset: Offset(7),
+            transaction_id: TransactionId(-8),
+            owner: u64::MAX,
+        };
+        assert_eq!(ShardRecord::decode("k", &record.encode()), Ok(record));
+        let segment = SegmentRecord {
+            number: SegmentNumber(1),
+            term: Term(2),
+            base_offset: Offset(3),
+            next_offset: Offset(4),
+            length: Position(5),
+            first_transaction_id: TransactionId(-1),
+            last_transaction_id: TransactionId(i64::MAX),
+            created_ms: 8,
+            sealed_ms: 9,
+        };
+        assert_eq!(SegmentRecord::decode("k", &segment.encode()), Ok(segment));
+        let batch = ProducerBatch { epoch: -1, first: 0, last: i32::MAX, base_offset: Offset(3) };
+        let producers = ProducersRecord {
+            upto: Offset(9),
+            producers: vec![ProducerState { producer: 5, last_ms: 6, batches: vec![batch, batch] }],
+        };
+        assert_eq!(ProducersRecord::decode("k", &producers.encode()), Ok(producers));
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_are_an_error_with_their_key() {
+        let error = StreamRecord::decode("log/stream/x", b"\xff\xff\xff").unwrap_err();
+        assert_eq!(error.key, "log/stream/x");
+        assert!(StreamRecord::decode("k", b"").is_err(), "no id");
+    }
+}

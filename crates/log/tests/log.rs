@@ -1,0 +1,514 @@
+//! The whole log on a real disk.
+
+mod common;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::{
+    batch, config, create, faulty, in_world, log_start, open, open_with, read_all, shard, until, values,
+    values_of,
+};
+use futures::future::join_all;
+use tailwater_format::{
+    Codec, Dlsn, EntryId, Offset, SegmentNumber, ShardNumber, SlotId, Term, TransactionId,
+};
+use tailwater_log::{
+    AppendError, AppendOptions, Durability, Flush, Locate, Log, ReadError, SequenceError, StreamConfig,
+    StreamError, TransactionIds,
+};
+
+const SHARD: ShardNumber = ShardNumber(0);
+
+#[test]
+fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        let first = log.append(stream, SHARD, values(&["one", "two"])).await.expect("appended");
+        let second = log.append(stream, SHARD, values(&["three"])).await.expect("appended");
+        assert_eq!((first.base_offset, first.last_offset, first.term), (Offset(0), Offset(1), Term(1)));
+        assert_eq!(second.base_offset, Offset(2));
+        assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three"]);
+        log.close().await;
+        assert_eq!(log.append(stream, SHARD, values(&["late"])).await, Err(AppendError::Closed));
+        drop(log);
+
+        let log = open(&env, dir.path()).await;
+        let tail = log.view(shard(stream, 0)).expect("the shard").tail;
+        assert!(tail.sealed, "completed by the stop");
+        assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three"]);
+        let third = log.append(stream, SHARD, values(&["four"])).await.expect("appended");
+        assert_eq!((third.base_offset, third.term), (Offset(3), Term(2)));
+        assert_eq!(third.dlsn.expect("new").segment, SegmentNumber(1), "an old segment is never appended to");
+        assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three", "four"]);
+    });
+}
+
+#[test]
+fn what_was_acknowledged_survives_kills_and_terms_grow() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut stream = None;
+        let mut expected = Vec::new();
+        for round in 0..4 {
+            let log = open(&env, dir.path()).await;
+            let stream = match stream {
+                Some(stream) => stream,
+                None => *stream
+                    .insert(create(&log, "a", StreamConfig { shards: 3, ..StreamConfig::default() }).await),
+            };
+            for (number, records) in (0..).zip(&mut expected) {
+                assert_eq!(&values_of(&log, shard(stream, number)).await, records);
+            }
+            expected.resize(3, Vec::new());
+            for number in 0..3 {
+                for record in 0..10 {
+                    let value = format!("{round}/{number}/{record}");
+                    let appended =
+                        log.append(stream, ShardNumber(number), values(&[&value])).await.expect("appended");
+                    assert_eq!(appended.term, Term(round + 1));
+                    expected[number as usize].push(value);
+                }
+            }
+            // Some more in flight when it dies.
+            for record in 0..10 {
+                let value = format!("unacknowledged {record}");
+                drop(log.submit(stream, SHARD, values(&[&value]), AppendOptions::default()));
+            }
+            drop(log);
+            let log = open(&env, dir.path()).await;
+            let found = values_of(&log, shard(stream, 0)).await;
+            assert!(found.starts_with(&expected[0]));
+            expected[0] = found;
+            log.close().await;
+        }
+    });
+}
+
+#[test]
+fn segments_roll_and_every_position_is_found_exactly() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut small = config();
+        small.store.index_step = 512;
+        let log = open_with(&env, dir.path(), small).await;
+        let config = StreamConfig { segment_bytes: 4_096, ..StreamConfig::default() };
+        let stream = create(&log, "a", config).await;
+        let id = shard(stream, 0);
+        let mut next = 0;
+        for round in 0..60_i64 {
+            // Timestamps go up and down; the running maximum rises in steps.
+            let timestamps = [round * 10, round * 10 - 35, round * 10 + 7, round * 10 + 7];
+            let records: Vec<_> = timestamps
+                .iter()
+                .map(|timestamp| {
+                    next += 1;
+                    (*timestamp, format!("record {next} {}", "x".repeat(20 + next % 40)))
+                })
+                .collect();
+            let codec = Codec::ALL[round as usize % 5];
+            log.append(stream, SHARD, batch(&records, codec, None)).await.expect("appended");
+        }
+        let seen = read_all(&log, id).await;
+        assert_eq!(seen.len(), 240);
+        assert!(seen.last().expect("some").segment.number >= SegmentNumber(3));
+
+        let check = async |what: Locate, index: usize| {
+            let found = log.locate(id, what).await.expect("found");
+            let expected = &seen[index];
+            assert_eq!(
+                (found.offset.0, found.segment, found.position),
+                (expected.offset, expected.segment.number, expected.position),
+                "{what:?}"
+            );
+        };
+        for (index, record) in seen.iter().enumerate() {
+            check(Locate::Offset(Offset(record.offset)), index).await;
+            let dlsn = Dlsn {
+                segment: record.segment.number,
+                entry: EntryId(record.entry),
+                slot: SlotId(record.slot),
+            };
+            check(Locate::Dlsn(dlsn), index).await;
+        }
+        for wanted in -50..600 {
+            let location = log.locate(id, Locate::TransactionId(TransactionId(wanted))).await.expect("found");
+            let expected = seen.iter().find(|record| record.timestamp >= wanted);
+            assert_eq!(location.offset.0, expected.map_or(240, |record| record.offset), "{wanted}");
+            let running = seen.iter().find(|record| record.transaction_id >= wanted);
+            assert_eq!(running.map(|record| record.offset), expected.map(|record| record.offset));
+        }
+        check(Locate::Start, 0).await;
+        check(Locate::Last(1), 239).await;
+        check(Locate::Last(100_000), 0).await;
+        let end = log.locate(id, Locate::End).await.expect("found");
+        assert_eq!(end.offset, Offset(240));
+        assert_eq!(log.locate(id, Locate::Offset(Offset(240))).await, Ok(end));
+        let beyond = log.locate(id, Locate::Offset(Offset(241))).await;
+        assert_eq!(beyond, Err(ReadError::BeyondEnd { end: Offset(240) }));
+        let dlsn = Dlsn { segment: SegmentNumber(0), entry: EntryId(9_999), slot: SlotId(0) };
+        let location = log.locate(id, Locate::Dlsn(dlsn)).await.expect("found");
+        let next = seen.iter().find(|record| record.segment.number > SegmentNumber(0)).expect("another");
+        assert_eq!((location.offset.0, location.segment), (next.offset, next.segment.number));
+
+        // The same after a restart, from the sidecars.
+        log.close().await;
+        drop(log);
+        let log = open(&env, dir.path()).await;
+        assert_eq!(read_all(&log, id).await, seen);
+        for record in &seen {
+            let found = log.locate(id, Locate::Offset(Offset(record.offset))).await.expect("found");
+            assert_eq!(found.position, record.position);
+        }
+    });
+}
+
+#[test]
+fn truncation_is_exact_to_the_record_durable_and_told_to_readers() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let config = StreamConfig { segment_bytes: 4_096, ..StreamConfig::default() };
+        let stream = create(&log, "a", config).await;
+        let id = shard(stream, 0);
+        for _ in 0..20 {
+            log.append(stream, SHARD, values(&["x".repeat(500).as_str(), "y"])).await.expect("appended");
+        }
+        let first = log.segments(id, SegmentNumber(0)).expect("the shard")[0];
+        let cut = Offset(first.next_offset.0 + 3);
+        assert_eq!(log.truncate("a", SHARD, cut).await, Ok(cut));
+        assert_eq!(log_start(&log, id), cut);
+        assert_eq!(log.locate(id, Locate::Start).await.expect("found").offset, cut);
+        let gone = Err(ReadError::Truncated { log_start: cut });
+        assert_eq!(log.locate(id, Locate::Offset(Offset(cut.0 - 1))).await, gone);
+        let segment = tailwater_format::SegmentId { shard: id, number: first.number, term: first.term };
+        let read = log.read_durable(segment, tailwater_format::Position(0), 100).await;
+        assert_eq!(read, Err(ReadError::Truncated { log_start: cut }));
+        let beyond = log.truncate("a", SHARD, Offset(41)).await;
+        assert_eq!(beyond, Err(StreamError::BeyondEnd { end: Offset(40), given: Offset(41) }));
+        drop(log);
+
+        let log = open(&env, dir.path()).await;
+        assert_eq!(log_start(&log, id), cut);
+        let time = log.locate(id, Locate::TransactionId(TransactionId(0))).await.expect("found");
+        assert_eq!(time.offset, cut, "not before the start");
+        // All of it, and nothing is left to restart from but the numbers.
+        log.truncate("a", SHARD, Offset(40)).await.expect("truncated");
+        until(&env, || log.segments(id, SegmentNumber(0)).expect("the shard").is_empty()).await;
+        drop(log);
+        let log = open(&env, dir.path()).await;
+        let appended = log.append(stream, SHARD, values(&["z"])).await.expect("appended");
+        assert_eq!(appended.base_offset, Offset(40));
+    });
+}
+
+#[test]
+fn retention_by_time_removes_what_is_old_even_if_nothing_comes_after_it() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let config = StreamConfig { retention_ms: Some(30), ..StreamConfig::default() };
+        let stream = create(&log, "a", config).await;
+        let id = shard(stream, 0);
+        log.append(stream, SHARD, values(&["one", "two"])).await.expect("appended");
+        until(&env, || log_start(&log, id) == Offset(2)).await;
+        until(&env, || log.segments(id, SegmentNumber(0)).expect("the shard").is_empty()).await;
+        let appended = log.append(stream, SHARD, values(&["three"])).await.expect("appended");
+        assert_eq!(appended.base_offset, Offset(2));
+    });
+}
+
+#[test]
+fn retention_by_bytes_keeps_the_newest() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let config = StreamConfig {
+            retention_ms: None,
+            retention_bytes: Some(16 << 10),
+            segment_bytes: 4 << 10,
+            ..StreamConfig::default()
+        };
+        let stream = create(&log, "a", config).await;
+        let id = shard(stream, 0);
+        for _ in 0..100 {
+            log.append(stream, SHARD, values(&["x".repeat(1_000).as_str()])).await.expect("appended");
+        }
+        let kept = || {
+            log.segments(id, SegmentNumber(0))
+                .expect("the shard")
+                .iter()
+                .map(|segment| segment.length.0)
+                .sum::<u64>()
+        };
+        until(&env, || kept() < 24 << 10).await;
+        assert!(kept() >= 16 << 10);
+        assert_eq!(log.view(id).expect("the shard").tail.next_offset, Offset(100));
+    });
+}
+
+#[test]
+fn an_idempotent_producer_that_repeats_itself_is_recognized_over_kills() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        // Small segments, so that snapshots and scans both have a part in it.
+        let config = StreamConfig { segment_bytes: 4_096, ..StreamConfig::default() };
+        let stream = create(&log, "a", config).await;
+        let producer = log.init_producer_id().await.expect("an id");
+        let numbered = |sequence: i32| {
+            batch(
+                &[(1, format!("{sequence} {}", "x".repeat(300)))],
+                Codec::None,
+                Some((producer, 0, sequence)),
+            )
+        };
+        for sequence in 0..30 {
+            let appended = log.append(stream, SHARD, numbered(sequence)).await.expect("appended");
+            assert_eq!(appended.base_offset.0, sequence as u64);
+        }
+        drop(log);
+        for _ in 0..2 {
+            let log = open(&env, dir.path()).await;
+            for sequence in 25..30 {
+                let again = log.append(stream, SHARD, numbered(sequence)).await.expect("a duplicate");
+                assert_eq!((again.base_offset.0, again.dlsn), (sequence as u64, None));
+            }
+            let gap = log.append(stream, SHARD, numbered(31)).await;
+            let expected = SequenceError::OutOfOrder { producer, expected: 30, given: 31 };
+            assert_eq!(gap, Err(AppendError::Sequence(expected)));
+            drop(log);
+        }
+        let log = open(&env, dir.path()).await;
+        log.append(stream, SHARD, numbered(30)).await.expect("appended");
+        assert_eq!(read_all(&log, shard(stream, 0)).await.len(), 31);
+        assert!(log.init_producer_id().await.expect("an id") > producer, "never handed out again");
+    });
+}
+
+#[test]
+fn a_stream_that_is_created_again_under_its_name_is_another_one() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let first = create(&log, "a", StreamConfig::default()).await;
+        log.append(first, SHARD, values(&["old"])).await.expect("appended");
+        let again = log.create_stream("a", StreamConfig::default()).await;
+        assert_eq!(again, Err(StreamError::Exists("a".to_owned())));
+        log.delete_stream("a").await.expect("deleted");
+        assert_eq!(log.append(first, SHARD, values(&["late"])).await, Err(AppendError::NoStream));
+        assert!(log.view(shard(first, 0)).is_err());
+        assert_eq!(log.delete_stream("a").await, Err(StreamError::NoStream("a".to_owned())));
+
+        let second = create(&log, "a", StreamConfig { shards: 2, ..StreamConfig::default() }).await;
+        assert_ne!(first, second);
+        assert!(read_all(&log, shard(second, 0)).await.is_empty());
+        log.append(second, ShardNumber(1), values(&["new"])).await.expect("appended");
+        drop(log);
+
+        let log = open(&env, dir.path()).await;
+        let names: Vec<_> = log.list_streams().into_iter().map(|stream| (stream.name, stream.id)).collect();
+        assert_eq!(names, [("a".to_owned(), second)]);
+        assert_eq!(values_of(&log, shard(second, 1)).await, ["new"]);
+        assert!(log.store().segments(&shard(first, 0)).is_empty());
+        let left = log.meta().list(&format!("log/shard/{first}")).await.expect("metadata");
+        assert!(left.is_empty());
+        let description = log.describe("a").expect("there");
+        assert_eq!((description.shards.len(), description.shards[1].segments.len()), (2, 1));
+    });
+}
+
+#[test]
+fn names_and_configurations_out_of_bounds_are_refused_with_reasons() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let refused = log.create_stream("a/b", StreamConfig::default()).await.unwrap_err();
+        assert!(refused.to_string().contains("only letters"), "{refused}");
+        let config = StreamConfig { shards: 5_000, ..StreamConfig::default() };
+        assert!(log.create_stream("a", config).await.unwrap_err().to_string().contains("4096"));
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        let wrong = log.append(stream, ShardNumber(1), values(&["x"])).await;
+        assert_eq!(wrong, Err(AppendError::NoShard { shard: 1, shards: 1 }));
+        let garbage = log.append(stream, SHARD, vec![1; 200].into()).await;
+        assert!(matches!(garbage, Err(AppendError::Invalid(_))));
+    });
+}
+
+#[test]
+fn a_second_log_in_the_same_directory_is_refused() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let _log = open(&env, dir.path()).await;
+        let second = Log::open(&env, config(), dir.path(), None).await;
+        assert!(second.err().expect("refused").to_string().contains("in use"));
+    });
+}
+
+#[test]
+fn concurrent_appends_to_many_shards_are_all_acknowledged_in_order() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let config = StreamConfig { shards: 100, flush: Flush::EveryMs(2), ..StreamConfig::default() };
+        let stream = create(&log, "a", config).await;
+        let shards = (0..100).map(|number| {
+            let log = log.clone();
+            async move {
+                let pending: Vec<_> = (0..50)
+                    .map(|record| {
+                        let value = format!("{record}");
+                        log.submit(stream, ShardNumber(number), values(&[&value]), AppendOptions::default())
+                    })
+                    .collect();
+                for (record, pending) in pending.into_iter().enumerate() {
+                    let appended = pending.expect("submitted").outcome().await.expect("appended");
+                    assert_eq!(appended.base_offset.0, record as u64);
+                }
+            }
+        });
+        join_all(shards).await;
+        let expected: Vec<String> = (0..50).map(|record| record.to_string()).collect();
+        for number in 0..100 {
+            assert_eq!(values_of(&log, shard(stream, number)).await, expected);
+        }
+        assert_eq!(log.stats().records, 5_000);
+        assert_eq!(log.stats().in_flight_bytes, 0);
+    });
+}
+
+#[test]
+fn more_bytes_in_flight_than_allowed_are_refused_as_overload() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut small = config();
+        small.in_flight_bytes = 10_000;
+        let log = open_with(&env, dir.path(), small).await;
+        let config = StreamConfig { flush: Flush::EveryMs(60_000), ..StreamConfig::default() };
+        let stream = create(&log, "a", config).await;
+        let large = "x".repeat(8_000);
+        let first = log.submit(stream, SHARD, values(&[&large]), AppendOptions::default()).expect("room");
+        let second = log.submit(stream, SHARD, values(&[&large]), AppendOptions::default());
+        assert!(matches!(second.unwrap_err(), AppendError::Overloaded(_)));
+        log.close().await;
+        first.outcome().await.expect("written out by the close");
+    });
+}
+
+#[test]
+fn explicit_transaction_ids_are_positions_and_may_not_decrease() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        let explicit =
+            AppendOptions { transaction_ids: TransactionIds::Explicit, ..AppendOptions::default() };
+        let append = async |ids: &[i64]| {
+            let records: Vec<_> = ids.iter().map(|id| (*id, "x".to_owned())).collect();
+            log.submit(stream, SHARD, batch(&records, Codec::None, None), explicit)?.outcome().await
+        };
+        append(&[10, 20]).await.expect("appended");
+        let (given, last) = (TransactionId(19), TransactionId(20));
+        assert_eq!(append(&[19]).await, Err(AppendError::TransactionId { given, last }));
+        append(&[20, 35]).await.expect("appended");
+        let id = shard(stream, 0);
+        for (wanted, offset) in [(0, 0), (11, 1), (20, 1), (21, 3), (36, 4)] {
+            let found = log.locate(id, Locate::TransactionId(TransactionId(wanted))).await.expect("found");
+            assert_eq!(found.offset.0, offset, "{wanted}");
+        }
+    });
+}
+
+#[test]
+fn a_failed_sync_fails_what_was_in_flight_and_the_log_goes_on() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (env, faults) = faulty(&env);
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig { shards: 2, ..StreamConfig::default() }).await;
+        let mut acknowledged = Vec::new();
+        let mut lost = 0;
+        for round in 0..20 {
+            if round % 5 == 4 {
+                faults.journal_syncs.store(true, Ordering::SeqCst);
+            }
+            let value = format!("{round}");
+            match log.append(stream, SHARD, values(&[&value])).await {
+                Ok(appended) => {
+                    assert_eq!(appended.base_offset.0, acknowledged.len() as u64);
+                    acknowledged.push((appended.term, value));
+                }
+                Err(AppendError::Lost(_)) => lost += 1,
+                // A claim of a term is a record in the journal too.
+                Err(AppendError::Unavailable(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(lost > 0);
+        assert!(acknowledged.last().expect("some").0 > Term(1), "it goes on in a higher term");
+        let expected: Vec<String> = acknowledged.into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values_of(&log, shard(stream, 0)).await, expected);
+        drop(log);
+        let log = open(&env, dir.path()).await;
+        assert_eq!(values_of(&log, shard(stream, 0)).await, expected, "what failed does not come back");
+    });
+}
+
+#[test]
+fn a_full_disk_refuses_appends_with_a_reason_and_service_resumes() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (env, faults) = faulty(&env);
+        let mut small = config();
+        small.store.fill_bytes = 1 << 10;
+        small.store.sync_bytes = 4 << 10;
+        let log = open_with(&env, dir.path(), small).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        let large = "x".repeat(2_000);
+        let mut count = 0;
+        faults.full.store(true, Ordering::SeqCst);
+        let refused = loop {
+            match log.append(stream, SHARD, values(&[&large])).await {
+                Ok(_) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(&refused, AppendError::NoSpace(why) if why.contains("free some")), "{refused}");
+        assert!(refused.is_retriable());
+        assert_eq!(
+            read_all(&log, shard(stream, 0)).await.len(),
+            count,
+            "what was acknowledged stays readable"
+        );
+        faults.full.store(false, Ordering::SeqCst);
+        while log.append(stream, SHARD, values(&[&large])).await.is_err() {
+            env.sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(read_all(&log, shard(stream, 0)).await.len(), count + 1);
+    });
+}
+
+#[test]
+fn interval_durability_acknowledges_and_reads_back() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let config = StreamConfig {
+            durability: Durability::Interval,
+            segment_bytes: 4_096,
+            ..StreamConfig::default()
+        };
+        let stream = create(&log, "a", config).await;
+        let value = "x".repeat(500);
+        for record in 0..50 {
+            let appended = log.append(stream, SHARD, values(&[&value])).await.expect("appended");
+            assert_eq!(appended.base_offset.0, record);
+        }
+        log.close().await;
+        drop(log);
+        let log = open(&env, dir.path()).await;
+        assert_eq!(read_all(&log, shard(stream, 0)).await.len(), 50);
+    });
+}
