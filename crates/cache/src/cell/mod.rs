@@ -41,7 +41,7 @@ use crate::protocol::METHOD_CLEAR;
 use crate::version::{Version, VersionClock};
 use buffers::Buffers;
 use replica::{KeepConfig, Replica, keep_connected};
-use sender::Sender;
+use sender::{SendConfig, Sender};
 use stats::Counters;
 
 /// What a lookup brought.
@@ -183,6 +183,7 @@ struct Inner {
     mode: Mode,
     deadline: Duration,
     hedge_after: Duration,
+    sending: SendConfig,
     versions: VersionClock,
     replicas: Vec<Arc<Replica>>,
     buffers: Buffers,
@@ -191,6 +192,14 @@ struct Inner {
     moved: Arc<watch::Sender<u64>>,
     /// Connecting and sending; cancelled when dropped.
     _tasks: Vec<Task>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for replica in &self.replicas {
+            replica.sender.close();
+        }
+    }
 }
 
 impl Inner {
@@ -215,6 +224,7 @@ impl Cell {
             backoff_max: config.reconnect_after_max,
             watch_slice: config.watch_slice,
         };
+        let sending = SendConfig { env: env.clone(), config_id: config.id, call_deadline: config.deadline };
         let mut replicas = Vec::with_capacity(backends);
         let mut tasks = Vec::with_capacity(2 * backends);
         let mut tried = Vec::with_capacity(backends);
@@ -231,7 +241,7 @@ impl Cell {
                 Arc::clone(&moved),
             );
             tasks.push(env.spawn("cache-connect", connecting));
-            let sending = sender::keep_sending(env.clone(), config.id, config.deadline, Arc::clone(&replica));
+            let sending = sender::keep_sending(sending.clone(), Arc::clone(&replica));
             tasks.push(env.spawn("cache-send", sending));
             replicas.push(replica);
             tried.push(is_tried);
@@ -246,6 +256,7 @@ impl Cell {
             mode: config.mode,
             deadline: config.deadline,
             hedge_after: config.hedge_after,
+            sending,
             versions: VersionClock::new(config.client_id),
             replicas,
             buffers: Buffers::default(),

@@ -1,15 +1,22 @@
-//! What carries mutations to one backend: a bounded queue, and a task that sends what has gathered in it.
+//! What carries mutations to one backend: a bounded queue, and CALLs that take what has gathered in it.
 //!
-//! The entries of all concurrent tasks travel together: while a few CALLs are under way the queue gathers, and
-//! what gathered leaves as the next CALL. An entry is answered exactly once: by the backend, or as not
-//! answered when the CALL failed, the backend is not connected, its deadline passed in the queue, or the task
-//! ended. Entries are refused at once when the queue is full.
+//! Whoever queues an entry while few CALLs are under way starts the next one on the spot, so a lone SET leaves
+//! without waiting for another task, and over a transport within the process is over at once. While the CALLs
+//! that are allowed are under way the queue gathers, and what gathered leaves together when one returns. A task
+//! sees the CALLs through that did not end at once.
+//!
+//! An entry is answered exactly once: by the backend, or as not answered when the CALL failed, the backend is
+//! not connected, its deadline passed in the queue, or the cell was dropped. Entries are refused at once when
+//! the queue is full.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use prost::Message;
@@ -67,7 +74,8 @@ impl Drop for Waiting {
 /// The queue to one backend.
 pub(super) struct Sender {
     queue: Mutex<Queue>,
-    filled: Notify,
+    /// There is something for the task to do.
+    wake: Notify,
     bytes_max: usize,
     entries_max: usize,
 }
@@ -76,11 +84,23 @@ pub(super) struct Sender {
 struct Queue {
     waiting: VecDeque<Waiting>,
     bytes: usize,
+    /// CALLs under way.
+    calls: usize,
+    /// Those of them that the task has not taken over yet.
+    begun: Vec<BoxFuture<'static, ()>>,
+}
+
+/// What a CALL of mutations keeps to.
+#[derive(Clone)]
+pub(super) struct SendConfig {
+    pub(super) env: Env,
+    pub(super) config_id: u64,
+    pub(super) call_deadline: Duration,
 }
 
 impl Sender {
     pub(super) fn new(bytes_max: usize, entries_max: usize) -> Self {
-        Self { queue: Mutex::default(), filled: Notify::new(), bytes_max, entries_max }
+        Self { queue: Mutex::default(), wake: Notify::new(), bytes_max, entries_max }
     }
 
     /// Queues some entries. Those for which there is no room are answered [`Ack::Overloaded`].
@@ -101,18 +121,21 @@ impl Sender {
                 }
             }
         }
-        self.filled.notify_one();
         for waiting in refused {
             waiting.answer(Ack::Overloaded);
         }
     }
 
-    /// What goes with the next CALL; entries whose deadline has passed are answered instead.
-    fn next_batch(&self, now: Instant) -> Vec<Waiting> {
+    /// What goes with the next CALL, which counts as under way from now on; `None` if there is nothing to send,
+    /// or enough is under way. Entries whose deadline has passed are answered instead.
+    fn next_batch(&self, now: Instant) -> Option<Vec<Waiting>> {
         let mut batch = Vec::new();
         let mut late = Vec::new();
         let mut bytes = 0;
         let mut queue = self.queue.lock();
+        if queue.calls >= MUTATE_CALLS_IN_FLIGHT {
+            return None;
+        }
         while let Some(waiting) = queue.waiting.front() {
             let len = waiting.entry.len();
             if batch.len() == MUTATE_ENTRIES_MAX || (bytes > 0 && bytes + len > MUTATE_BYTES_MAX) {
@@ -127,72 +150,115 @@ impl Sender {
                 batch.push(waiting);
             }
         }
+        let any = !batch.is_empty();
+        queue.calls += usize::from(any);
         drop(queue);
+        // Answering takes other locks.
         drop(late);
-        batch
+        any.then_some(batch)
+    }
+
+    /// Drops what waits and what was begun: the cell is gone. What was begun holds the replica, and so this.
+    pub(super) fn close(&self) {
+        let mut queue = self.queue.lock();
+        let dropped = (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.begun));
+        queue.bytes = 0;
+        drop(queue);
+        // Answering takes other locks.
+        drop(dropped);
+    }
+
+    /// A CALL is over.
+    fn call_over(&self) {
+        let mut queue = self.queue.lock();
+        queue.calls -= 1;
+        if !queue.waiting.is_empty() {
+            self.wake.notify_one();
+        }
     }
 }
 
-/// Sends what is queued for `replica` until it is dropped. `call_deadline` bounds each CALL.
-pub(super) async fn keep_sending(
-    env: Env,
-    config_id: u64,
-    call_deadline: std::time::Duration,
-    replica: Arc<Replica>,
-) {
+/// Begins as many CALLs to `replica` as there is something to send and room for. Does not wait: what does not end
+/// at once is left to the task.
+pub(super) fn begin(config: &SendConfig, replica: &Arc<Replica>) {
+    while let Some(batch) = replica.sender.next_batch(config.env.now()) {
+        let mut call: BoxFuture<'static, ()> = Box::pin(send(config.clone(), Arc::clone(replica), batch));
+        let mut context = Context::from_waker(Waker::noop());
+        if call.as_mut().poll(&mut context).is_pending() {
+            // The task polls it once more, which leaves a waker of its own with it.
+            replica.sender.queue.lock().begun.push(call);
+            replica.sender.wake.notify_one();
+        }
+    }
+}
+
+/// Sees the CALLs to `replica` through, until it is dropped.
+pub(super) async fn keep_sending(config: SendConfig, replica: Arc<Replica>) {
     let mut under_way = FuturesUnordered::new();
     loop {
-        while under_way.len() < MUTATE_CALLS_IN_FLIGHT {
-            let batch = replica.sender.next_batch(env.now());
-            if batch.is_empty() {
-                break;
-            }
-            under_way.push(send_batch(&env, config_id, call_deadline, &replica, batch));
-        }
+        begin(&config, &replica);
+        under_way.extend(std::mem::take(&mut replica.sender.queue.lock().begun));
         tokio::select! {
             biased;
             Some(()) = under_way.next() => {}
-            () = replica.sender.filled.notified(), if under_way.len() < MUTATE_CALLS_IN_FLIGHT => {}
+            () = replica.sender.wake.notified() => {}
         }
     }
 }
 
-async fn send_batch(
-    env: &Env,
-    config_id: u64,
-    call_deadline: std::time::Duration,
-    replica: &Replica,
-    batch: Vec<Waiting>,
-) {
-    // Whatever ends this early drops the batch, which answers for it.
-    let Some(live) = replica.live() else { return };
-    let payload = encode_mutate(config_id, batch.iter().map(|waiting| &waiting.entry));
-    let answer = env.timeout(call_deadline, live.connection.call(METHOD_MUTATE, payload)).await;
-    match answer {
+/// Ends a CALL's being under way, however it ends.
+struct UnderWay<'a>(&'a Sender);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.call_over();
+    }
+}
+
+async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<Waiting>) {
+    let under_way = UnderWay(&replica.sender);
+    let answers = call(&config, &replica, &batch).await;
+    // Before the answers, so that whoever comes back with the next SET finds room.
+    drop(under_way);
+    for (waiting, answer) in batch.into_iter().zip(answers) {
+        match answer {
+            Answer::Outcome(outcome) => waiting.outcome(outcome),
+            Answer::Overloaded => waiting.answer(Ack::Overloaded),
+        }
+    }
+    // Whatever has no answer says so when it is dropped.
+}
+
+/// The backend's word on one entry.
+enum Answer {
+    Outcome(Outcome),
+    Overloaded,
+}
+
+/// One CALL; as many answers as entries, or none if there is none to be had.
+async fn call(config: &SendConfig, replica: &Replica, batch: &[Waiting]) -> Vec<Answer> {
+    let Some(live) = replica.live() else { return Vec::new() };
+    let payload = encode_mutate(config.config_id, batch.iter().map(|waiting| &waiting.entry));
+    let call = live.connection.call(METHOD_MUTATE, payload);
+    match config.env.timeout(config.call_deadline, call).await {
         Some(Ok(bytes)) => {
             let outcomes = MutateReply::decode(bytes).ok().and_then(|reply| reply.outcomes(batch.len()));
-            match outcomes {
-                Some(outcomes) => {
-                    for (waiting, outcome) in batch.into_iter().zip(outcomes) {
-                        waiting.outcome(outcome);
-                    }
-                }
-                None => {
-                    tracing::warn!(peer = live.connection.peer(), "cache backend answered nonsense to a SET");
-                    replica.give_up(&live);
-                }
+            if outcomes.is_none() {
+                tracing::warn!(peer = live.connection.peer(), "cache backend answered nonsense to a SET");
+                replica.give_up(&live);
             }
+            outcomes.unwrap_or_default().into_iter().map(Answer::Outcome).collect()
         }
-        Some(Err(CallError::Overloaded { .. })) => {
-            for waiting in batch {
-                waiting.answer(Ack::Overloaded);
-            }
-        }
+        Some(Err(CallError::Overloaded { .. })) => batch.iter().map(|_| Answer::Overloaded).collect(),
         Some(Err(error @ (CallError::Lost(_) | CallError::Refused { .. }))) => {
             tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");
             replica.give_up(&live);
+            Vec::new()
         }
-        None => tracing::debug!(peer = live.connection.peer(), "cache SETs not answered in time"),
+        None => {
+            tracing::debug!(peer = live.connection.peer(), "cache SETs not answered in time");
+            Vec::new()
+        }
     }
 }
 
@@ -226,17 +292,19 @@ mod tests {
         let mutation = Mutation::new(Mode::R1, 1, 2);
         let sender = Sender::new(1000, 1000);
         sender.send([10, 20].into_iter().enumerate().map(|(item, ns)| waiting(&mutation, item, 1, ns)));
-        assert_eq!(sender.next_batch(Instant::from_ns(15)).len(), 1);
+        assert_eq!(sender.next_batch(Instant::from_ns(15)).expect("the second one").len(), 1);
         assert_eq!(mutation.settled(0), Settled::Unreachable);
     }
 
     #[test]
-    fn one_call_carries_no_more_than_it_may() {
-        let mutation = Mutation::new(Mode::R1, 1, 6);
+    fn one_call_carries_no_more_than_it_may_and_few_are_under_way() {
+        let mutation = Mutation::new(Mode::R1, 1, 9);
         let sender = Sender::new(usize::MAX, usize::MAX);
         let mib = 1 << 20;
-        sender.send((0..6).map(|item| waiting(&mutation, item, mib, 9)));
-        assert_eq!(sender.next_batch(Instant::default()).len(), 4);
-        assert_eq!(sender.next_batch(Instant::default()).len(), 2);
+        sender.send((0..9).map(|item| waiting(&mutation, item, mib, 9)));
+        let next = || sender.next_batch(Instant::default()).map(|batch| batch.len());
+        assert_eq!((next(), next(), next()), (Some(4), Some(4), None));
+        sender.call_over();
+        assert_eq!((next(), next()), (Some(1), None));
     }
 }

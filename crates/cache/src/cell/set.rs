@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::placement::{Mode, backend_of};
 use super::quorum::{Ack, Acks, Settled};
-use super::sender::Waiting;
+use super::sender::{self, Waiting};
 use super::{Inner, SetError};
 use crate::layout::{KeyHash, encode_entry};
 use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
@@ -140,6 +140,7 @@ fn send(
         let same =
             std::iter::from_fn(|| queued.next_if(|(next, _)| *next == backend).map(|(_, waiting)| waiting));
         cell.replicas[backend].sender.send(same);
+        sender::begin(&cell.sending, &cell.replicas[backend]);
     }
     (mutation, versions)
 }

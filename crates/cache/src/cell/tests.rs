@@ -431,6 +431,25 @@ fn concurrent_sets_travel_together() {
 }
 
 #[test]
+fn a_cell_that_is_dropped_with_sets_under_way_leaves_nothing_behind() {
+    in_runtime(|env| async move {
+        let world = world(env.clone(), Mode::R32, 3, WIRE).await;
+        for faults in &world.faults {
+            faults.calls_stalled.store(true, Ordering::Relaxed);
+        }
+        let replicas: Vec<_> = world.cell.inner.replicas.iter().map(Arc::downgrade).collect();
+        for n in 0..4 {
+            // Polled once, and abandoned.
+            assert!(futures::poll!(Box::pin(world.cell.set(vec![(key(n), value(n, 10))]))).is_pending());
+        }
+        drop(world.cell);
+        while replicas.iter().any(|replica| replica.upgrade().is_some()) {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
 fn the_last_of_a_row_of_sets_stays() {
     in_runtime(|env| async move {
         let world = world(env, Mode::R32, 3, WIRE).await;
