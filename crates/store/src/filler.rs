@@ -1,5 +1,5 @@
 //! Fills segment files behind the journal, syncs them and trims it. One dedicated task, the only one that
-//! writes below `segments/`.
+//! writes below `segments/`; it has the syncs done by several others at the same time (`syncer.rs`).
 //!
 //! A *round* brings everything that is durable in the journal at its beginning into files:
 //! 1. files of deleted segments are removed, which makes room;
@@ -37,7 +37,9 @@ use crate::index::Sidecar;
 use crate::limits::{FILL_BATCH, RETRY_MAX, RETRY_MIN, STRIPES, WRITE_BYTES_MAX};
 use crate::record::Record;
 use crate::segment::{FileState, Phase};
+use crate::shards::Deleting;
 use crate::store::{FlushReply, Inner};
+use crate::syncer::{Syncers, Target};
 
 /// What failed, and on which file.
 #[derive(Debug)]
@@ -77,6 +79,17 @@ struct Handle {
     replacement: bool,
 }
 
+/// A file that is being synced.
+struct Unsynced {
+    id: SegmentId,
+    file: Arc<dyn File>,
+    /// Up to where it is synced if that works.
+    written: Position,
+    replacement: bool,
+    /// Its name is not durable yet.
+    unnamed: bool,
+}
+
 struct Retry {
     at: Instant,
     pause: Duration,
@@ -85,6 +98,7 @@ struct Retry {
 
 struct Filler {
     inner: Arc<Inner>,
+    syncers: Syncers,
     handles: HashMap<SegmentId, Handle>,
     /// Shards whose directories' names are durable, with those above.
     named: HashSet<ShardId>,
@@ -117,8 +131,9 @@ impl Outcome {
 }
 
 /// The filler's task: ends when the store's last handle is dropped.
-pub(crate) async fn run(inner: Arc<Inner>, mut flushes: mpsc::Receiver<FlushReply>) {
+pub(crate) async fn run(inner: Arc<Inner>, mut flushes: mpsc::Receiver<FlushReply>, syncers: Syncers) {
     let mut filler = Filler {
+        syncers,
         handles: HashMap::default(),
         named: HashSet::default(),
         buffer: Vec::new(),
@@ -141,12 +156,12 @@ pub(crate) async fn run(inner: Arc<Inner>, mut flushes: mpsc::Receiver<FlushRepl
         while let Ok(flush) = flushes.try_recv() {
             waiting.push(flush);
         }
-        filler.turn(waiting);
+        filler.turn(waiting).await;
     }
 }
 
 impl Filler {
-    fn turn(&mut self, waiting: Vec<FlushReply>) {
+    async fn turn(&mut self, waiting: Vec<FlushReply>) {
         let now = self.inner.env.now();
         // A round without anything durable since the last one would trim nothing.
         let urgent =
@@ -163,7 +178,7 @@ impl Filler {
         if !forced && !urgent && !self.is_round_due(now) {
             return;
         }
-        let result = self.round(now);
+        let result = self.round(now).await;
         for flush in waiting {
             // Nobody waits any more if this fails.
             let _ = flush.send(result.clone());
@@ -206,21 +221,21 @@ impl Filler {
         }
     }
 
-    fn round(&mut self, now: Instant) -> Result<(), StoreError> {
+    async fn round(&mut self, now: Instant) -> Result<(), StoreError> {
         let upto = self.inner.ledger.durable();
         // From here on a segment that becomes dirty has its first record after `upto`: whatever is durable by now
         // was appended before, and is taken below.
         let floor_before = self.inner.floor.swap(upto.0, Ordering::Relaxed);
         debug_assert!(floor_before <= upto.0);
         let mut outcome = Outcome::default();
-        self.remove_deleted(upto, &mut outcome);
+        self.remove_deleted(upto, &mut outcome).await;
         let mut dirty = Vec::new();
         for index in 0..STRIPES {
             dirty.append(&mut self.inner.stripe_at(index).work.dirty);
         }
         for batch in dirty.chunks(FILL_BATCH) {
             if !outcome.disk_full {
-                self.fill_batch(batch, upto, &mut outcome);
+                self.fill_batch(batch, upto, &mut outcome).await;
             } else {
                 outcome.failed.extend(batch);
             }
@@ -265,42 +280,42 @@ impl Filler {
 
     // ---- deleting ----
 
-    fn remove_deleted(&mut self, upto: JournalPosition, outcome: &mut Outcome) {
+    async fn remove_deleted(&mut self, upto: JournalPosition, outcome: &mut Outcome) {
+        let mut dirs = BTreeSet::new();
+        let mut removed = Vec::new();
         for index in 0..STRIPES {
-            let mut stripe = self.inner.stripe_at(index);
-            let mut work = std::mem::take(&mut stripe.work.deleting);
-            for deleting in &mut work {
-                if deleting.record_end == JournalPosition(u64::MAX)
-                    && let Ok(end) = self.inner.record(&stripe, Record::Delete(deleting.id), true)
-                {
-                    deleting.record_end = end;
-                }
-            }
-            let (ready, waiting): (Vec<_>, Vec<_>) =
-                work.into_iter().partition(|deleting| deleting.record_end <= upto);
-            stripe.work.deleting = waiting;
-            drop(stripe);
-            let mut dirs = BTreeSet::new();
-            let mut failed = Vec::new();
-            for deleting in ready {
+            for deleting in self.take_deletable(index, upto) {
                 match self.remove_files(&deleting.id) {
                     Ok(()) => {
                         dirs.insert(self.inner.layout.shard(&deleting.id.shard));
-                        failed.push((false, deleting));
+                        removed.push(deleting);
                     }
                     Err(failure) => {
                         outcome.fail(None, failure);
-                        failed.push((true, deleting));
+                        self.inner.stripe(&deleting.id.shard).work.deleting.push(deleting);
                     }
                 }
             }
-            let unsynced = self.sync_dirs(&dirs, outcome);
-            failed.retain(|(failed, deleting)| {
-                *failed || unsynced.contains(&self.inner.layout.shard(&deleting.id.shard))
-            });
-            let mut stripe = self.inner.stripe_at(index);
-            stripe.work.deleting.extend(failed.into_iter().map(|(_, deleting)| deleting));
         }
+        let unsynced = self.sync_dirs(dirs, outcome).await;
+        removed.retain(|deleting| unsynced.contains(&self.inner.layout.shard(&deleting.id.shard)));
+        for deleting in removed {
+            self.inner.stripe(&deleting.id.shard).work.deleting.push(deleting);
+        }
+    }
+
+    /// The deletions of a stripe that are durable. Those whose record was lost are recorded again.
+    fn take_deletable(&self, index: usize, upto: JournalPosition) -> Vec<Deleting> {
+        let mut stripe = self.inner.stripe_at(index);
+        let incarnation = stripe.incarnation;
+        for deleting in &mut stripe.work.deleting {
+            if deleting.record_end == JournalPosition(u64::MAX)
+                && let Ok(end) = self.inner.record(incarnation, Record::Delete(deleting.id), true)
+            {
+                deleting.record_end = end;
+            }
+        }
+        stripe.work.deleting.extract_if(.., |deleting| deleting.record_end <= upto).collect()
     }
 
     fn remove_files(&mut self, id: &SegmentId) -> Result<(), Failure> {
@@ -315,7 +330,7 @@ impl Filler {
 
     // ---- filling ----
 
-    fn fill_batch(&mut self, batch: &[SegmentId], upto: JournalPosition, outcome: &mut Outcome) {
+    async fn fill_batch(&mut self, batch: &[SegmentId], upto: JournalPosition, outcome: &mut Outcome) {
         let mut dirs = BTreeSet::new();
         let mut synced = Vec::new();
         for id in batch {
@@ -323,17 +338,26 @@ impl Filler {
                 outcome.fail(Some(*id), failure);
             }
         }
+        let mut unsynced = Vec::new();
         for id in batch {
             if outcome.failed.contains(id) {
                 continue;
             }
-            match self.sync(*id, upto, &mut dirs) {
-                Ok(Some(end)) => synced.push((*id, end)),
-                Ok(None) => {}
+            match self.prepare_sync(*id, upto) {
+                Ok(prepared) => unsynced.extend(prepared),
                 Err(failure) => outcome.fail(Some(*id), failure),
             }
         }
-        let unsynced = self.sync_dirs(&dirs, outcome);
+        let files = unsynced.iter().map(|file| Target::File(file.file.clone())).collect();
+        self.inner.counters.syncs.fetch_add(unsynced.len() as u64, Ordering::Relaxed);
+        let results = self.syncers.sync(files).await;
+        for (file, result) in unsynced.into_iter().zip(results) {
+            match self.conclude_sync(&file, result, &mut dirs) {
+                Ok(()) => synced.push((file.id, file.written)),
+                Err(failure) => outcome.fail(Some(file.id), failure),
+            }
+        }
+        let unsynced = self.sync_dirs(dirs, outcome).await;
         for (id, end) in synced {
             let lost_name = unsynced.iter().any(|dir| self.inner.layout.segment(&id).starts_with(dir));
             let mut stripe = self.inner.stripe(&id.shard);
@@ -352,7 +376,7 @@ impl Filler {
             drop(stripe);
             self.inner.release(freed);
         }
-        self.write_sidecars(batch, upto, outcome);
+        self.write_sidecars(batch, upto, outcome).await;
     }
 
     /// Writes what is durable at `upto` into the segment's file.
@@ -428,14 +452,9 @@ impl Filler {
         Ok(Some(file))
     }
 
-    /// Syncs the segment's file, and notes the directories whose names have to be synced before that counts.
-    /// Answers up to where it is synced; `None` if there was nothing to sync.
-    fn sync(
-        &mut self,
-        id: SegmentId,
-        upto: JournalPosition,
-        dirs: &mut BTreeSet<PathBuf>,
-    ) -> Result<Option<Position>, Failure> {
+    /// What there is to sync of the segment, cut to its sealed length; `None` if there is nothing. The handle is
+    /// given up whatever happens: after a failed sync nothing is done with that file again.
+    fn prepare_sync(&mut self, id: SegmentId, upto: JournalPosition) -> Result<Option<Unsynced>, Failure> {
         let (state, written, sealed) = {
             let stripe = self.inner.stripe(&id.shard);
             let Ok(segment) = stripe.shards.get(&id) else { return Ok(None) };
@@ -448,31 +467,44 @@ impl Filler {
         }
         let path = self.inner.layout.segment(&id);
         let Some(file) = self.handle(id)? else { return Ok(None) };
-        // The handle goes whatever happens: after a failed sync nothing is done with that file again.
         let replacement = self.handles.remove(&id).is_some_and(|handle| handle.replacement);
-        let mut synced = Ok(());
         if sealed && file.len().or_failure("looking at", &path)? > written.0 {
-            synced = file.set_len(written.0);
+            let cut = file.set_len(written.0);
+            if cut.is_err() {
+                self.suspect(&id);
+            }
+            cut.or_failure("cutting", &path)?;
         }
-        self.inner.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        let synced = synced.and_then(|()| file.sync_data());
-        if synced.is_err() {
-            self.suspect(&id);
+        let unnamed = replacement || state != FileState::Named;
+        Ok(Some(Unsynced { id, file, written, replacement, unnamed }))
+    }
+
+    /// Gives a replacement the segment's name if it could be synced, and notes the directories whose names have
+    /// to be synced before that counts.
+    fn conclude_sync(
+        &mut self,
+        Unsynced { id, replacement, unnamed, .. }: &Unsynced,
+        result: io::Result<()>,
+        dirs: &mut BTreeSet<PathBuf>,
+    ) -> Result<(), Failure> {
+        let path = self.inner.layout.segment(id);
+        if result.is_err() {
+            self.suspect(id);
         }
-        synced.or_failure("syncing", &path)?;
-        if replacement {
-            let from = self.inner.layout.replacement(&id);
+        result.or_failure("syncing", &path)?;
+        if *replacement {
+            let from = self.inner.layout.replacement(id);
             self.inner.env.disk().rename(&from, &path).or_failure("renaming", &from)?;
-            self.inner.handles.lock().forget(&id);
+            self.inner.handles.lock().forget(id);
             let mut stripe = self.inner.stripe(&id.shard);
-            if let Ok(segment) = stripe.shards.get_mut(&id) {
+            if let Ok(segment) = stripe.shards.get_mut(id) {
                 segment.file = FileState::Unnamed;
             }
         }
-        if replacement || state != FileState::Named {
+        if *unnamed {
             self.note_dirs(&id.shard, dirs);
         }
-        Ok(Some(written))
+        Ok(())
     }
 
     fn suspect(&mut self, id: &SegmentId) {
@@ -495,17 +527,17 @@ impl Filler {
     }
 
     /// Syncs each directory once; answers those that failed.
-    fn sync_dirs(&self, dirs: &BTreeSet<PathBuf>, outcome: &mut Outcome) -> BTreeSet<PathBuf> {
+    async fn sync_dirs(&self, dirs: BTreeSet<PathBuf>, outcome: &mut Outcome) -> BTreeSet<PathBuf> {
+        let results = self.syncers.sync(dirs.iter().cloned().map(Target::Dir).collect()).await;
         let mut failed = BTreeSet::new();
-        for dir in dirs {
-            match self.inner.env.disk().sync_dir(dir) {
-                // It went with a stream that was deleted, and so did all names in it.
+        for (dir, result) in dirs.into_iter().zip(results) {
+            match result {
+                Ok(()) => {}
+                // A shard that never had a file, so there is no name to lose.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                result => {
-                    if let Err(failure) = result.or_failure("syncing", dir) {
-                        outcome.fail(None, failure);
-                        failed.insert(dir.clone());
-                    }
+                Err(error) => {
+                    outcome.fail(None, Failure { what: "syncing", path: dir.clone(), error });
+                    failed.insert(dir);
                 }
             }
         }
@@ -515,7 +547,7 @@ impl Filler {
     // ---- sealing ----
 
     /// Writes the sidecars of sealed segments whose bytes and names are durable.
-    fn write_sidecars(&mut self, batch: &[SegmentId], upto: JournalPosition, outcome: &mut Outcome) {
+    async fn write_sidecars(&mut self, batch: &[SegmentId], upto: JournalPosition, outcome: &mut Outcome) {
         let mut dirs = BTreeSet::new();
         let mut written = Vec::new();
         for id in batch {
@@ -523,16 +555,24 @@ impl Filler {
                 continue;
             }
             match self.write_sidecar(id, upto) {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.note_dirs(&id.shard, &mut dirs);
-                    written.push(*id);
-                }
+                Ok(file) => written.extend(file.map(|file| (*id, file))),
                 Err(failure) => outcome.fail(Some(*id), failure),
             }
         }
-        let unsynced = self.sync_dirs(&dirs, outcome);
-        for id in written {
+        let files = written.iter().map(|(_, file)| Target::File(file.clone())).collect();
+        let results = self.syncers.sync(files).await;
+        let mut synced = Vec::new();
+        for ((id, _), result) in written.into_iter().zip(results) {
+            match result.or_failure("syncing", &self.inner.layout.sidecar(&id)) {
+                Ok(()) => {
+                    self.note_dirs(&id.shard, &mut dirs);
+                    synced.push(id);
+                }
+                Err(failure) => outcome.fail(Some(id), failure),
+            }
+        }
+        let unsynced = self.sync_dirs(dirs, outcome).await;
+        for id in synced {
             if unsynced.iter().any(|dir| self.inner.layout.segment(&id).starts_with(dir)) {
                 outcome.failed.insert(id);
                 continue;
@@ -548,14 +588,19 @@ impl Filler {
         }
     }
 
-    fn write_sidecar(&mut self, id: &SegmentId, upto: JournalPosition) -> Result<bool, Failure> {
+    /// Writes the segment's sidecar if it is time for it; the file, which is not synced yet.
+    fn write_sidecar(
+        &mut self,
+        id: &SegmentId,
+        upto: JournalPosition,
+    ) -> Result<Option<Arc<dyn File>>, Failure> {
         let (mut sidecar, mut index, rescan) = {
             let stripe = self.inner.stripe(&id.shard);
-            let Ok(segment) = stripe.shards.get(id) else { return Ok(false) };
+            let Ok(segment) = stripe.shards.get(id) else { return Ok(None) };
             let recorded = matches!(segment.phase, Phase::Sealed { record_end } if record_end <= upto);
             let named = matches!(segment.file, FileState::Named | FileState::Absent);
             if !recorded || !named || !segment.pending.is_empty() {
-                return Ok(false);
+                return Ok(None);
             }
             let length = segment.pending.synced();
             let sidecar = Sidecar { id: *id, length, contents: segment.synced_contents };
@@ -579,8 +624,9 @@ impl Filler {
         let path = layout.sidecar(id);
         let dir = layout.shard(&id.shard);
         disk.create_dir_all(&dir).or_failure("creating", &dir)?;
-        write_fresh(&*disk, &path, &sidecar.encode(index.as_ref())).or_failure("writing", &path)?;
-        Ok(true)
+        let file = create_fresh(&*disk, &path).or_failure("creating", &path)?;
+        file.write_all_at(&sidecar.encode(index.as_ref()), 0).or_failure("writing", &path)?;
+        Ok(Some(file))
     }
 
     // ---- concluding ----

@@ -49,6 +49,7 @@ mod recovery;
 mod segment;
 mod shards;
 mod store;
+mod syncer;
 
 pub use error::{OpenError, StoreError};
 pub use index::{Contents, Point, RawHeader, SparseIndex};

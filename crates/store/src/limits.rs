@@ -24,6 +24,10 @@ pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// half of the usual limit of 1,024 descriptors, together with [`READ_HANDLES_MAX`].
 pub const FILL_BATCH: usize = 256;
 
+/// Threads that sync for the filler. A file system commits what is synced at the same time together: 120
+/// files took 12 ms one by one and 3.6 ms from 16 threads. More would keep the journal's own sync waiting.
+pub const SYNC_TASKS: usize = 8;
+
 /// Open files kept for readers, least recently used dropped first.
 pub const READ_HANDLES_MAX: usize = 128;
 

@@ -5,11 +5,10 @@
 //! positions. No other lock is taken under it but the journal's.
 
 use std::collections::BTreeMap;
-use std::hash::BuildHasher;
 
-use tailwater_env::HashMap;
-use tailwater_format::{SegmentId, SegmentNumber, ShardId, Term};
+use tailwater_format::{SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use tailwater_journal::{Incarnation, JournalPosition};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::StoreError;
 use crate::segment::Segment;
@@ -45,9 +44,9 @@ pub struct Stripe {
     pub incarnation: Incarnation,
 }
 
-/// The shards of a stripe.
+/// The shards of a stripe. A tree, because a stripe has few and an append looks one up.
 #[derive(Debug, Default)]
-pub struct Shards(HashMap<ShardId, Shard>);
+pub struct Shards(BTreeMap<(StreamId, ShardNumber), Shard>);
 
 /// What the filler has to do in a stripe.
 #[derive(Debug, Default)]
@@ -73,27 +72,27 @@ impl Work {
 
 /// The stripe that a shard is in.
 pub fn stripe_of(shard: &ShardId) -> usize {
-    let hasher = std::hash::BuildHasherDefault::<xxhash_rust::xxh3::Xxh3Default>::default();
-    (hasher.hash_one(shard.stream.0.as_u128() ^ u128::from(shard.shard.0)) as usize) % crate::limits::STRIPES
+    let hash = xxh3_64_with_seed(shard.stream.0.as_bytes(), u64::from(shard.shard.0));
+    (hash % crate::limits::STRIPES as u64) as usize
 }
 
 impl Shards {
     /// The segment.
     pub fn get(&self, id: &SegmentId) -> Result<&Segment, StoreError> {
-        let shard = self.0.get(&id.shard).ok_or(StoreError::Unknown(*id))?;
+        let shard = self.0.get(&key(&id.shard)).ok_or(StoreError::Unknown(*id))?;
         shard.segments.get(&(id.number, id.term)).map(|segment| &**segment).ok_or(StoreError::Unknown(*id))
     }
 
     /// The segment.
     pub fn get_mut(&mut self, id: &SegmentId) -> Result<&mut Segment, StoreError> {
-        let shard = self.0.get_mut(&id.shard).ok_or(StoreError::Unknown(*id))?;
+        let shard = self.0.get_mut(&key(&id.shard)).ok_or(StoreError::Unknown(*id))?;
         let segment = shard.segments.get_mut(&(id.number, id.term));
         segment.map(|segment| &mut **segment).ok_or(StoreError::Unknown(*id))
     }
 
     /// The segment, for an append: refused if a higher term has been seen in its shard.
     pub fn get_unfenced(&mut self, id: &SegmentId) -> Result<&mut Segment, StoreError> {
-        let shard = self.0.get_mut(&id.shard).ok_or(StoreError::Unknown(*id))?;
+        let shard = self.0.get_mut(&key(&id.shard)).ok_or(StoreError::Unknown(*id))?;
         if let Some((highest, _)) = shard.highest
             && id.term < highest
         {
@@ -105,17 +104,17 @@ impl Shards {
 
     /// The shard, if a segment of it was ever seen.
     pub fn shard(&self, shard: &ShardId) -> Option<&Shard> {
-        self.0.get(shard)
+        self.0.get(&key(shard))
     }
 
     /// The shard, if a segment of it was ever seen.
     pub fn shard_mut(&mut self, shard: &ShardId) -> Option<&mut Shard> {
-        self.0.get_mut(shard)
+        self.0.get_mut(&key(shard))
     }
 
     /// Whether a segment of this id may begin: its term is the highest seen, and its number the highest in it.
     pub fn check_create(&self, id: &SegmentId) -> Result<(), StoreError> {
-        let Some((term, number)) = self.0.get(&id.shard).and_then(|shard| shard.highest) else {
+        let Some((term, number)) = self.0.get(&key(&id.shard)).and_then(|shard| shard.highest) else {
             return Ok(());
         };
         if id.term < term {
@@ -130,7 +129,7 @@ impl Shards {
     /// Adds a segment, and fences lower terms.
     pub fn insert(&mut self, segment: Segment) -> &mut Segment {
         let id = segment.id;
-        let shard = self.0.entry(id.shard).or_default();
+        let shard = self.0.entry(key(&id.shard)).or_default();
         shard.highest = shard.highest.max(Some((id.term, id.number)));
         let slot = shard.segments.entry((id.number, id.term));
         slot.insert_entry(Box::new(segment)).into_mut()
@@ -138,7 +137,7 @@ impl Shards {
 
     /// Takes a segment out. Its shard keeps its fence.
     pub fn remove(&mut self, id: &SegmentId) -> Option<Box<Segment>> {
-        self.0.get_mut(&id.shard)?.segments.remove(&(id.number, id.term))
+        self.0.get_mut(&key(&id.shard))?.segments.remove(&(id.number, id.term))
     }
 
     /// All segments of the stripe.
@@ -150,6 +149,10 @@ impl Shards {
     pub fn segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
         self.0.values_mut().flat_map(|shard| shard.segments.values_mut().map(|segment| &mut **segment))
     }
+}
+
+fn key(shard: &ShardId) -> (StreamId, ShardNumber) {
+    (shard.stream, shard.shard)
 }
 
 #[cfg(test)]

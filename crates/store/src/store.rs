@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tailwater_env::{Env, Task};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
-use tailwater_journal::{AppendError, Journal, JournalPosition};
+use tailwater_journal::{AppendError, Incarnation, Journal, JournalPosition};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::files::HandleCache;
@@ -23,6 +23,7 @@ use crate::reader::{self, Job};
 use crate::record::Record;
 use crate::segment::{Phase, Segment};
 use crate::shards::{Deleting, Stripe, stripe_of};
+use crate::syncer::{self, Syncers};
 use crate::{StoreError, filler};
 
 /// What a segment is like at one moment.
@@ -220,11 +221,11 @@ impl Inner {
     /// Puts a record into the journal; a full journal hurries the filler, which trims it.
     pub(crate) fn record(
         &self,
-        stripe: &Stripe,
+        incarnation: Incarnation,
         record: Record<'_>,
         sync: bool,
     ) -> Result<JournalPosition, StoreError> {
-        self.ledger.append(record, stripe.incarnation, sync).map_err(|error| {
+        self.ledger.append(record, incarnation, sync).map_err(|error| {
             if matches!(error, AppendError::Full(_)) {
                 self.urgent.store(true, Ordering::Relaxed);
                 self.wake.notify_one();
@@ -256,8 +257,12 @@ impl SegmentStore {
     pub(crate) fn start(inner: Inner) -> Self {
         let inner = Arc::new(inner);
         let (flushes, flush_requests) = mpsc::channel(64);
-        let mut tasks =
-            vec![inner.env.spawn_dedicated("store-filler", filler::run(inner.clone(), flush_requests))];
+        let (syncers, sync_queues) = Syncers::new();
+        let filler = filler::run(inner.clone(), flush_requests, syncers);
+        let mut tasks = vec![inner.env.spawn_dedicated("store-filler", filler)];
+        for queue in sync_queues {
+            tasks.push(inner.env.spawn_dedicated("store-syncer", syncer::run(queue, inner.env.clone())));
+        }
         let mut readers = Vec::new();
         for _ in 0..READER_TASKS {
             let (jobs, queue) = mpsc::channel(READ_QUEUE / READER_TASKS);
@@ -288,7 +293,7 @@ impl SegmentStore {
         if let Some(refusal) = inner.refusal() {
             return Err(refusal);
         }
-        let end = inner.record(&stripe, Record::Create(id), true)?;
+        let end = inner.record(stripe.incarnation, Record::Create(id), true)?;
         let mut segment = Segment::new(id, Phase::Open, inner.config.index_step);
         segment.created = end;
         stripe.shards.insert(segment);
@@ -353,11 +358,12 @@ impl SegmentStore {
         wake: &mut bool,
     ) -> Result<JournalPosition, StoreError> {
         let inner = self.inner();
-        let header = stripe.shards.get_unfenced(id)?.check_append(position, &entry)?;
+        let segment = stripe.shards.get_unfenced(id)?;
+        let header = segment.check_append(position, &entry)?;
         // Taken before the record: the floor may pass the record as soon as it is in the journal.
         let floor = inner.floor();
-        let end = inner.record(stripe, Record::Append(*id, position, &entry), sync)?;
-        let segment = stripe.shards.get_mut(id)?;
+        let record = Record::Append(*id, position, &entry);
+        let end = inner.record(stripe.incarnation, record, sync)?;
         segment.append(header, entry, end);
         stripe.work.mark_dirty(segment, floor);
         if !segment.ready && segment.pending.unwritten_bytes() >= inner.config.fill_bytes {
@@ -381,7 +387,7 @@ impl SegmentStore {
             return Ok(end);
         }
         let floor = inner.floor();
-        let end = inner.record(&stripe, Record::Seal(*id, length), true)?;
+        let end = inner.record(stripe.incarnation, Record::Seal(*id, length), true)?;
         let stripe = &mut *stripe;
         let segment = stripe.shards.get_mut(id)?;
         let freed = segment.seal(length, end);
@@ -400,7 +406,7 @@ impl SegmentStore {
         let mut stripe = inner.stripe(&id.shard);
         let dirty = stripe.shards.get(id)?;
         let needs_from = if dirty.dirty { dirty.needs_from } else { inner.floor() };
-        let record_end = inner.record(&stripe, Record::Delete(*id), true)?;
+        let record_end = inner.record(stripe.incarnation, Record::Delete(*id), true)?;
         if let Some(segment) = stripe.shards.remove(id) {
             inner.release(segment.pending.cost());
         }

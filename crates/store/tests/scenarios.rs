@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::PathBuf;
 
 use common::*;
+use futures::FutureExt;
 use tailwater_format::{Offset, Position, Term, TransactionId};
 use tailwater_journal::JournalPosition;
 use tailwater_sim::{Crash, Fault, Faults, Node, World};
@@ -103,8 +104,8 @@ fn what_is_not_durable_is_not_read_and_what_is_durable_reads_back() {
     let end = entries.append(&store, 50).expect("taken");
     assert_eq!(store.appended(&entries.id), Ok(entries.position));
     assert_eq!(store.durable_length(&entries.id), Ok(Position(0)));
-    let (reader, id) = (store.clone(), entries.id);
-    assert_eq!(bench.run(async move { reader.read(&id, Position(0), 100).await }), Ok("".into()));
+    let read = store.read(&entries.id, Position(0), 100).now_or_never();
+    assert_eq!(read, Some(Ok("".into())), "from memory, so at once");
     bench.durable(&store, end);
     assert_eq!(store.durable_length(&entries.id), Ok(entries.position));
     assert_eq!(bench.read(&store, &entries), Entries::new(entries.id).make(50));
@@ -245,9 +246,9 @@ fn a_deleted_segment_is_gone_with_its_files_and_stays_gone() {
     let mut entries = Entries::new(segment(0, 0, 1));
     store.create(entries.id).expect("fresh");
     fill(&bench, &store, &mut entries, 3);
-    store.seal(&entries.id, entries.position).expect("at its end");
+    let end = store.seal(&entries.id, entries.position).expect("at its end");
+    bench.durable(&store, end);
     bench.flush(&store).expect("a disk that works");
-    bench.flush(&store).expect("the seal is durable by now");
     let end = store.delete(&entries.id).expect("there");
     assert_eq!(store.appended(&entries.id), Err(StoreError::Unknown(entries.id)));
     bench.durable(&store, end);
@@ -400,9 +401,9 @@ fn lookups_find_entries_in_memory_in_sidecars_and_after_these_are_damaged() {
     };
     let found = find(&store);
     assert!(found.0 > Position(0) && found.1 > Position(0));
-    store.seal(&entries.id, entries.position).expect("at its end");
+    let end = store.seal(&entries.id, entries.position).expect("at its end");
+    bench.durable(&store, end);
     bench.flush(&store).expect("a disk that works");
-    bench.flush(&store).expect("the seal is durable by now");
     assert_eq!(bench.files(".idx").len(), 1);
     assert_eq!(find(&store), found);
     drop(store);
