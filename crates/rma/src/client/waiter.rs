@@ -11,7 +11,7 @@
 //! a task which waits again and again need not do that each time, a doorbell stays in the set for a while after
 //! its last waiter ([`PASSES_KEPT`]).
 //!
-//! Locks: a bell's own may be taken under the set's, never the other way round.
+//! Locks: a bell's own and the set's are never held together.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use tailwater_env::Env;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use crate::atomics::{AtomicU32, Ordering};
 use crate::limits::{DOORBELLS_WAITED_MAX, LOOK_AGAIN, POLL_PERIOD};
@@ -30,25 +30,30 @@ use crate::mapping::Mapping;
 /// For how many looks without a waiter a doorbell stays in the set that is slept on: about a second.
 const PASSES_KEPT: u32 = 20;
 
-/// A doorbell's page, mapped, and the tasks of this process that wait for it.
+/// A doorbell's page, mapped, and a channel to the tasks of this process that wait for it.
 pub(crate) struct Bell {
     page: Mapping,
-    waiting: Mutex<Waiting>,
+    /// The word as the thread last saw it; whoever waits is subscribed.
+    told: watch::Sender<u32>,
+    listening: Mutex<Listening>,
 }
 
+/// Whether a bell needs the thread. A task subscribes before it looks here, the thread counts subscribers with
+/// this locked: so either the thread sees the task, or the task sees that it has to poke the thread.
 #[derive(Default)]
-struct Waiting {
-    tasks: Vec<(u32, oneshot::Sender<u32>)>,
+struct Listening {
     /// The thread sleeps on this bell's word, or is about to.
     listened: bool,
-    /// Looks since the last waiter.
+    /// Looks since anybody waited.
     idle_passes: u32,
     lost: bool,
 }
 
 impl Bell {
     pub(crate) fn new(page: Mapping) -> Arc<Self> {
-        Arc::new(Self { page, waiting: Mutex::new(Waiting::default()) })
+        let value = page.word().load(Ordering::Acquire);
+        let (told, listening) = (watch::Sender::new(value), Mutex::new(Listening::default()));
+        Arc::new(Self { page, told, listening })
     }
 
     /// The word; what was published before it moved is visible to reads behind this.
@@ -59,35 +64,24 @@ impl Bell {
 
     /// Tells everybody who waits that nobody will ring any more.
     pub(crate) fn lose(&self) {
-        let mut waiting = self.waiting.lock();
-        waiting.lost = true;
-        waiting.tasks.clear();
+        self.listening.lock().lost = true;
+        self.told.send_modify(|_| {});
     }
 
-    /// Tells whoever waits for another value than the present one; answers that value if the thread is to sleep
-    /// on the word.
+    /// Tells whoever waits if the word moved; answers its value if the thread is to sleep on it.
     fn look(&self, woken: bool) -> Option<u32> {
-        let mut waiting = self.waiting.lock();
-        // Behind the lock: a task that waits from here on has seen this value or a later one.
+        let mut listening = self.listening.lock();
+        let anybody = self.told.receiver_count() > 0;
         let value = self.value();
-        let (moved, same): (Vec<_>, Vec<_>) = std::mem::take(&mut waiting.tasks)
-            .into_iter()
-            .filter(|(_, tell)| !tell.is_closed())
-            .partition(|(last_seen, _)| *last_seen != value);
-        let told = !moved.is_empty();
-        waiting.tasks = same;
-        for (_, tell) in moved {
-            // The task may have just given up.
-            let _ = tell.send(value);
-        }
-        if told || !waiting.tasks.is_empty() {
-            waiting.idle_passes = 0;
-        } else {
+        self.told.send_if_modified(|told| std::mem::replace(told, value) != value);
+        listening.idle_passes = match (anybody, woken) {
+            (true, _) => 0,
             // Rings that nobody waits for must not wake us for ever.
-            waiting.idle_passes = if woken { PASSES_KEPT } else { waiting.idle_passes + 1 };
-        }
-        waiting.listened = !waiting.lost && waiting.idle_passes < PASSES_KEPT;
-        waiting.listened.then_some(value)
+            (false, true) => PASSES_KEPT,
+            (false, false) => listening.idle_passes.saturating_add(1),
+        };
+        listening.listened = !listening.lost && listening.idle_passes < PASSES_KEPT;
+        listening.listened.then_some(value)
     }
 }
 
@@ -113,27 +107,25 @@ impl Registration {
 
     /// Completes with the word once it differs from `last_seen`, or with `None` when the bell is lost.
     pub(crate) async fn moved(&self, last_seen: u32) -> Option<u32> {
-        let told = {
-            let mut waiting = self.bell.waiting.lock();
+        let mut told = self.bell.told.subscribe();
+        loop {
             let value = self.bell.value();
             if value != last_seen {
                 return Some(value);
             }
-            if waiting.lost {
+            let (listened, lost) = {
+                let listening = self.bell.listening.lock();
+                (listening.listened, listening.lost)
+            };
+            if lost {
                 return None;
             }
-            // A task that gave up leaves its entry behind, until the next look or the next task.
-            waiting.tasks.retain(|(_, tell)| !tell.is_closed());
-            let (tell, told) = oneshot::channel();
-            waiting.tasks.push((last_seen, tell));
-            let listened = waiting.listened;
-            drop(waiting);
             if !listened {
                 Waiter::of_process().poke(&self.env);
             }
-            told
-        };
-        told.await.ok()
+            // The sender lives as long as the bell.
+            let _ = told.changed().await;
+        }
     }
 }
 
@@ -193,77 +185,66 @@ impl Waiter {
     fn run(&self) {
         let mut woken = false;
         let mut waitv_works = true;
+        let mut bells: Vec<Arc<Bell>> = Vec::new();
+        let mut bells_of = None;
+        let mut waits = Vec::new();
         loop {
             // Before the set is read: a change behind this ends the sleep below at once.
             let poked = self.poked.load(Ordering::Acquire);
-            let bells = {
+            if bells_of != Some(poked) {
                 let mut set = self.set.lock();
                 if set.bells.is_empty() {
                     set.running = false;
                     return;
                 }
-                set.bells.clone()
-            };
-            let mut sleeps_on = Vec::with_capacity(bells.len());
-            let mut anybody_waits = false;
+                bells.clone_from(&set.bells);
+                bells_of = Some(poked);
+            }
+            waits.clear();
+            waits.push(wait_for(&self.poked, poked, futex::WaitFlags::PRIVATE));
             for bell in &bells {
                 if let Some(value) = bell.look(woken) {
-                    sleeps_on.push((bell.page.word(), value));
-                    anybody_waits = true;
+                    // Not private: the same page is mapped by the process that rings.
+                    waits.push(wait_for(bell.page.word(), value, futex::WaitFlags::empty()));
                 }
             }
-            let all = waitv_works && sleeps_on.len() <= DOORBELLS_WAITED_MAX;
+            let anybody_waits = waits.len() > 1;
+            let all = waitv_works && waits.len() <= 1 + DOORBELLS_WAITED_MAX;
+            waits.truncate(if waitv_works { 1 + DOORBELLS_WAITED_MAX } else { 1 });
             let period = match (anybody_waits, all) {
                 (false, _) => None,
                 (true, true) => Some(LOOK_AGAIN),
                 (true, false) => Some(POLL_PERIOD),
             };
-            sleeps_on.truncate(if waitv_works { DOORBELLS_WAITED_MAX } else { 0 });
-            match self.sleep(poked, &sleeps_on, period) {
+            match self.sleep(poked, &waits, period) {
                 Ok(rang) => woken = rang,
                 Err(Errno::NOSYS) => {
                     tracing::info!("the kernel lacks futex_waitv: doorbells are polled");
                     waitv_works = false;
                 }
-                Err(_) => woken = false,
+                Err(error) => {
+                    // Nothing known leads here; polling works whatever it is.
+                    tracing::warn!(%error, "cannot sleep on doorbells: they are polled");
+                    waitv_works = false;
+                }
             }
         }
     }
 
-    /// Sleeps until one of the words moves or the period is over; whether it was a doorbell's.
-    fn sleep(
-        &self,
-        poked: u32,
-        words: &[(&AtomicU32, u32)],
-        period: Option<Duration>,
-    ) -> Result<bool, Errno> {
+    /// Sleeps until one of the words moves, of which the first is our own, or the period is over; whether it was
+    /// a doorbell's.
+    fn sleep(&self, poked: u32, waits: &[futex::Wait], period: Option<Duration>) -> Result<bool, Errno> {
         let until = period.map(after);
-        if words.is_empty() {
+        if waits.len() == 1 {
             // The plain call, which every kernel has; its deadline is a point in time as well.
-            let result = futex::wait_bitset(
-                &self.poked,
-                futex::Flags::PRIVATE,
-                poked,
-                until.as_ref(),
-                std::num::NonZeroU32::MAX,
-            );
-            return match result {
-                Ok(_) | Err(Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR) => Ok(false),
+            let all_bits = std::num::NonZeroU32::MAX;
+            let flags = futex::Flags::PRIVATE;
+            return match futex::wait_bitset(&self.poked, flags, poked, until.as_ref(), all_bits) {
+                Ok(()) | Err(Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR) => Ok(false),
                 Err(error) => Err(error),
             };
         }
-        let wait = |word: &AtomicU32, value: u32, flags: futex::WaitFlags| {
-            let mut wait = futex::Wait::new();
-            wait.val = value.into();
-            wait.uaddr = futex::WaitPtr::new(word.as_ptr().cast());
-            wait.flags = futex::WaitFlags::SIZE_U32 | flags;
-            wait
-        };
-        let mut waits = Vec::with_capacity(words.len() + 1);
-        waits.push(wait(&self.poked, poked, futex::WaitFlags::PRIVATE));
-        // Not private: the same page is mapped by the process that rings.
-        waits.extend(words.iter().map(|(word, value)| wait(word, *value, futex::WaitFlags::empty())));
-        match futex::waitv(&waits, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic) {
+        match futex::waitv(waits, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic) {
             Ok(place) => Ok(place > 0),
             // A word had moved before we slept.
             Err(Errno::AGAIN) => Ok(true),
@@ -271,6 +252,14 @@ impl Waiter {
             Err(error) => Err(error),
         }
     }
+}
+
+fn wait_for(word: &AtomicU32, value: u32, flags: futex::WaitFlags) -> futex::Wait {
+    let mut wait = futex::Wait::new();
+    wait.val = value.into();
+    wait.uaddr = futex::WaitPtr::new(word.as_ptr().cast());
+    wait.flags = futex::WaitFlags::SIZE_U32 | flags;
+    wait
 }
 
 /// The kernel's time in so long.
