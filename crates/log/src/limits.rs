@@ -54,4 +54,4 @@ pub const STALL_MAX: Duration = Duration::from_secs(5);
 /// How often an owner tries again to hand over an entry that the store was too busy for.
 pub const BUSY_RETRY: Duration = Duration::from_millis(2);
 /// How long a shard's owner waits before it repeats a metadata commit that was not answered.
-pub const COMMIT_RETRY: Duration = Duration::from_secs(1);
+pub const COMMIT_RETRY: Duration = Duration::from_millis(100);

@@ -100,8 +100,8 @@ struct Owned {
     view: Arc<SharedView>,
     /// In the list of shards to look at in this round.
     touched: bool,
-    /// In the set of times to flush at.
-    flush_at: Option<Instant>,
+    /// In the set of times to look at shards.
+    wake_at: Option<Instant>,
     closed: bool,
 }
 
@@ -112,7 +112,8 @@ struct Owner {
     /// Shards whose entry the store was too busy for, and when to offer it again.
     blocked: Vec<Slot>,
     blocked_until: Instant,
-    flushes: BTreeSet<(Instant, Slot)>,
+    /// When shards want to be looked at although nothing happens to them.
+    wakes: BTreeSet<(Instant, Slot)>,
     /// Waiting to be durable: the entries of `fsync` shards for their acknowledgement, the others' to be safe.
     durable: Follower,
     /// Waiting to be written, for their acknowledgement: the entries of `interval` shards.
@@ -136,7 +137,7 @@ impl Owner {
             touched: Vec::new(),
             blocked: Vec::new(),
             blocked_until: Instant::default(),
-            flushes: BTreeSet::new(),
+            wakes: BTreeSet::new(),
             durable,
             written,
             upkeep: Upkeep::default(),
@@ -154,7 +155,8 @@ impl Owner {
         loop {
             let wake_at = self.wake_at();
             // What nothing waits for wakes nobody; a loss meanwhile is seen at the next look.
-            let follow_durable = !self.journal_closed && !(self.durable.is_empty() && self.upkeep.is_idle());
+            let waiting = !self.durable.is_empty() || !self.upkeep.is_idle();
+            let follow_durable = waiting && !self.journal_closed;
             let follow_written = !self.journal_closed && !self.written.is_empty();
             tokio::select! {
                 biased;
@@ -190,7 +192,7 @@ impl Owner {
         if !self.blocked.is_empty() {
             wake_at = wake_at.min(self.blocked_until);
         }
-        self.flushes.first().map_or(wake_at, |(flush_at, _)| wake_at.min(*flush_at))
+        self.wakes.first().map_or(wake_at, |(first, _)| wake_at.min(*first))
     }
 
     fn take(&mut self, request: Request, now: Instant, wall_ms: i64) {
@@ -220,7 +222,7 @@ impl Owner {
                     stream_version,
                     view,
                     touched: false,
-                    flush_at: None,
+                    wake_at: None,
                     closed: false,
                 })));
                 self.touch(slot);
@@ -231,8 +233,8 @@ impl Owner {
                     let Some(mut owned) = self.owned[slot.0 as usize].take() else { continue };
                     owned.shard.delete(&mut self.out);
                     self.perform(&mut owned);
-                    if let Some(flush_at) = owned.flush_at {
-                        self.flushes.remove(&(flush_at, slot));
+                    if let Some(wake_at) = owned.wake_at {
+                        self.wakes.remove(&(wake_at, slot));
                     }
                 }
                 let _ = reply.send(());
@@ -265,10 +267,10 @@ impl Owner {
     /// Touches the shards whose time has come.
     fn wake_due(&mut self) {
         let now = self.floor.env.now();
-        while let Some(&(flush_at, slot)) = self.flushes.first().filter(|(flush_at, _)| *flush_at <= now) {
-            self.flushes.remove(&(flush_at, slot));
+        while let Some(&(wake_at, slot)) = self.wakes.first().filter(|(wake_at, _)| *wake_at <= now) {
+            self.wakes.remove(&(wake_at, slot));
             if let Some(owned) = self.owned[slot.0 as usize].as_mut() {
-                owned.flush_at = None;
+                owned.wake_at = None;
             }
             self.touch(slot);
         }
@@ -349,13 +351,13 @@ impl Owner {
             self.commits.push(commit.map(move |result| (slot, result)).boxed());
         }
         owned.shard.finish(wall_ms, &mut self.out);
-        let flush_at = owned.shard.flush_deadline();
-        if flush_at != owned.flush_at {
-            if let Some(flush_at) = owned.flush_at {
-                self.flushes.remove(&(flush_at, owned.slot));
+        let wake_at = owned.shard.deadline();
+        if wake_at != owned.wake_at {
+            if let Some(wake_at) = owned.wake_at {
+                self.wakes.remove(&(wake_at, owned.slot));
             }
-            self.flushes.extend(flush_at.map(|flush_at| (flush_at, owned.slot)));
-            owned.flush_at = flush_at;
+            self.wakes.extend(wake_at.map(|wake_at| (wake_at, owned.slot)));
+            owned.wake_at = wake_at;
         }
         self.perform(owned);
     }
@@ -365,7 +367,8 @@ impl Owner {
             self.floor.store.create(write.segment).map_err(refused)?;
             shard.created();
         }
-        self.floor.store.append(&write.segment, write.position, write.bytes.clone()).map_err(refused)
+        let Write { segment, position, bytes, sync, .. } = write;
+        self.floor.store.append_with(segment, *position, bytes.clone(), *sync).map_err(refused)
     }
 
     fn committed(&mut self, slot: Slot, result: Result<u64, ChangeError>) {

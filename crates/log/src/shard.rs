@@ -45,6 +45,7 @@ use crate::config::{Durability, Flush, StreamConfig};
 use crate::error::AppendError;
 use crate::limits::{ENTRY_BYTES_TARGET, STALL_MAX};
 use crate::producer::Producers;
+use crate::retention;
 use crate::stream::SegmentRecord;
 
 use change::Changes;
@@ -74,6 +75,7 @@ struct Entry {
     segment: SegmentId,
     from: Position,
     bytes: bytes::Bytes,
+    sync: bool,
     next_offset: Offset,
     transaction_id: TransactionId,
     entry_id: EntryId,
@@ -245,14 +247,15 @@ impl Shard {
         !self.in_flight.is_empty() || !self.unsynced.is_empty()
     }
 
-    /// When to call [`Shard::next_write`] although nothing happened.
-    pub fn flush_deadline(&self) -> Option<Instant> {
-        match (self.config.flush, self.state) {
+    /// When to call [`Shard::next_write`] and [`Shard::next_change`] although nothing happened.
+    pub fn deadline(&self) -> Option<Instant> {
+        let flush = match (self.config.flush, self.state) {
             (Flush::EveryMs(ms), State::Owning(_)) if !self.buffer.is_empty() => {
                 Some(self.buffer_since + Duration::from_millis(ms))
             }
             _ => None,
-        }
+        };
+        [flush, self.changes.retry_deadline()].into_iter().flatten().min()
     }
 
     /// Whether the store was too busy for an entry: call [`Shard::next_write`] again in a moment.
@@ -282,6 +285,7 @@ impl Shard {
             create: !open.created,
             position: entry.from,
             bytes: entry.bytes.clone(),
+            sync: entry.sync,
         })
     }
 
@@ -321,7 +325,7 @@ impl Shard {
         let base_offset = appends[0].base_offset;
         let first_transaction_id = appends[0].first_transaction_id;
         let id = SegmentId { shard: self.id, number: self.next_number(), term };
-        let open = self.open.get_or_insert_with(|| OpenSegment {
+        let open = self.open.get_or_insert(OpenSegment {
             id,
             created: false,
             created_ms: wall_ms,
@@ -344,10 +348,14 @@ impl Shard {
                 .expect("an entry's bytes are bounded, and a record has at least one"),
             transaction_id,
         };
+        let bytes = encode(&fields, &appends);
+        // With `interval` the next segment waits until this one is synced: its last entry should not take long.
+        let is_last = open.length.0 + 2 * bytes.len() as u64 > retention::roll_bytes(&self.config);
         Entry {
             segment: open.id,
             from: open.length,
-            bytes: encode(&fields, &appends),
+            bytes,
+            sync: self.config.durability == Durability::Fsync || is_last,
             next_offset,
             transaction_id,
             entry_id: open.next_entry,

@@ -111,6 +111,11 @@ impl Changes {
             || self.log_start > self.record.log_start
     }
 
+    /// When to repeat a commit that was not answered.
+    pub(super) fn retry_deadline(&self) -> Option<Instant> {
+        self.uncertain.as_ref().map(|_| self.retry_at)
+    }
+
     pub(super) fn fail_truncations(&mut self, error: &StreamError, out: &mut Vec<Output>) {
         for truncation in self.truncations.drain(..) {
             out.push(Output::Truncated(truncation, Err(error.clone())));

@@ -71,6 +71,8 @@ pub struct Write {
     pub position: Position,
     /// The entry.
     pub bytes: Bytes,
+    /// Whether the journal should sync it at once.
+    pub sync: bool,
 }
 
 /// Why the store did not take an entry.

@@ -355,7 +355,7 @@ fn a_periodic_flush_waits_for_its_time_or_its_bytes() {
     let mut reply = world.append(1);
     world.work();
     assert_eq!(world.journal, 0);
-    assert_eq!(world.shard.flush_deadline(), Some(Instant::from_ns(1_020_000_000)));
+    assert_eq!(world.shard.deadline(), Some(Instant::from_ns(1_020_000_000)));
     world.now_ms += 20;
     world.work();
     assert_eq!(world.journal, 10);
