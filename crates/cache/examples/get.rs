@@ -100,7 +100,9 @@ fn serve(env: &Env, transport: &str) -> World {
 
 async fn run(env: Env, transport: &str, seconds: f64, only: String) {
     let World { backends, connections, _servers } = serve(&env, transport);
-    let cell = Cell::connect(&env, CellConfig::new(CONFIG_ID, Mode::R32, connections, 1)).await;
+    let mut config = CellConfig::new(CONFIG_ID, Mode::R32, connections, 1);
+    config.deadline = Duration::from_secs(60);
+    let cell = Cell::connect(&env, config).await;
     let cell = cell.expect("three backends");
     let keys: Vec<Bytes> = (0..VALUES).map(key).collect();
     for some in keys.chunks(256) {
@@ -108,6 +110,11 @@ async fn run(env: Env, transport: &str, seconds: f64, only: String) {
         for result in cell.set(items).await {
             result.expect("set");
         }
+    }
+
+    // Two replicas have acknowledged; relaxed reads also ask the third.
+    while backends.iter().any(|backend| backend.stats().sets < u64::from(VALUES)) {
+        env.sleep(Duration::from_millis(1)).await;
     }
 
     let report = Report { env: env.clone(), duration: Duration::from_secs_f64(seconds), only };

@@ -47,7 +47,8 @@
 //! key looked for, holds a value that somebody SET for this key at this version, however it came by the bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::limits::{BUCKETS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
@@ -335,6 +336,11 @@ pub fn encode_entry(key: &[u8], version: Version, value: Option<&[u8]>) -> Bytes
     let checksum = xxh3_64(&bytes[8..]);
     bytes[..8].copy_from_slice(&checksum.to_le_bytes());
     bytes.freeze()
+}
+
+/// XXH3-64, by the widest instructions that this machine has: it is most of what a get of a hot key costs.
+fn xxh3_64(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
 }
 
 pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
