@@ -13,6 +13,8 @@
 //! dropped with one line in the log; the others do not notice.
 
 mod calls;
+mod driver;
+mod engine;
 mod epoll;
 mod limits;
 mod listen;
@@ -35,6 +37,8 @@ use crate::service::Service;
 use crate::table::Table;
 
 use calls::Calls;
+use engine::Engine;
+use epoll::Epoll;
 use listen::Listener;
 pub(crate) use mailbox::Mailbox;
 use mailbox::Message;
@@ -157,15 +161,31 @@ impl Server {
         let server = Server { shared, tcp, unix, running };
         for number in 0..engines {
             let listeners = if number == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
-            let engine = epoll::Engine::new(server.shared.clone(), number, listeners)?;
-            let ended = server.running.begin();
-            let run = async move {
-                engine.run();
-                drop(ended);
-            };
-            env.spawn_dedicated("rma-engine", run).detach();
+            server.start_engine(env, number, listeners)?;
         }
         Ok(server)
+    }
+
+    /// Starts an engine on a thread of its own, and returns once it is there.
+    fn start_engine(&self, env: &Env, number: usize, listeners: Vec<Listener>) -> io::Result<()> {
+        let shared = self.shared.clone();
+        let ended = self.running.begin();
+        let (started, starts) = std::sync::mpsc::sync_channel(1);
+        let run = async move {
+            // Made on its thread: what it waits with belongs to the thread that made it.
+            let engine = Epoll::new().and_then(|driver| Engine::new(driver, shared, number, listeners));
+            // `start` is there until it has heard.
+            match engine {
+                Ok(engine) => {
+                    let _ = started.send(Ok(()));
+                    engine.run();
+                }
+                Err(error) => drop(started.send(Err(error))),
+            }
+            drop(ended);
+        };
+        env.spawn_dedicated("rma-engine", run).detach();
+        starts.recv().unwrap_or_else(|_| Err(io::Error::other("the engine's thread did not start")))
     }
 
     /// The TCP address it listens at.

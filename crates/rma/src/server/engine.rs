@@ -1,0 +1,379 @@
+//! An engine: one thread that serves its connections and waits for nothing but them.
+//!
+//! The loop is: wait; take in what other threads sent; serve the sockets that are ready; look at the doorbell for
+//! parked WATCHes; end what is overdue. What it waits with, and how bytes come off a socket and onto it, is the
+//! driver's business ([`Driver`]); what the bytes mean is the session's.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tailwater_env::{HashMap, Instant};
+
+use crate::limits::LOOK_AGAIN;
+use crate::server::calls::Job;
+use crate::server::driver::{Driver, Gone, Turn};
+use crate::server::listen::{Accepted, Listener};
+use crate::server::mailbox::{Mailbox, Message};
+use crate::server::session::{Call, Session, World};
+use crate::server::shared::Shared;
+use crate::service::Peer;
+
+/// Connections accepted before those that are there have their turn.
+const ACCEPT_MAX: usize = 64;
+/// How long to leave the listening sockets alone when descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const TOKEN_MAILBOX: u64 = 0;
+const TOKEN_TIMER: u64 = 1;
+const TOKEN_LISTENERS: u64 = 2;
+const TOKEN_CONNECTIONS: u64 = 16;
+
+/// One connection as the engine knows it; its socket is the driver's.
+struct Connection {
+    peer: Arc<Peer>,
+    unix: bool,
+    session: Session,
+    /// Its entry in the engine's deadlines; not later than its session's next one.
+    armed: Option<Instant>,
+    /// It was given the doorbell's page.
+    mapped: bool,
+    /// Memory accounted for it.
+    memory: usize,
+}
+
+/// One engine.
+pub(crate) struct Engine<D> {
+    driver: D,
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    listeners: Vec<Listener>,
+    accept_again: Option<Instant>,
+    connections: HashMap<u64, Connection>,
+    next_connection: u64,
+    next_engine: usize,
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// Connections with parked WATCHes.
+    watching: BTreeSet<u64>,
+    doorbell_seen: u32,
+    /// Connections that had their turn and want another one.
+    ready: VecDeque<u64>,
+    stopped: bool,
+}
+
+impl<D: Driver> Engine<D> {
+    /// Engine `number` of those in `shared`; the first one is given the listening sockets and the doorbell's
+    /// timer.
+    pub(crate) fn new(
+        mut driver: D,
+        shared: Arc<Shared>,
+        number: usize,
+        listeners: Vec<Listener>,
+    ) -> io::Result<Self> {
+        let mailbox = shared.mailboxes[number].clone();
+        driver.watch(mailbox.event(), TOKEN_MAILBOX)?;
+        if number == 0 {
+            driver.watch(shared.doorbell.timer(), TOKEN_TIMER)?;
+        }
+        for (listener, token) in listeners.iter().zip(TOKEN_LISTENERS..) {
+            driver.watch(listener.as_fd(), token)?;
+        }
+        let doorbell_seen = shared.doorbell.value();
+        Ok(Self {
+            driver,
+            shared,
+            mailbox,
+            listeners,
+            accept_again: None,
+            connections: HashMap::default(),
+            next_connection: TOKEN_CONNECTIONS,
+            next_engine: 0,
+            deadlines: BTreeSet::new(),
+            watching: BTreeSet::new(),
+            doorbell_seen,
+            ready: VecDeque::new(),
+            stopped: false,
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::new();
+        while !self.stopped {
+            let timeout = self.timeout();
+            if let Err(error) = self.driver.wait(timeout, &mut events) {
+                tracing::error!(%error, "an engine cannot wait for its sockets and ends");
+                return;
+            }
+            for token in events.drain(..) {
+                match token {
+                    TOKEN_MAILBOX => self.take_messages(),
+                    TOKEN_TIMER => self.shared.doorbell.timer_fired(),
+                    TOKEN_LISTENERS..TOKEN_CONNECTIONS => self.accept((token - TOKEN_LISTENERS) as usize),
+                    id => self.serve(id),
+                }
+            }
+            for _ in 0..self.ready.len() {
+                if let Some(id) = self.ready.pop_front() {
+                    self.serve(id);
+                }
+            }
+            self.look_at_doorbell();
+            self.check_deadlines();
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        let now = self.shared.env.now();
+        let mut wait = Duration::from_secs(3600);
+        if let Some((deadline, _)) = self.deadlines.first() {
+            wait = wait.min(deadline.since(now));
+        }
+        if let Some(again) = self.accept_again {
+            wait = wait.min(again.since(now));
+        }
+        if !self.watching.is_empty() {
+            wait = wait.min(LOOK_AGAIN);
+        }
+        if !self.ready.is_empty() {
+            wait = Duration::ZERO;
+        }
+        wait
+    }
+
+    fn take_messages(&mut self) {
+        let mut touched = BTreeSet::new();
+        for message in self.mailbox.take() {
+            match message {
+                Message::Serve(accepted) => self.begin(accepted),
+                Message::Stop => self.stopped = true,
+                Message::Answer { connection, request, answer } => {
+                    let now = self.shared.env.now();
+                    // A connection that is gone needs no answer.
+                    if let Some(there) = self.connections.get_mut(&connection) {
+                        match there.session.call_answered(request, &answer, now) {
+                            Ok(()) => {
+                                touched.insert(connection);
+                            }
+                            Err(ended) => self.end(connection, &ended.into()),
+                        }
+                    }
+                }
+            }
+        }
+        for id in touched {
+            self.serve(id);
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPT_MAX {
+            match self.listeners[listener].accept() {
+                Ok(accepted) => {
+                    if !self.shared.count_connection() {
+                        let peer = &accepted.peer.address;
+                        tracing::warn!(peer, "connection refused: the server has as many as it may");
+                        continue;
+                    }
+                    let engine = self.next_engine;
+                    self.next_engine = (engine + 1) % self.shared.mailboxes.len();
+                    if engine == 0 {
+                        self.begin(accepted);
+                    } else {
+                        self.shared.mailboxes[engine].send(Message::Serve(accepted));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    let out_of_room = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+                    if out_of_room.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
+                        tracing::warn!(%error, "cannot accept connections for a while");
+                        self.pause_accepting();
+                        return;
+                    }
+                    // That connection ended before it began.
+                    tracing::debug!(%error, "accepting a connection failed");
+                }
+            }
+        }
+    }
+
+    fn pause_accepting(&mut self) {
+        for (listener, token) in self.listeners.iter().zip(TOKEN_LISTENERS..) {
+            self.driver.unwatch(listener.as_fd(), token);
+        }
+        self.accept_again = Some(self.shared.env.now() + ACCEPT_PAUSE);
+    }
+
+    fn resume_accepting(&mut self) {
+        self.accept_again = None;
+        for (listener, token) in self.listeners.iter().zip(TOKEN_LISTENERS..) {
+            if let Err(error) = self.driver.watch(listener.as_fd(), token) {
+                tracing::warn!(%error, "cannot listen again yet");
+                self.accept_again = Some(self.shared.env.now() + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    fn begin(&mut self, accepted: Accepted) {
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let Accepted { socket, peer, unix } = accepted;
+        if let Err(error) = self.driver.add(id, socket) {
+            tracing::warn!(peer = peer.address, %error, "cannot serve a connection");
+            self.shared.uncount_connection();
+            return;
+        }
+        let session = Session::new(self.shared.session_limits(unix), self.shared.env.now());
+        let connection = Connection { peer, unix, session, armed: None, mapped: false, memory: 0 };
+        self.connections.insert(id, connection);
+        self.serve(id);
+    }
+
+    /// Gives a connection its turn, and settles what follows from it.
+    fn serve(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let Connection { peer, unix, session, mapped, .. } = connection;
+        let (shared, mailbox) = (&self.shared, &self.mailbox);
+        let doorbell = || shared.doorbell.value();
+        let mut submit = |call: Call| {
+            shared.calls.submit(Job {
+                peer: peer.clone(),
+                method: call.method,
+                payload: call.payload,
+                connection: id,
+                request: call.request,
+                engine: mailbox.clone(),
+            })
+        };
+        let world = World {
+            now: shared.env.now(),
+            service: &*shared.service,
+            doorbell: &doorbell,
+            files: *unix,
+            submit: &mut submit,
+        };
+        let turn = self.driver.turn(id, &mut Turn { shared, session, world, mapped });
+        let settled = turn.and_then(|again| {
+            connection.account(&self.shared)?;
+            Ok(again)
+        });
+        match settled {
+            Err(gone) => self.end(id, &gone),
+            Ok(again) => {
+                if again {
+                    self.ready.push_back(id);
+                }
+                let deadline = connection.session.next_deadline();
+                let sooner =
+                    deadline.filter(|deadline| connection.armed.is_none_or(|armed| *deadline < armed));
+                if let Some(deadline) = sooner {
+                    if let Some(armed) = connection.armed.replace(deadline) {
+                        self.deadlines.remove(&(armed, id));
+                    }
+                    self.deadlines.insert((deadline, id));
+                }
+                let parked = connection.session.parked() > 0;
+                if parked && self.watching.insert(id) {
+                    self.mailbox.parking.announce(self.watching.len());
+                    // Behind the announcement: a ring before it is seen here, one behind it wakes us.
+                    connection.session.look(self.shared.doorbell.value(), self.shared.env.now());
+                    if !connection.session.output().is_empty() {
+                        self.ready.push_back(id);
+                    }
+                } else if !parked && self.watching.remove(&id) {
+                    self.mailbox.parking.announce(self.watching.len());
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, id: u64, gone: &Gone) {
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        self.driver.remove(id);
+        let peer = &connection.peer.address;
+        match gone {
+            Gone::Closed => tracing::debug!(peer, "connection closed by the peer"),
+            Gone::Io(reason) => tracing::info!(peer, %reason, "connection failed"),
+            reason => tracing::warn!(peer, %reason, "connection dropped"),
+        }
+        if connection.mapped {
+            self.shared.doorbell.unmapped();
+        }
+        if let Some(armed) = connection.armed {
+            self.deadlines.remove(&(armed, id));
+        }
+        if self.watching.remove(&id) {
+            self.mailbox.parking.announce(self.watching.len());
+        }
+        self.shared.change_memory(connection.memory, 0);
+        self.shared.uncount_connection();
+    }
+
+    /// Completes parked WATCHes if the word moved, whether or not we were woken for that.
+    fn look_at_doorbell(&mut self) {
+        let doorbell = self.shared.doorbell.value();
+        if doorbell == self.doorbell_seen || self.watching.is_empty() {
+            return;
+        }
+        self.doorbell_seen = doorbell;
+        let now = self.shared.env.now();
+        for id in self.watching.iter().copied().collect::<Vec<_>>() {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.session.look(doorbell, now);
+                self.serve(id);
+            }
+        }
+    }
+
+    fn check_deadlines(&mut self) {
+        let now = self.shared.env.now();
+        if self.accept_again.is_some_and(|again| again <= now) {
+            self.resume_accepting();
+        }
+        while let Some((deadline, id)) = self.deadlines.first().copied() {
+            if deadline > now {
+                break;
+            }
+            self.deadlines.remove(&(deadline, id));
+            let connection = self.connections.get_mut(&id).expect("deadlines go with their connections");
+            connection.armed = None;
+            connection.session.look(self.shared.doorbell.value(), now);
+            match connection.session.check_deadlines(now) {
+                Ok(()) => self.serve(id),
+                Err(ended) => self.end(id, &ended.into()),
+            }
+        }
+    }
+}
+
+impl<D> Drop for Engine<D> {
+    fn drop(&mut self) {
+        for connection in self.connections.values() {
+            if connection.mapped {
+                self.shared.doorbell.unmapped();
+            }
+            self.shared.change_memory(connection.memory, 0);
+            self.shared.uncount_connection();
+        }
+        self.mailbox.parking.announce(0);
+    }
+}
+
+impl Connection {
+    /// Accounts for the memory held for the peer, which is little for all but those that are behind.
+    fn account(&mut self, shared: &Shared) -> Result<(), Gone> {
+        let memory = self.session.memory();
+        let grew = memory > self.memory;
+        let total = shared.change_memory(self.memory, memory);
+        self.memory = memory;
+        if grew && total > shared.memory_bytes_max() { Err(Gone::Memory(total)) } else { Ok(()) }
+    }
+}
