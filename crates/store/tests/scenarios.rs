@@ -334,6 +334,49 @@ fn after_a_failed_sync_the_file_is_replaced_and_nothing_is_lost() {
 }
 
 #[test]
+fn names_that_could_not_be_synced_are_not_counted_on() {
+    for seed in 100..116 {
+        let bench = Bench::new(seed);
+        let (store, _) = bench.open(quiet());
+        let mut entries = Entries::new(segment(0, 0, 1));
+        store.create(entries.id).expect("fresh");
+        let bytes = fill(&bench, &store, &mut entries, 6);
+        // The directories of data, segments, stream and shard; the checkpoint's own can be synced.
+        bench.faults(Faults { sync_dir: Fault::Next(4), ..Faults::default() });
+        bench.flush(&store).expect_err("no name is durable");
+        drop(store);
+        let (store, recovered) = bench.restart(Crash::Power, quiet());
+        assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)], "seed {seed}");
+        assert_eq!(bench.read(&store, &entries), bytes);
+    }
+}
+
+#[test]
+fn a_sidecar_that_only_a_kill_has_left_is_not_counted_on() {
+    for seed in 120..136 {
+        let bench = Bench::new(seed);
+        let (store, _) = bench.open(quiet());
+        let mut entries = Entries::new(segment(0, 0, 1));
+        store.create(entries.id).expect("fresh");
+        fill(&bench, &store, &mut entries, 6);
+        bench.flush(&store).expect("a disk that works");
+        let end = store.seal(&entries.id, entries.position).expect("at its end");
+        bench.durable(&store, end);
+        bench.faults(Faults { sync_dir: Fault::Next(100), ..Faults::default() });
+        bench.flush(&store).expect_err("the sidecar's name is not durable");
+        assert_eq!(bench.files(".idx").len(), 1);
+        drop(store);
+        bench.faults(Faults::default());
+        let (store, recovered) = bench.restart(Crash::Process, quiet());
+        assert_eq!(recovered_lengths(&recovered), [(entries.position.0, true)], "seed {seed}");
+        bench.flush(&store).expect("a disk that works");
+        drop(store);
+        let (_store, recovered) = bench.restart(Crash::Power, quiet());
+        assert_eq!(recovered_lengths(&recovered), [(entries.position.0, true)], "seed {seed}");
+    }
+}
+
+#[test]
 fn what_the_journal_lost_is_cut_and_its_segment_is_over() {
     let bench = Bench::new(20);
     let (store, _) = bench.open(quiet());
