@@ -28,12 +28,24 @@ fn backend(env: &Env) -> Arc<Backend> {
     Backend::start(env, config).expect("memory")
 }
 
-fn serve(env: &Env, config: ServerConfig) -> Server {
+struct Served {
+    server: Server,
+    backend: Arc<Backend>,
+}
+
+fn serve(env: &Env, config: ServerConfig) -> Served {
     let backend = backend(env);
     let server = Server::start(env, config, Arc::clone(&backend) as Arc<dyn Service>).expect("a server");
     let doorbell = server.doorbell();
     backend.ring_on_change(move || doorbell.ring());
-    server
+    Served { server, backend }
+}
+
+/// Waits until every backend has all of the items: two acknowledge, the third gets them in a moment.
+async fn until_everywhere(env: &Env, servers: &[Served]) {
+    while servers.iter().any(|served| served.backend.stats().entries < items().len() as u64) {
+        env.sleep(Duration::from_millis(1)).await;
+    }
 }
 
 fn unix(dir: &Path, number: usize) -> ServerConfig {
@@ -44,13 +56,13 @@ fn tcp() -> ServerConfig {
     ServerConfig { tcp: Some(([127, 0, 0, 1], 0).into()), ..ServerConfig::default() }
 }
 
-fn address(server: &Server) -> Vec<Address> {
+fn address(Served { server, .. }: &Served) -> Vec<Address> {
     let tcp = server.tcp_addr().map(Address::Tcp);
     let unix = server.unix_path().map(|path| Address::Unix(path.to_owned()));
     unix.into_iter().chain(tcp).collect()
 }
 
-fn config(env: &Env, servers: &[Server]) -> CellConfig {
+fn config(env: &Env, servers: &[Served]) -> CellConfig {
     let mut config =
         CellConfig::new(ID, Mode::R32, Backends::at(env, servers.iter().map(address).collect()), 1);
     config.reconnect_after_min = Duration::from_millis(1);
@@ -74,7 +86,7 @@ fn assert_hits(lookups: &[Lookup], items: &[(Bytes, Bytes)]) {
     }
 }
 
-async fn set_read_and_watch(env: &Env, cell: &Cell) {
+async fn set_read_and_watch(env: &Env, cell: &Cell, servers: &[Served]) {
     let items = items();
     let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
     let mut seen = Seen::default();
@@ -84,10 +96,7 @@ async fn set_read_and_watch(env: &Env, cell: &Cell) {
     }
     assert!(cell.watch(&mut seen, Duration::from_secs(3600)).await, "the doorbells rang");
     assert_hits(&cell.get_consistent(&keys).await, &items);
-    // The third replica gets it in a moment.
-    while cell.get_relaxed(&keys).await.contains(&Lookup::Miss) {
-        env.sleep(Duration::from_millis(1)).await;
-    }
+    until_everywhere(env, servers).await;
     assert_hits(&cell.get_relaxed(&keys).await, &items);
     for result in cell.erase(keys[..4].to_vec()).await {
         result.expect("erased");
@@ -99,18 +108,18 @@ async fn set_read_and_watch(env: &Env, cell: &Cell) {
 fn a_cell_over_mapped_memory() {
     in_runtime(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
-        let servers: Vec<Server> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
+        let servers: Vec<Served> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
         let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
-        set_read_and_watch(&env, &cell).await;
+        set_read_and_watch(&env, &cell, &servers).await;
     });
 }
 
 #[test]
 fn a_cell_over_tcp() {
     in_runtime(|env| async move {
-        let servers: Vec<Server> = (0..3).map(|_| serve(&env, tcp())).collect();
+        let servers: Vec<Served> = (0..3).map(|_| serve(&env, tcp())).collect();
         let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
-        set_read_and_watch(&env, &cell).await;
+        set_read_and_watch(&env, &cell, &servers).await;
     });
 }
 
@@ -120,7 +129,7 @@ fn a_cell_of_which_each_backend_is_reached_in_another_way() {
         let dir = tempfile::tempdir().expect("a directory");
         let servers = [serve(&env, unix(dir.path(), 0)), serve(&env, tcp()), serve(&env, tcp())];
         let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
-        set_read_and_watch(&env, &cell).await;
+        set_read_and_watch(&env, &cell, &servers).await;
     });
 }
 
@@ -128,16 +137,14 @@ fn a_cell_of_which_each_backend_is_reached_in_another_way() {
 fn backends_end_one_after_the_other_and_come_back_empty() {
     in_runtime(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut servers: Vec<Server> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
+        let mut servers: Vec<Served> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
         let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
         let items = items();
         let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
         for result in cell.set(items.clone()).await {
             result.expect("set");
         }
-        while cell.get_relaxed(&keys).await.contains(&Lookup::Miss) {
-            env.sleep(Duration::from_millis(1)).await;
-        }
+        until_everywhere(&env, &servers).await;
         drop(servers.remove(0));
         assert_hits(&cell.get_consistent(&keys).await, &items);
         assert_hits(&cell.get_relaxed(&keys).await, &items);
@@ -148,7 +155,7 @@ fn backends_end_one_after_the_other_and_come_back_empty() {
         }
         assert_hits(&cell.get_relaxed(&keys).await, &items);
         servers.clear();
-        let mut again: Vec<Server> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
+        let mut again: Vec<Served> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
         while cell.live_backends() < 3 || cell.get_consistent(&keys[..1]).await != [Lookup::Miss] {
             env.sleep(Duration::from_millis(1)).await;
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::layout::{ENTRY_HEADER_BYTES, Pointer, encode_entry};
-use crate::limits::{BLOCK_BYTES, TOMBSTONES_MAX};
+use crate::limits::{BLOCK_BYTES, SLOT_REST, TOMBSTONES_MAX};
 use crate::protocol::{Looked, encode_mutate};
 use crate::testing::{HandClock, small, world_by_hand};
 use crate::version::Version;
@@ -295,61 +295,109 @@ fn the_scan_of_the_far_side_names_the_bucket_and_what_it_points_at() {
     assert_eq!(backend.scar(&ScarOp { bucket: 512, key_hash: 0 }), None);
 }
 
-/// Keys of both sides of [`readers_beside_a_writer_never_take_anything_that_was_not_set`].
+/// Keys of the readers that are overtaken.
 const KEYS: u64 = 24;
 
-/// Reads like a client, but with the chance of being overtaken anywhere: `Some` only for what proves itself.
-fn read_racing(backend: &Backend, key: &[u8]) -> Option<Version> {
+/// A backend under pressure: two buckets for more keys than they have ways, sizes that move between slabs, a region
+/// so small that entries are evicted.
+fn crowded() -> (Arc<Backend>, Arc<HandClock>) {
+    start(BackendConfig { buckets: 2, capacity_bytes: 4 * BLOCK_BYTES, eviction_at: 0.02, ..small(ID) })
+}
+
+/// The `n`th step of its writer.
+fn crowd(backend: &Backend, clock: &HandClock, n: u64) {
+    // No slot rests for longer than one SET takes.
+    clock.advance(SLOT_REST);
+    let key = (n * 7919) % KEYS;
+    let len = if n.is_multiple_of(5) { 30_000 } else { 64 << (n % 6) };
+    set(backend, &key.to_le_bytes(), n, len);
+    if n.is_multiple_of(50) {
+        erase(backend, &((n + 1) % KEYS).to_le_bytes(), n);
+    }
+}
+
+/// What a racing reader made of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Raced {
+    Proven(Version),
+    NotNamed,
+    /// Another key's entry, a piece of one, or pieces of several.
+    Noticed,
+}
+
+/// Reads like a client, in pieces; `overtake` runs between them.
+fn read_racing(backend: &Backend, key: &[u8], mut overtake: impl FnMut()) -> Raced {
+    let mut copy = |region: &Region, offset: u64, out: &mut [u8], piece: usize| {
+        for (n, out) in out.chunks_mut(piece).enumerate() {
+            region.read(offset + (n * piece) as u64, out);
+            overtake();
+        }
+    };
     let hash = KeyHash::of(key);
     let mut bucket = [0; BUCKET_BYTES];
-    backend.index.read(bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket);
-    let BucketView::Found { pointer, .. } = scan_bucket(&bucket, hash, ID) else { return None };
-    if pointer.offset + u64::from(pointer.len) > backend.data.len() {
-        return None;
-    }
+    copy(&backend.index, bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket, 8);
+    let BucketView::Found { pointer, .. } = scan_bucket(&bucket, hash, ID) else { return Raced::NotNamed };
     let mut bytes = vec![0; pointer.len as usize];
-    backend.data.read(pointer.offset, &mut bytes);
-    let entry = Entry::parse(&bytes).ok()?;
-    if entry.key != key {
-        return None;
+    copy(&backend.data, pointer.offset, &mut bytes, (pointer.len as usize / 40).next_multiple_of(8));
+    match Entry::parse(&bytes) {
+        Ok(entry) if entry.key == key => {
+            assert_eq!(entry.value, value(key, entry.version, entry.value.len()), "a value that nobody set");
+            Raced::Proven(entry.version)
+        }
+        _ => Raced::Noticed,
     }
-    assert_eq!(entry.value, value(key, entry.version, entry.value.len()), "a value that nobody set");
-    Some(entry.version)
 }
 
 #[test]
-fn readers_beside_a_writer_never_take_anything_that_was_not_set() {
-    // One bucket's worth of ways for more keys than that, sizes that move between slabs, a region so small that
-    // slots are written again at once: everything that a reader can meet.
-    let (backend, _) =
-        start(BackendConfig { buckets: 2, capacity_bytes: 4 * BLOCK_BYTES, eviction_at: 0.02, ..small(ID) });
+fn a_reader_that_is_overtaken_between_any_two_words_takes_nothing_that_was_not_set() {
+    let (backend, clock) = crowded();
+    let (mut proven, mut noticed) = (0, 0);
+    let (mut step, mut state) = (0, 1_u64);
+    for n in 0..3_000_u64 {
+        let key = (n % KEYS).to_le_bytes();
+        let raced = read_racing(&backend, &key, || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Some readers are overtaken by a few steps in all, some by many at once.
+            let steps = if n % 3 == 0 {
+                u64::from(state >> 60 == 0)
+            } else {
+                (state >> 61) * u64::from(state >> 56 & 15 == 0)
+            };
+            for _ in 0..steps {
+                step += 1;
+                crowd(&backend, &clock, step);
+            }
+        });
+        match raced {
+            Raced::Proven(_) => proven += 1,
+            Raced::Noticed => noticed += 1,
+            Raced::NotNamed => {}
+        }
+    }
+    assert!(proven > 300 && noticed > 300, "{proven} proven, {noticed} noticed: both were put to the test");
+    assert!(backend.stats().evicted > 0);
+}
+
+#[test]
+fn readers_beside_a_writer_take_nothing_that_was_not_set() {
+    let (backend, clock) = crowded();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for reader in 0..2 {
             let (backend, done) = (&backend, &done);
             scope.spawn(move || {
-                let mut newest = [Version::ZERO; KEYS as usize];
-                let mut round = reader;
+                let mut key = reader;
                 while !done.load(Ordering::Relaxed) {
-                    round = (round + 1) % KEYS;
-                    if let Some(version) = read_racing(backend, &round.to_le_bytes()) {
-                        newest[round as usize] = newest[round as usize].max(version);
-                    }
+                    key = (key + 1) % KEYS;
+                    read_racing(backend, &key.to_le_bytes(), || ());
                 }
-                newest
             });
         }
-        for n in 1..20_000_u64 {
-            let key = (n * 7919) % KEYS;
-            let len = if n.is_multiple_of(5) { 30_000 } else { 64 << (n % 6) };
-            set(&backend, &key.to_le_bytes(), n, len);
-            if n.is_multiple_of(50) {
-                erase(&backend, &((n + 1) % KEYS).to_le_bytes(), n);
-            }
+        for n in 1..10_000 {
+            crowd(&backend, &clock, n);
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert!(backend.stats().evicted > 0, "slots were under pressure");
 }
 
 #[test]

@@ -21,6 +21,9 @@ struct World {
 
 fn config(mode: Mode, connections: Vec<Arc<dyn Connection>>) -> CellConfig {
     let mut config = CellConfig::new(ID, mode, Backends::connected(connections), 1);
+    // On a busy machine nothing may fail for want of time, but where that is what the test is about.
+    config.deadline = Duration::from_secs(60);
+    config.connect_deadline = Duration::from_secs(60);
     config.hedge_after = Duration::from_millis(5);
     config.watch_slice = Duration::from_millis(5);
     config
@@ -191,14 +194,16 @@ fn an_emptied_backend_is_outvoted_and_an_emptied_cell_misses() {
 #[test]
 fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() {
     in_runtime(|env| async move {
-        let world = world(env, Mode::R32, 3, WIRE).await;
+        let mut world = world(env, Mode::R32, 3, WIRE).await;
         let items = items(1, 500);
         world.set_everywhere(&items).await;
+        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_millis(50);
         // The first misses a SET that the second gets; the third is gone.
         world.faults[0].calls_stalled.store(true, Ordering::Relaxed);
         world.lose(2);
         let result = world.cell.set(items.clone()).await;
         assert!(result[0].is_err(), "one acknowledgement is not enough");
+        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_secs(60);
         let lookup = world.cell.get_consistent(&keys_of(&items)).await;
         assert_eq!(lookup[0], Lookup::Failed(Failure::NoQuorum));
         world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
@@ -559,7 +564,8 @@ fn a_restarted_backend_is_connected_again_and_one_of_another_configuration_is_no
             now: parking_lot::Mutex::new(Some(served(&env, small(ID)))),
             lost: parking_lot::Mutex::default(),
         });
-        let mut config = CellConfig::new(ID, Mode::R1, Backends::through(Arc::clone(&connector) as _, 1), 1);
+        let mut config = config(Mode::R1, Vec::new());
+        config.backends = Backends::through(Arc::clone(&connector) as _, 1);
         config.reconnect_after_max = Duration::from_millis(5);
         config.reconnect_after_min = Duration::from_millis(1);
         let cell = Cell::connect(&env, config).await.expect("one");
