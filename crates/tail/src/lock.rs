@@ -5,8 +5,9 @@
 //! with shorter ones and move published lengths back, which readers survive (appendix A). What a page's writer
 //! writes as one value is what the lock covers: one lock for one tail page.
 //!
-//! A newcomer that finds the lock held *poisons* it, waits for the holder to notice and give it up, and seizes
-//! it after [`SEIZE_AFTER`] if the holder does not. A holder that finds the lock poisoned, or another's, stops.
+//! A newcomer that finds the lock held *poisons* it, waits for the holder to notice and give it up, and seizes it
+//! after [`LockTiming::seize_after`] if the holder does not. A holder that finds the lock poisoned, or another's,
+//! stops.
 //!
 //! ```text
 //! offset size  lock value, little-endian
@@ -20,12 +21,26 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use tailwater_env::Instant;
 
-/// How long a newcomer waits for a poisoned holder before it seizes the lock.
-pub const SEIZE_AFTER: Duration = Duration::from_millis(500);
-/// How often a holder looks whether it was poisoned, and a newcomer whether the lock is free.
-pub const CHECK_EVERY: Duration = Duration::from_millis(100);
-/// How long a writer that lost a lock waits before it tries to get it back.
-pub const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The times of the protocol, the same for all writers of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockTiming {
+    /// How often a holder looks whether it was poisoned, and a newcomer whether the lock is free.
+    pub check_every: Duration,
+    /// How long a newcomer waits for a poisoned holder before it seizes the lock: some looks of the holder's.
+    pub seize_after: Duration,
+    /// How long a writer that lost a lock waits before it tries to get it back.
+    pub retry_after: Duration,
+}
+
+impl Default for LockTiming {
+    fn default() -> Self {
+        Self {
+            check_every: Duration::from_millis(100),
+            seize_after: Duration::from_millis(500),
+            retry_after: Duration::from_secs(10),
+        }
+    }
+}
 
 const VALUE_BYTES: usize = 17;
 
@@ -94,13 +109,14 @@ enum State {
 #[derive(Debug)]
 pub struct Lock {
     me: Signature,
+    timing: LockTiming,
     state: State,
 }
 
 impl Lock {
     /// A lock that `me` wants.
-    pub fn new(me: Signature) -> Self {
-        Self { me, state: State::Waiting { poisoned: None } }
+    pub fn new(me: Signature, timing: LockTiming) -> Self {
+        Self { me, timing, state: State::Waiting { poisoned: None } }
     }
 
     /// Whether writing what the lock covers is this writer's work.
@@ -108,8 +124,8 @@ impl Lock {
         self.state == State::Held
     }
 
-    /// Takes in what a look found: the value, `None` if there is none. Call it every [`CHECK_EVERY`], and not
-    /// when the look failed: without the cell there is nothing to fight over.
+    /// Takes in what a look found: the value, `None` if there is none. Call it every
+    /// [`LockTiming::check_every`], and not when the look failed: without the cell there is nothing to fight over.
     pub fn step(&mut self, now: Instant, found: Option<LockValue>) -> Action {
         let mine = found.is_some_and(|value| value.holder == self.me);
         match (self.state, found) {
@@ -124,7 +140,7 @@ impl Lock {
             }
             // The cell lost it: write it again.
             (State::Held, None) => Action::Write(LockValue { holder: self.me, poisoned: false }),
-            (State::Lost { at }, _) if now < at + RETRY_AFTER => Action::None,
+            (State::Lost { at }, _) if now < at + self.timing.retry_after => Action::None,
             (State::Lost { .. }, _) => {
                 self.state = State::Waiting { poisoned: None };
                 self.step(now, found)
@@ -140,7 +156,7 @@ impl Lock {
             }
             (State::Waiting { .. }, None) => Action::Write(LockValue { holder: self.me, poisoned: false }),
             (State::Waiting { poisoned: Some((holder, since)) }, Some(value)) if holder == value.holder => {
-                if now >= since + SEIZE_AFTER {
+                if now >= since + self.timing.seize_after {
                     Action::Write(LockValue { holder: self.me, poisoned: false })
                 } else {
                     Action::None
@@ -168,8 +184,12 @@ mod tests {
                     Action::Release => *cell = None,
                 }
             }
-            *now = *now + CHECK_EVERY;
+            *now = *now + LockTiming::default().check_every;
         }
+    }
+
+    fn lock(writer: u64) -> Lock {
+        Lock::new(signature(writer), LockTiming::default())
     }
 
     fn signature(writer: u64) -> Signature {
@@ -179,7 +199,7 @@ mod tests {
     #[test]
     fn a_free_lock_is_held_after_two_looks() {
         let (mut cell, mut now) = (None, Instant::from_ns(0));
-        let mut writers = [Lock::new(signature(1))];
+        let mut writers = [lock(1)];
         run(&mut writers, &mut cell, &mut now, 2);
         assert!(writers[0].is_held());
     }
@@ -187,7 +207,7 @@ mod tests {
     #[test]
     fn a_newcomer_takes_over_from_a_living_holder_which_stops() {
         let (mut cell, mut now) = (None, Instant::from_ns(0));
-        let mut writers = [Lock::new(signature(1)), Lock::new(signature(2))];
+        let mut writers = [lock(1), lock(2)];
         run(&mut writers[..1], &mut cell, &mut now, 2);
         run(&mut writers, &mut cell, &mut now, 4);
         assert!(!writers[0].is_held());
@@ -198,7 +218,7 @@ mod tests {
     fn a_dead_holder_s_lock_is_seized_after_the_delay() {
         let mut cell = Some(LockValue { holder: signature(9), poisoned: false });
         let mut now = Instant::from_ns(0);
-        let mut writers = [Lock::new(signature(1))];
+        let mut writers = [lock(1)];
         run(&mut writers, &mut cell, &mut now, 5);
         assert!(!writers[0].is_held(), "the holder still has time to notice");
         run(&mut writers, &mut cell, &mut now, 3);
@@ -208,7 +228,7 @@ mod tests {
     #[test]
     fn a_lock_that_the_cell_lost_is_written_again() {
         let (mut cell, mut now) = (None, Instant::from_ns(0));
-        let mut writers = [Lock::new(signature(1))];
+        let mut writers = [lock(1)];
         run(&mut writers, &mut cell, &mut now, 2);
         cell = None;
         run(&mut writers, &mut cell, &mut now, 1);

@@ -97,6 +97,11 @@ impl TailWriter {
         self.with_state(|state| state.delete_stream(stream));
     }
 
+    /// How far the shard's newest segment is in the data cell.
+    pub fn cached(&self, shard: ShardId) -> Position {
+        self.inner.as_ref().map_or(Position(0), |handle| handle.shared.state.lock().cached(shard))
+    }
+
     /// Counters since the start.
     pub fn stats(&self) -> WriterStats {
         self.inner.as_ref().map_or_else(WriterStats::default, |handle| handle.shared.state.lock().stats())

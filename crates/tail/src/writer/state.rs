@@ -211,6 +211,10 @@ impl WriterState {
         }
     }
 
+    pub(super) fn cached(&self, shard: ShardId) -> Position {
+        self.shards.get(&shard).map_or(Position(0), |shard| shard.published().cached)
+    }
+
     pub(super) fn stats(&self) -> WriterStats {
         self.stats
     }
@@ -271,7 +275,10 @@ impl WriterState {
         let gained = locked && !page.locked;
         page.locked = locked;
         if gained {
-            self.touch_page(id, true);
+            // It may have been looked at, and passed over, while it was not locked.
+            page.due = true;
+            page.dirty_since.get_or_insert(self.now);
+            self.dirty_pages.push_back(id);
             let range = ShardId { stream: id.stream, shard: ShardNumber(id.page * SHARDS_PER_PAGE) }
                 ..ShardId { stream: id.stream, shard: ShardNumber((id.page + 1) * SHARDS_PER_PAGE) };
             for (shard, state) in self.shards.range_mut(range) {
