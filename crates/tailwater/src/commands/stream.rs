@@ -158,10 +158,11 @@ fn limit(text: &str) -> anyhow::Result<Option<u64>> {
 
 fn path(name: &str) -> String {
     // Names have no character that a URL would have to escape; others are not found.
-    let escaped: String = name.bytes().map(|byte| match byte {
+    let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
         other => format!("%{other:02X}"),
-    });
+    };
+    let escaped: String = name.bytes().map(escape).collect();
     format!("/v1/streams/{escaped}")
 }
 
