@@ -243,8 +243,8 @@ impl Config {
             );
         }
         anyhow::ensure!(
-            self.journal.file_bytes >= 4 << 20,
-            "[journal] file_bytes = {} is too small: use at least 4194304",
+            self.journal.file_bytes >= 16 << 20,
+            "[journal] file_bytes = {} is too small for the longest record: use at least 16777216",
             self.journal.file_bytes
         );
         anyhow::ensure!(

@@ -203,15 +203,15 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     let dir = tempfile::tempdir().expect("a directory");
     let mount = dir.path().join("disk");
     std::fs::create_dir(&mount).expect("a directory");
-    let Some(_disk) = SmallDisk::mount(&mount, "96m") else {
+    let Some(_disk) = SmallDisk::mount(&mount, "160m") else {
         eprintln!("mounting a small file system is not permitted here: nothing was tested");
         return;
     };
-    let environment = [("TAILWATER_JOURNAL__FILE_BYTES", "8388608"), ("TAILWATER_JOURNAL__FILES_MAX", "4")];
+    let environment = [("TAILWATER_JOURNAL__FILE_BYTES", "16777216"), ("TAILWATER_JOURNAL__FILES_MAX", "4")];
     let mut node = Node::start_with(&mount.join("data"), &[], &environment);
     node.run(&["stream", "create", "s", "--segment-bytes", "1048576"]);
     let ballast = mount.join("ballast");
-    std::fs::write(&ballast, vec![1_u8; 40 << 20]).expect("room for ballast");
+    std::fs::write(&ballast, vec![1_u8; 60 << 20]).expect("room for ballast");
     let line = "x".repeat(1_000);
     let mut acknowledged = 0;
     let refusal = loop {
@@ -220,7 +220,7 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
             Ok(count) => acknowledged += count,
             Err(why) => break why,
         }
-        assert!(acknowledged < 200_000, "96 MiB do not hold this");
+        assert!(acknowledged < 200_000, "160 MiB do not hold this");
     };
     assert!(refusal.contains("space"), "{refusal}");
     let there = node.consume("s");

@@ -120,7 +120,7 @@ impl Node {
     /// Starts one with more flags and variables.
     pub fn start_with(dir: &Path, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let environment =
+        let environment: Vec<(String, String)> =
             environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let (admin, data) =
             (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
