@@ -172,6 +172,7 @@ pub(crate) struct Core {
     records: u64,
     writer_idle: bool,
     refused: bool,
+    last_failure: Option<Failure>,
 }
 
 /// What an append brings about.
@@ -217,6 +218,7 @@ impl Core {
             records: 0,
             writer_idle: false,
             refused: false,
+            last_failure: None,
         }
     }
 
@@ -376,6 +378,11 @@ impl Core {
         }
     }
 
+    /// The latest failure of the disk since the start.
+    pub(crate) fn last_failure(&self) -> Option<&Failure> {
+        self.last_failure.as_ref()
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closing
     }
@@ -524,6 +531,7 @@ impl Core {
     pub(crate) fn failed(&mut self, failure: Failure, plan: Option<&Plan>, now: Instant) -> Option<Loss> {
         self.in_flight = false;
         self.unsynced_since = None;
+        self.last_failure = Some(failure.clone());
         if let Some(plan) = plan {
             // Its name may be there or not, and it holds nothing.
             self.dead.push(plan.header.sequence);

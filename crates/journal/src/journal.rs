@@ -204,6 +204,12 @@ impl Journal {
         self.inner.shared.core.lock().failure().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 
+    /// The latest failure of the disk since the start, whether or not the journal has got over it: whoever is
+    /// told [`crate::Lost`] finds the reason here.
+    pub fn last_failure(&self) -> Option<Failure> {
+        self.inner.shared.core.lock().last_failure().cloned()
+    }
+
     /// Counters.
     pub fn stats(&self) -> JournalStats {
         let shared = &self.inner.shared;

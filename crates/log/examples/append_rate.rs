@@ -76,6 +76,10 @@ fn main() {
             stats.sync_times.quantile(0.5),
             slowest.load(Ordering::Relaxed),
         );
+        let began = env.now();
+        log.store().flush().await.expect("flushed");
+        let flushed = env.now();
         log.close().await;
+        println!("segment files filled in {:?}, closed in {:?} more", flushed.since(began), env.now().since(flushed));
     });
 }

@@ -9,7 +9,7 @@ use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Batch, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with};
 
 use crate::error::AppendError;
-use crate::limits::{APPEND_BATCHES_MAX, APPEND_BYTES_MAX};
+use crate::limits::{APPEND_BATCHES_MAX, APPEND_BYTES_MAX, APPEND_RECORDS_MAX};
 use crate::producer::Claim;
 use crate::shard::Waiter;
 
@@ -84,7 +84,10 @@ impl Checked {
                     header.base_timestamp_ms
                 });
             }
-            checked.records += header.record_count;
+            checked.records = checked.records.saturating_add(header.record_count);
+            if checked.records > APPEND_RECORDS_MAX {
+                return Err(invalid(format!("more than {APPEND_RECORDS_MAX} records in one append")));
+            }
             checked.max_timestamp = checked.max_timestamp.max(TransactionId(header.max_timestamp_ms));
             checked.claim = header.producer().map(|producer| Claim {
                 producer: producer.id,
@@ -235,6 +238,24 @@ mod tests {
         *damaged.last_mut().expect("not empty") ^= 1;
         assert!(matches!(check(damaged), Err(AppendError::Invalid(_))));
         assert!(matches!(check(vec![0; APPEND_BYTES_MAX + 1]), Err(AppendError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn a_batch_that_claims_too_many_records_is_refused() {
+        let good = batch(&[1, 2], Codec::Gzip, None);
+        let mut claims = good.to_vec();
+        claims[23..27].copy_from_slice(&(5_000_000_i32 - 1).to_be_bytes());
+        claims[57..61].copy_from_slice(&5_000_000_i32.to_be_bytes());
+        let claims = with_right_checksum(claims);
+        let refused = check(claims).unwrap_err().to_string();
+        assert!(refused.contains("more than 1048576 records"), "{refused}");
+    }
+
+    fn with_right_checksum(mut batch: Vec<u8>) -> Vec<u8> {
+        let Err(error) = tailwater_format::Batch::validate(&batch, usize::MAX) else { return batch };
+        let tailwater_format::BatchError::Crc { computed, .. } = error else { panic!("{error}") };
+        batch[17..21].copy_from_slice(&computed.to_be_bytes());
+        batch
     }
 
     #[test]

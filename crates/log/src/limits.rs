@@ -12,6 +12,18 @@ pub const NAME_BYTES_MAX: usize = 249;
 /// Bytes of one append: four times Kafka's default for a batch. An entry holds whole appends, and has to fit
 /// in one record of the journal.
 pub const APPEND_BYTES_MAX: usize = 4 << 20;
+/// Records of one append. A compressed batch of a few bytes may claim millions, and nobody looks inside before
+/// it has its offsets.
+pub const APPEND_RECORDS_MAX: u32 = 1 << 20;
+/// Records that a flush gathers in one entry before it starts another; with one append more they still fit in
+/// the entry's 32 bits.
+pub const ENTRY_RECORDS_TARGET: u64 = 1 << 30;
+const _: () = assert!(ENTRY_RECORDS_TARGET + (APPEND_RECORDS_MAX as u64) < u32::MAX as u64);
+/// Bytes of memory that an append takes beside its own while it is in flight: its places in the queues, and the
+/// answer that is waited for. Counted, or small appends would cost ten times what they are allowed.
+pub const APPEND_OVERHEAD_BYTES: u64 = 512;
+/// Truncations of one shard that may wait for metadata.
+pub const TRUNCATIONS_MAX: usize = 64;
 /// Record batches of one append: each has a header of 61 bytes, so a flood of empty ones would cost more to
 /// look at than to send.
 pub const APPEND_BATCHES_MAX: usize = 1_024;

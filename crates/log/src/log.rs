@@ -27,7 +27,7 @@ use crate::budget::Budget;
 use crate::config::{StreamConfig, check_name};
 use crate::counters::{Counters, LogStats};
 use crate::error::{AppendError, ReadError, StreamError};
-use crate::limits::{COMMIT_OPS_MAX, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
+use crate::limits::{APPEND_OVERHEAD_BYTES, COMMIT_OPS_MAX, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
 use crate::locate::{Locate, Location, locate};
 use crate::owner::{OwnerHandle, Request, Slot};
 use crate::producer::Producers;
@@ -384,7 +384,7 @@ impl Log {
         let shards = known.record.config.shards;
         let handle = known.shard(shard).ok_or(AppendError::NoShard { shard: shard.0, shards })?;
         let batches = Checked::check(batches, options.transaction_ids)?;
-        let permit = inner.budget.take(batches.bytes.len() as u64);
+        let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
         let permit = permit.ok_or(AppendError::Overloaded("too many bytes are in flight"))?;
         let (reply, receiver) = oneshot::channel();
         let waiter = Waiter { reply, _permit: Some(permit) };

@@ -400,7 +400,10 @@ impl Owner {
         if !lost.is_empty() {
             lost.sort_unstable_by_key(|placed| placed.slot);
             lost.dedup_by_key(|placed| placed.slot);
-            let why: Arc<str> = "a write or sync of the journal failed".into();
+            let failure = self.floor.journal.last_failure();
+            let why =
+                failure.map_or_else(|| "the journal was closed".to_owned(), |failure| failure.to_string());
+            let why: Arc<str> = why.into();
             tracing::error!(shards = lost.len(), "records in flight were lost: {why}");
             for placed in lost {
                 self.covered(placed.slot, |shard, out| shard.lost(&why, wall_ms, out));

@@ -43,7 +43,7 @@ use tailwater_journal::JournalPosition;
 use crate::batches::{Accepted, encode};
 use crate::config::{Durability, Flush, StreamConfig};
 use crate::error::AppendError;
-use crate::limits::{ENTRY_BYTES_TARGET, STALL_MAX};
+use crate::limits::{ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
 use crate::producer::Producers;
 use crate::retention;
 use crate::stream::SegmentRecord;
@@ -305,10 +305,11 @@ impl Shard {
 
     /// How many appends at the front of the buffer make the next entry.
     fn gather_count(&self) -> usize {
-        let (mut count, mut bytes) = (0, 0);
+        let (mut count, mut bytes, mut records) = (0, 0, 0);
         for accepted in &self.buffer {
             bytes += accepted.batches.bytes.len();
-            if count > 0 && bytes > ENTRY_BYTES_TARGET {
+            records += u64::from(accepted.batches.records);
+            if count > 0 && (bytes > ENTRY_BYTES_TARGET || records > ENTRY_RECORDS_TARGET) {
                 break;
             }
             count += 1;
@@ -345,7 +346,7 @@ impl Shard {
             entry_id: open.next_entry,
             base_offset,
             record_count: u32::try_from(next_offset.0 - base_offset.0)
-                .expect("an entry's bytes are bounded, and a record has at least one"),
+                .expect("an entry's records are bounded"),
             transaction_id,
         };
         let bytes = encode(&fields, &appends);

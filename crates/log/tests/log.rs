@@ -440,7 +440,10 @@ fn a_failed_sync_fails_what_was_in_flight_and_the_log_goes_on() {
                     assert_eq!(appended.base_offset.0, acknowledged.len() as u64);
                     acknowledged.push((appended.term, value));
                 }
-                Err(AppendError::Lost(_)) => lost += 1,
+                Err(AppendError::Lost(why)) => {
+                    assert!(why.contains("as it was told to"), "{why}");
+                    lost += 1;
+                }
                 // A claim of a term is a record in the journal too.
                 Err(AppendError::Unavailable(_)) => {}
                 Err(error) => panic!("{error}"),

@@ -12,7 +12,7 @@ use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId};
 
 use super::{Output, Shard, State, Truncation};
 use crate::error::{AppendError, StreamError};
-use crate::limits::{COMMIT_OPS_MAX, COMMIT_RETRY};
+use crate::limits::{COMMIT_OPS_MAX, COMMIT_RETRY, TRUNCATIONS_MAX};
 use crate::retention;
 use crate::stream::{ProducersRecord, SegmentRecord, ShardRecord};
 
@@ -130,6 +130,7 @@ impl Shard {
             State::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
             State::Lost => Some(StreamError::NotOwner),
             _ if self.closing => Some(StreamError::Closed),
+            _ if self.changes.truncations.len() >= TRUNCATIONS_MAX => Some(StreamError::Overloaded),
             _ if truncation.before > self.acked_next => {
                 Some(StreamError::BeyondEnd { end: self.acked_next, given: truncation.before })
             }
