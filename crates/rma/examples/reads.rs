@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::{Env, Instant};
 use tailwater_rma::{
-    Address, Backing, Connection, Peer, ReadOp, Refusal, Region, Reply, ScarHit, ScarOp, Server,
+    Address, Backing, Connection, EngineKind, Peer, ReadOp, Refusal, Region, Reply, ScarHit, ScarOp, Server,
     ServerConfig, Service, connect,
 };
 
@@ -47,7 +47,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let first = arguments.next();
     if first.as_deref() == Some("serve") {
-        return runtime.block_on(serve(&arguments.next().ok_or("a path to listen at")?));
+        let path = arguments.next().ok_or("a path to listen at")?;
+        let engine_kind = match arguments.next().as_deref() {
+            Some("epoll") => EngineKind::Epoll,
+            _ => EngineKind::IoUring,
+        };
+        return runtime.block_on(serve(&path, engine_kind));
     }
     let seconds = first.map_or(Ok(2), |text| text.parse())?;
     let filter = arguments.next().unwrap_or_default();
@@ -55,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The server's process: ends when its standard input does.
-async fn serve(path: &str) -> Result<(), Box<dyn std::error::Error>> {
+async fn serve(path: &str, engine_kind: EngineKind) -> Result<(), Box<dyn std::error::Error>> {
     let env = Env::real();
     let region = Arc::new(Region::create("values", REGION_BYTES, 0, Backing::Shared)?);
     for offset in (0..REGION_BYTES).step_by(8) {
@@ -64,6 +69,7 @@ async fn serve(path: &str) -> Result<(), Box<dyn std::error::Error>> {
     let config = ServerConfig {
         tcp: Some(([127, 0, 0, 1], 0).into()),
         unix: Some(path.into()),
+        engine_kind,
         ..ServerConfig::default()
     };
     let server = Server::start(&env, config, Arc::new(Values(region)))?;
@@ -73,45 +79,77 @@ async fn serve(path: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// A server in a process of its own.
+struct Served {
+    process: Child,
+    shm: Arc<dyn Connection>,
+    tcp: Arc<dyn Connection>,
+    tcps: Vec<Arc<dyn Connection>>,
+}
+
+impl Served {
+    async fn start(env: &Env, kind: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        let path = std::env::temp_dir().join(format!("rma-reads-{}-{kind}", std::process::id()));
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["serve".as_ref(), path.as_os_str(), kind.as_ref()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().ok_or("its output is a pipe")?).read_line(&mut line)?;
+        let address = line.trim().parse()?;
+        let tcp = connect(env, &address).await?;
+        let mut tcps = Vec::new();
+        for _ in 0..64 {
+            tcps.push(connect(env, &address).await?);
+        }
+        let shm = connect(env, &Address::Unix(path)).await?;
+        Ok(Self { process, shm, tcp, tcps })
+    }
+}
+
 async fn measure(time: Duration, filter: &str) -> Result<(), Box<dyn std::error::Error>> {
     let env = Env::real();
-    let path = std::env::temp_dir().join(format!("rma-reads-{}", std::process::id()));
-    let mut server = Command::new(std::env::current_exe()?)
-        .args(["serve".as_ref(), path.as_os_str()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().ok_or("its output is a pipe")?).read_line(&mut line)?;
-    let tcp = connect(&env, &line.trim().parse()?).await?;
-    let shm = connect(&env, &Address::Unix(path)).await?;
-    println!("{:<34} {:>12} {:>12} {:>10} {:>14}", "", "reads/s", "ns/read", "p50 us", "server us/read");
-    for (name, connection, batch, in_flight, scar) in [
-        ("shm, one at a time", &shm, 1, 1, false),
-        ("shm, batches of 8", &shm, 8, 1, false),
-        ("shm, 64 hot values", &shm, 1, 1, false),
-        ("tcp, one in flight", &tcp, 1, 1, false),
-        ("tcp, batches of 32, two in flight", &tcp, 32, 2, false),
-        ("tcp scar, batches of 32, two", &tcp, 32, 2, true),
+    let mut epoll = Served::start(&env, "epoll").await?;
+    let mut uring = Served::start(&env, "io_uring").await?;
+    println!("{:<38} {:>10} {:>9} {:>8} {:>15}", "", "reads/s", "ns/read", "p50 us", "server us/read");
+    let both = [("epoll", &epoll), ("io_uring", &uring)];
+    for (name, batch, in_flight, scar) in [
+        ("shm, one at a time", 1, 1, false),
+        ("shm, batches of 8", 8, 1, false),
+        ("shm, 64 hot values", 1, 1, false),
+        ("tcp, one in flight", 1, 1, false),
+        ("tcp, batches of 32, two in flight", 32, 2, false),
+        ("tcp, one by one, 64 in flight", 1, 64, false),
+        ("tcp, 64 connections, one each", 1, 64, false),
+        ("tcp scar, batches of 32, two", 32, 2, true),
     ] {
-        if !name.contains(filter) {
-            continue;
+        for (kind, served) in both {
+            let is_shm = name.starts_with("shm");
+            if !name.contains(filter) || (is_shm && kind == "io_uring") {
+                continue;
+            }
+            let one = std::slice::from_ref(if is_shm { &served.shm } else { &served.tcp });
+            let connections = if name.contains("connections") { &served.tcps } else { one };
+            let hot = name.contains("hot");
+            let cpu = cpu_time(&served.process);
+            let measured = Measured::of(&env, connections, time, batch, in_flight, scar, hot).await?;
+            let cpu = cpu_time(&served.process).saturating_sub(cpu);
+            println!(
+                "{name:<29.29} {:>8} {:>10.0} {:>9.0} {:>8.1} {:>15.2}",
+                if is_shm { "" } else { kind },
+                measured.reads as f64 / measured.elapsed.as_secs_f64(),
+                measured.elapsed.as_nanos() as f64 / measured.reads as f64,
+                measured.p50.as_nanos() as f64 / 1e3,
+                cpu.as_nanos() as f64 / 1e3 / measured.reads as f64,
+            );
         }
-        let hot = name.contains("hot");
-        let cpu = cpu_time(&server);
-        let measured = Measured::of(&env, connection, time, batch, in_flight, scar, hot).await?;
-        let cpu = cpu_time(&server).saturating_sub(cpu);
-        println!(
-            "{name:<34} {:>12.0} {:>12.0} {:>10.1} {:>14.2}",
-            measured.reads as f64 / measured.elapsed.as_secs_f64(),
-            measured.elapsed.as_nanos() as f64 / measured.reads as f64,
-            measured.p50.as_nanos() as f64 / 1e3,
-            cpu.as_nanos() as f64 / 1e3 / measured.reads as f64,
-        );
     }
     println!("core to core and back: {} ns", ping_pong(&env));
-    drop(server.stdin.take());
-    server.wait()?;
+    for server in [&mut epoll, &mut uring] {
+        drop(server.process.stdin.take());
+        server.process.wait()?;
+    }
     Ok(())
 }
 
@@ -125,7 +163,7 @@ struct Measured {
 impl Measured {
     async fn of(
         env: &Env,
-        connection: &Arc<dyn Connection>,
+        connections: &[Arc<dyn Connection>],
         time: Duration,
         batch: u64,
         in_flight: usize,
@@ -133,7 +171,8 @@ impl Measured {
         hot: bool,
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let start = env.now();
-        let lanes = (0..in_flight).map(|_| lane(env, connection, start + time, batch, scar, hot));
+        let lanes = connections.iter().cycle().take(in_flight);
+        let lanes = lanes.map(|connection| lane(env, connection, start + time, batch, scar, hot));
         let mut reads = 0;
         let mut latencies = Vec::new();
         for lane in futures::future::join_all(lanes).await {

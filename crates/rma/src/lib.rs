@@ -46,5 +46,5 @@ pub use doorbell::Doorbell;
 pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};
 pub use local::LocalDoorbell;
 pub use region::{Backing, Region};
-pub use server::{Server, ServerConfig};
+pub use server::{EngineKind, Server, ServerConfig};
 pub use service::{Peer, REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};

@@ -221,6 +221,17 @@ fn a_call_of_the_largest_size_passes_and_one_byte_more_is_refused() {
 }
 
 #[test]
+fn calls_that_together_exceed_what_may_be_unsent_take_their_turns() {
+    on_every_transport(async |world: World| {
+        let payload = Bytes::from(vec![3; 3 << 20]);
+        let calls = (0..16).map(|_| world.connection.call(METHOD_ECHO, payload.clone()));
+        for answer in futures::future::join_all(calls).await {
+            assert_eq!(answer.map(|bytes| bytes.len()), Ok(payload.len()));
+        }
+    });
+}
+
+#[test]
 fn a_watch_of_an_old_value_completes_at_once() {
     on_every_transport(async |world: World| {
         let seen = world.connection.watch(0, LONG).await.expect("it is there");

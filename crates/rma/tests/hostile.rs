@@ -41,16 +41,12 @@ fn raw(world: &World) -> Box<dyn Raw> {
 }
 
 fn on_every_socket_with(config: ServerConfig, test: impl AsyncFn(&World)) {
-    for transport in [Transport::Shm, Transport::UnixFrames, Transport::Tcp] {
-        eprintln!("over {transport:?}");
-        run(async {
-            let world = World::with_config(transport, config.clone()).await;
-            test(&world).await;
-            // Whatever happened, a decent client is served.
-            let answer = world.connection.call(METHOD_ECHO, Bytes::from_static(b"still here")).await;
-            assert_eq!(answer, Ok(Bytes::from_static(b"still here")));
-        });
-    }
+    world::on_every_socket_with(&config, async |world: World| {
+        test(&world).await;
+        // Whatever happened, a decent client is served.
+        let answer = world.connection.call(METHOD_ECHO, Bytes::from_static(b"still here")).await;
+        assert_eq!(answer, Ok(Bytes::from_static(b"still here")));
+    });
 }
 
 fn frame(len: u32, version: u8, kind: u8, argument: u16, body: &[u8]) -> Vec<u8> {

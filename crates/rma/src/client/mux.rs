@@ -1,8 +1,8 @@
 //! Many requests at once over one socket.
 //!
-//! Each request has an id; a reader task hands each response to whoever waits for that id. Requests are written by
-//! the task that makes them, without a detour, if nobody else is writing; what others add meanwhile goes out
-//! together in the next write. A task of its own takes over where the socket is full.
+//! Each request has an id; a reader task hands each response to whoever waits for that id. A request that is alone
+//! is written by the task that makes it, without a detour. While others are under way it is left to a writer task,
+//! so that what many tasks ask for at the same time goes out in one write; so is what a full socket did not take.
 //!
 //! Cancelling a request drops its entry, and the answer is thrown away when it comes. Unsent requests are bounded
 //! ([`OUTGOING_BYTES_MAX`]); what comes back is bounded by what was asked for.
@@ -43,8 +43,8 @@ struct Inner {
     state: Mutex<State>,
     /// Some of the outgoing bytes went.
     room: Notify,
-    /// There are `leftover` bytes for the writer task.
-    blocked: Notify,
+    /// The writer task is to write: `writing` is set, and for it to clear.
+    writer_due: Notify,
     /// Set once, together with `why`; read on every operation.
     is_lost: AtomicBool,
     why: OnceLock<ConnectionLost>,
@@ -89,7 +89,7 @@ impl Mux {
             stream,
             state: Mutex::new(State::default()),
             room: Notify::new(),
-            blocked: Notify::new(),
+            writer_due: Notify::new(),
             is_lost: AtomicBool::new(false),
             why: OnceLock::new(),
             doorbell: watch::Sender::new(doorbell),
@@ -105,7 +105,7 @@ impl Mux {
         };
         let writer = {
             let inner = inner.clone();
-            env.spawn("rma-writer", async move { inner.write_leftovers().await })
+            env.spawn("rma-writer", async move { inner.write_for_others().await })
         };
         Self { inner, _reader: reader, _writer: writer }
     }
@@ -248,15 +248,21 @@ impl Inner {
         Pending { inner: self.clone(), request, answer }
     }
 
-    /// Appends what `encode` writes, and writes it out if nobody is writing.
+    /// Appends what `encode` writes, and has it written out if nobody is writing.
     fn write(&self, mut state: parking_lot::MutexGuard<'_, State>, encode: impl FnOnce(&mut Vec<u8>)) {
         encode(&mut state.outgoing);
-        if !state.writing {
-            state.writing = true;
-            let bytes = std::mem::take(&mut state.outgoing);
-            drop(state);
-            self.write_on(bytes, 0);
+        if std::mem::replace(&mut state.writing, true) {
+            return;
         }
+        if state.waiting.len() > 1 {
+            // Tasks that are about to run may ask for something as well.
+            drop(state);
+            self.writer_due.notify_one();
+            return;
+        }
+        let bytes = std::mem::take(&mut state.outgoing);
+        drop(state);
+        self.write_on(bytes, 0);
     }
 
     /// Writes `bytes` from index `sent` on, and what others add meanwhile, until all is written or the socket is
@@ -268,7 +274,7 @@ impl Inner {
                     Ok(count) => sent += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.state.lock().leftover = Some((bytes, sent));
-                        self.blocked.notify_one();
+                        self.writer_due.notify_one();
                         return;
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -294,17 +300,26 @@ impl Inner {
         }
     }
 
-    async fn write_leftovers(&self) {
+    /// The writer task: writes what was left to it.
+    async fn write_for_others(&self) {
         loop {
-            self.blocked.notified().await;
-            if self.stream.writable().await.is_err() {
-                // The reader finds out why.
-                return;
-            }
+            self.writer_due.notified().await;
             let leftover = self.state.lock().leftover.take();
-            if let Some((bytes, sent)) = leftover {
-                self.write_on(bytes, sent);
-            }
+            let (bytes, sent) = match leftover {
+                Some(leftover) => {
+                    if self.stream.writable().await.is_err() {
+                        // The reader finds out why.
+                        return;
+                    }
+                    leftover
+                }
+                None => {
+                    let bytes = std::mem::take(&mut self.state.lock().outgoing);
+                    self.room.notify_waiters();
+                    (bytes, 0)
+                }
+            };
+            self.write_on(bytes, sent);
         }
     }
 

@@ -269,3 +269,6 @@ fn after(period: Duration) -> Timespec {
     let seconds = i64::try_from(period.as_secs()).expect("periods are short");
     Timespec { tv_sec: now.tv_sec + seconds + ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }
 }
+
+#[cfg(test)]
+mod tests;

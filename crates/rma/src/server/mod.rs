@@ -19,8 +19,11 @@ mod epoll;
 mod limits;
 mod listen;
 mod mailbox;
+#[allow(unsafe_code)]
+mod ring;
 mod session;
 mod shared;
+mod uring;
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,15 +40,29 @@ use crate::service::Service;
 use crate::table::Table;
 
 use calls::Calls;
+use driver::Driver;
 use engine::Engine;
 use epoll::Epoll;
 use listen::Listener;
 pub(crate) use mailbox::Mailbox;
 use mailbox::Message;
 use shared::Shared;
+use uring::Uring;
 
 /// How long a dropped server waits for its engines, which end as soon as they are not in the application's `scar`.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How a server's engines wait for their sockets and move bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// io_uring where the kernel has it, epoll otherwise.
+    #[default]
+    Auto,
+    /// epoll.
+    Epoll,
+    /// io_uring, or no server.
+    IoUring,
+}
 
 /// Where a server listens, and how it is bounded.
 #[derive(Clone, Debug)]
@@ -56,6 +73,8 @@ pub struct ServerConfig {
     pub unix: Option<PathBuf>,
     /// Engine threads; at most one less than the machine has cores, and at least one.
     pub engines: usize,
+    /// What the engines run on.
+    pub engine_kind: EngineKind,
     /// Worker threads for CALLs.
     pub call_workers: usize,
     /// CALLs that may wait for a worker; one more is answered "overloaded".
@@ -86,6 +105,7 @@ impl Default for ServerConfig {
             tcp: None,
             unix: None,
             engines: 1,
+            engine_kind: EngineKind::Auto,
             call_workers: 2,
             calls_queued_max: 1024,
             call_bytes_queued_max: 64 << 20,
@@ -106,6 +126,7 @@ pub struct Server {
     shared: Arc<Shared>,
     tcp: Option<SocketAddr>,
     unix: Option<PathBuf>,
+    engine_kind: EngineKind,
     running: Arc<Running>,
 }
 
@@ -113,7 +134,7 @@ impl Server {
     /// Listens, and starts the threads.
     ///
     /// # Errors
-    /// If an address is taken, or descriptors or memory have run out.
+    /// If an address is taken, descriptors or memory have run out, or io_uring was asked for and is not there.
     ///
     /// # Panics
     /// If `service` has more regions than [`crate::limits::REGIONS_MAX`].
@@ -136,6 +157,11 @@ impl Server {
         });
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let engines = config.engines.clamp(1, cores.saturating_sub(1).max(1));
+        let engine_kind = match config.engine_kind {
+            EngineKind::Auto if Uring::is_supported() => EngineKind::IoUring,
+            EngineKind::Auto => EngineKind::Epoll,
+            kind => kind,
+        };
         let mailboxes: Vec<_> =
             (0..engines).map(|_| Mailbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
         let doorbell = Doorbell::create(env, mailboxes.clone())?;
@@ -158,7 +184,7 @@ impl Server {
         });
         let running = Arc::new(Running::default());
         // From here on dropping the server ends what was started.
-        let server = Server { shared, tcp, unix, running };
+        let server = Server { shared, tcp, unix, engine_kind, running };
         for number in 0..engines {
             let listeners = if number == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
             server.start_engine(env, number, listeners)?;
@@ -168,19 +194,14 @@ impl Server {
 
     /// Starts an engine on a thread of its own, and returns once it is there.
     fn start_engine(&self, env: &Env, number: usize, listeners: Vec<Listener>) -> io::Result<()> {
-        let shared = self.shared.clone();
+        let (shared, kind) = (self.shared.clone(), self.engine_kind);
         let ended = self.running.begin();
         let (started, starts) = std::sync::mpsc::sync_channel(1);
         let run = async move {
-            // Made on its thread: what it waits with belongs to the thread that made it.
-            let engine = Epoll::new().and_then(|driver| Engine::new(driver, shared, number, listeners));
-            // `start` is there until it has heard.
-            match engine {
-                Ok(engine) => {
-                    let _ = started.send(Ok(()));
-                    engine.run();
-                }
-                Err(error) => drop(started.send(Err(error))),
+            // Made on their thread: what they wait with belongs to the thread that made it.
+            match kind {
+                EngineKind::IoUring => run_engine(Uring::new(), shared, number, listeners, &started),
+                _ => run_engine(Epoll::new(), shared, number, listeners, &started),
             }
             drop(ended);
         };
@@ -198,6 +219,11 @@ impl Server {
         self.unix.as_deref()
     }
 
+    /// What its engines run on; not `Auto`.
+    pub fn engine_kind(&self) -> EngineKind {
+        self.engine_kind
+    }
+
     /// The doorbell to ring after publishing.
     pub fn doorbell(&self) -> Doorbell {
         self.shared.doorbell.clone()
@@ -211,6 +237,25 @@ impl Server {
     /// Bytes held for all connections at this moment.
     pub fn memory(&self) -> usize {
         self.shared.memory.load(crate::atomics::Ordering::Relaxed)
+    }
+}
+
+/// An engine's thread: tells whether it started, and serves until it is stopped.
+fn run_engine<D: Driver>(
+    driver: io::Result<D>,
+    shared: Arc<Shared>,
+    number: usize,
+    listeners: Vec<Listener>,
+    started: &std::sync::mpsc::SyncSender<io::Result<()>>,
+) {
+    let engine = driver.and_then(|driver| Engine::new(driver, shared, number, listeners));
+    // Whoever starts it is there until it has heard.
+    match engine {
+        Ok(engine) => {
+            let _ = started.send(Ok(()));
+            engine.run();
+        }
+        Err(error) => drop(started.send(Err(error))),
     }
 }
 

@@ -84,11 +84,18 @@ struct Parked {
 struct Output {
     bytes: Vec<u8>,
     sent: usize,
+    /// Bytes taken out to be sent, before `bytes`, that are not reported sent.
+    taken: usize,
 }
 
 impl Output {
     fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
+    }
+
+    /// Bytes that the peer has not taken.
+    fn pending(&self) -> usize {
+        self.taken + self.unsent().len()
     }
 }
 
@@ -160,7 +167,7 @@ impl Session {
 
     /// Whether the peer may send more; if not, it first has to take what it is due.
     pub(crate) fn wants_input(&self) -> bool {
-        self.peer.output.unsent().len() < self.limits.output_bytes_max
+        self.peer.output.pending() < self.limits.output_bytes_max
     }
 
     /// Bytes to send, in order.
@@ -171,13 +178,30 @@ impl Session {
     /// The first so many of them were taken by the socket.
     pub(crate) fn sent(&mut self, count: usize, now: Instant) {
         let output = &mut self.peer.output;
-        output.sent += count;
         self.peer.output_moved = now;
+        if output.taken > 0 {
+            output.taken = output.taken.checked_sub(count).expect("no more is sent than was taken");
+            return;
+        }
+        output.sent += count;
         assert!(output.sent <= output.bytes.len(), "no more is sent than there is");
         if output.sent == output.bytes.len() {
             output.sent = 0;
             output.bytes.clear();
         }
+    }
+
+    /// Takes the output out, to be sent as a whole and reported by [`Session::sent`], before more is taken.
+    pub(crate) fn take_output(&mut self) -> Option<Vec<u8>> {
+        let output = &mut self.peer.output;
+        assert_eq!(output.taken, 0, "one at a time");
+        if output.unsent().is_empty() {
+            return None;
+        }
+        let mut bytes = std::mem::take(&mut output.bytes);
+        bytes.drain(..std::mem::take(&mut output.sent));
+        output.taken = bytes.len();
+        Some(bytes)
     }
 
     /// Lends the session a buffer for its output, if it has none of its own: an engine has one large buffer, and
@@ -216,7 +240,7 @@ impl Session {
         answer: &CallAnswer,
         now: Instant,
     ) -> Result<(), Ended> {
-        let unsent = self.peer.output.unsent().len() + answer.frame_bytes();
+        let unsent = self.peer.output.pending() + answer.frame_bytes();
         if unsent > OUTPUT_BYTES_HARD_MAX {
             return Err(Ended::Unread(unsent));
         }
@@ -255,7 +279,7 @@ impl Session {
         if self.peer.table.is_none() && over(self.last_request, limits.hello_deadline) {
             return Err(Ended::Silent(limits.hello_deadline));
         }
-        if !self.output().is_empty() && over(self.peer.output_moved, limits.drain_deadline) {
+        if self.peer.output.pending() > 0 && over(self.peer.output_moved, limits.drain_deadline) {
             return Err(Ended::NotReading(limits.drain_deadline));
         }
         if self.half_frame_since.is_some_and(|since| over(since, limits.frame_deadline)) {
@@ -271,7 +295,7 @@ impl Session {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let limits = &self.limits;
         let hello = self.peer.table.is_none().then(|| self.last_request + limits.hello_deadline);
-        let drain = (!self.output().is_empty()).then(|| self.peer.output_moved + limits.drain_deadline);
+        let drain = (self.peer.output.pending() > 0).then(|| self.peer.output_moved + limits.drain_deadline);
         let half_frame = self.half_frame_since.map(|since| since + limits.frame_deadline);
         let idle = self.idle_limit().map(|limit| self.last_request + limit);
         let watches = self.peer.watches.iter().map(|watch| watch.deadline);
@@ -280,7 +304,7 @@ impl Session {
 
     /// Bytes of memory held for the peer.
     pub(crate) fn memory(&self) -> usize {
-        self.decoder.capacity() + self.peer.output.bytes.capacity()
+        self.decoder.capacity() + self.peer.output.bytes.capacity() + self.peer.output.taken
     }
 
     /// How long the peer may be silent as things stand: for ever while it waits for something, or while its
@@ -293,7 +317,7 @@ impl Session {
 
 impl PeerState {
     fn starts_output(&mut self, now: Instant) {
-        if self.output.unsent().is_empty() {
+        if self.output.pending() == 0 {
             self.output_moved = now;
         }
     }

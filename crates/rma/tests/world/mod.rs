@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailwater_env::Env;
 use tailwater_rma::{
-    Address, Backing, CALL_BYTES_MAX, Connection, Doorbell, LocalDoorbell, Peer, ReadOp, Refusal, Region,
-    RegionId, Reply, ScarHit, ScarOp, Server, ServerConfig, Service, connect, local,
+    Address, Backing, CALL_BYTES_MAX, Connection, Doorbell, EngineKind, LocalDoorbell, Peer, ReadOp, Refusal,
+    Region, RegionId, Reply, ScarHit, ScarOp, Server, ServerConfig, Service, connect, local,
 };
 
 pub const METHOD_ECHO: u16 = 1;
@@ -185,26 +185,42 @@ pub fn run<F: Future<Output = ()>>(test: F) {
     runtime.expect("a runtime").block_on(test);
 }
 
-/// Runs a test over each transport.
+/// Runs a test over each transport, and those with a server over each kind of engine.
 pub fn on_every_transport(test: impl AsyncFn(World)) {
-    for transport in [Transport::Local, Transport::Shm, Transport::UnixFrames, Transport::Tcp] {
-        eprintln!("over {transport:?}");
-        run(async {
-            let world = World::new(transport).await;
-            test(world).await;
-        });
+    eprintln!("over Local");
+    run(async { test(World::new(Transport::Local).await).await });
+    on_every_socket(test);
+}
+
+/// Runs a test over each transport that has a server, and each kind of engine.
+pub fn on_every_socket(test: impl AsyncFn(World)) {
+    on_every_socket_with(&ServerConfig::default(), test);
+}
+
+/// As [`on_every_socket`], with limits of the test's own.
+pub fn on_every_socket_with(config: &ServerConfig, test: impl AsyncFn(World)) {
+    for engine_kind in engine_kinds() {
+        for transport in [Transport::Shm, Transport::UnixFrames, Transport::Tcp] {
+            eprintln!("over {transport:?} with {engine_kind:?}");
+            run(async {
+                let config = ServerConfig { engine_kind, ..config.clone() };
+                test(World::with_config(transport, config).await).await;
+            });
+        }
     }
 }
 
-/// Runs a test over each transport that has a server.
-pub fn on_every_socket(test: impl AsyncFn(World)) {
-    for transport in [Transport::Shm, Transport::UnixFrames, Transport::Tcp] {
-        eprintln!("over {transport:?}");
-        run(async {
-            let world = World::new(transport).await;
-            test(world).await;
-        });
-    }
+/// The kinds of engines that this kernel has.
+fn engine_kinds() -> Vec<EngineKind> {
+    let mut kinds = vec![EngineKind::Epoll];
+    run(async {
+        let config = ServerConfig { engine_kind: EngineKind::IoUring, ..ServerConfig::default() };
+        match Server::start(&Env::real(), config, TestService::new(Backing::Private)) {
+            Ok(_) => kinds.push(EngineKind::IoUring),
+            Err(error) => eprintln!("no io_uring here: {error}"),
+        }
+    });
+    kinds
 }
 
 pub const VALUE_BYTES: usize = 4096;

@@ -1,0 +1,265 @@
+//! Driving sockets with io_uring: one system call submits the sends of a whole round, and waits for what the
+//! kernel received meanwhile into buffers it was given.
+//!
+//! A socket has at most one receive (which goes on until it is cancelled) and one send under way. What came is kept
+//! until the socket's next turn, at most what fits in the ring's buffers. A session that wants no input has its
+//! receive cancelled.
+//!
+//! Against epoll, on one engine over loopback: the same server time for each read of a large batch and for one
+//! connection that asks for one thing at a time, 7 to 20 % less with 64 connections that do (6.2 to 6.8 us against
+//! 7.2 to 7.9, on a machine busy with other things).
+//!
+//! A socket that is removed is shut down, which ends both, and closed when they have ended.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use tailwater_env::HashMap;
+
+use crate::limits::OUTPUT_BYTES_KEPT;
+use crate::server::driver::{Driver, Gone, Turn};
+use crate::server::ring::{Completion, Ring, is};
+
+/// Output buffers kept for the next sends.
+const SPARES: usize = 16;
+
+/// Memory that an idle socket keeps for what it receives next, in bytes.
+const INBOX_BYTES_KEPT: usize = 4096;
+
+/// A descriptor that is polled for the engine.
+struct Watched {
+    fd: OwnedFd,
+    /// A poll of it is under way.
+    polled: bool,
+    /// The engine wants to know; a poll that completes after it ceased to is not told.
+    wanted: bool,
+}
+
+struct Socket {
+    fd: OwnedFd,
+    /// Received and not yet given to the session.
+    inbox: Vec<u8>,
+    receiving: bool,
+    cancelling: bool,
+    /// A send is under way, of its buffer from this index on.
+    sending: Option<usize>,
+    /// What the last send did not take, from this index on.
+    rest: Option<(Vec<u8>, usize)>,
+    /// Bytes sent that the session does not know of.
+    sent: usize,
+    /// The far side closed, or something failed.
+    gone: Option<Gone>,
+    /// The engine was told that there is something.
+    told: bool,
+    /// Removed by the engine.
+    closing: bool,
+}
+
+/// Sockets on one io_uring.
+pub(crate) struct Uring {
+    ring: Ring,
+    watched: HashMap<u64, Watched>,
+    sockets: HashMap<u64, Socket>,
+    spares: Vec<Vec<u8>>,
+}
+
+impl Uring {
+    /// For the thread that calls this, and no other.
+    ///
+    /// # Errors
+    /// If the kernel has no io_uring, or not all of it that is needed, or forbids it.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            ring: Ring::new()?,
+            watched: HashMap::default(),
+            sockets: HashMap::default(),
+            spares: Vec::new(),
+        })
+    }
+
+    /// Whether this kernel has what it takes.
+    pub(crate) fn is_supported() -> bool {
+        Ring::new().is_ok()
+    }
+}
+
+fn keep(spares: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+    if spares.len() < SPARES && (1..=OUTPUT_BYTES_KEPT).contains(&buffer.capacity()) {
+        buffer.clear();
+        spares.push(buffer);
+    }
+}
+
+impl Driver for Uring {
+    fn wait(&mut self, timeout: Duration, tokens: &mut Vec<u64>) -> io::Result<()> {
+        for (token, watched) in &mut self.watched {
+            if watched.wanted && !watched.polled {
+                self.ring.poll(watched.fd.as_fd(), *token)?;
+                watched.polled = true;
+            }
+        }
+        let (sockets, watched, spares) = (&mut self.sockets, &mut self.watched, &mut self.spares);
+        self.ring.wait(timeout, |completion| {
+            let token = match completion {
+                Completion::Polled { token } => {
+                    if let Some(watched) = watched.get_mut(&token) {
+                        watched.polled = false;
+                        if watched.wanted {
+                            tokens.push(token);
+                        }
+                    }
+                    return;
+                }
+                Completion::Received { token, .. } | Completion::Sent { token, .. } => token,
+            };
+            let socket = sockets.get_mut(&token).expect("a socket stays until its operations ended");
+            socket.complete(completion, spares);
+            if socket.closing && !socket.receiving && socket.sending.is_none() {
+                sockets.remove(&token);
+            } else if !socket.closing && !std::mem::replace(&mut socket.told, true) {
+                tokens.push(token);
+            }
+        })
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        match self.watched.get_mut(&token) {
+            Some(watched) => watched.wanted = true,
+            None => {
+                let fd = fd.try_clone_to_owned()?;
+                self.watched.insert(token, Watched { fd, polled: false, wanted: true });
+            }
+        }
+        Ok(())
+    }
+
+    fn unwatch(&mut self, _fd: BorrowedFd<'_>, token: u64) {
+        if let Some(watched) = self.watched.get_mut(&token) {
+            watched.wanted = false;
+        }
+    }
+
+    fn add(&mut self, id: u64, fd: OwnedFd) -> io::Result<()> {
+        // On a nonblocking one the kernel would answer that it has nothing, in place of waiting.
+        rustix::io::ioctl_fionbio(&fd, false)?;
+        let socket = Socket {
+            fd,
+            inbox: Vec::new(),
+            receiving: false,
+            cancelling: false,
+            sending: None,
+            rest: None,
+            sent: 0,
+            gone: None,
+            told: false,
+            closing: false,
+        };
+        self.sockets.insert(id, socket);
+        Ok(())
+    }
+
+    fn turn(&mut self, id: u64, turn: &mut Turn<'_>) -> Result<bool, Gone> {
+        let socket = self.sockets.get_mut(&id).expect("sockets go with their connections");
+        socket.told = false;
+        let sent = std::mem::take(&mut socket.sent);
+        if sent > 0 {
+            turn.session.sent(sent, turn.world.now);
+        }
+        let mut spare = self.spares.pop().unwrap_or_default();
+        turn.session.lend_output(&mut spare);
+        let inbox = std::mem::take(&mut socket.inbox);
+        if inbox.is_empty() {
+            turn.session.answer(&mut turn.world)?;
+        } else {
+            turn.session.receive(&inbox, &mut turn.world)?;
+            socket.keep_inbox(inbox);
+        }
+        if let Some(gone) = socket.gone.take() {
+            return Err(gone);
+        }
+        if let Some(sent) = turn.send_files(&socket.fd) {
+            // The first bytes on a fresh socket, which has room for them.
+            turn.session.sent(sent?, turn.world.now);
+        }
+        if socket.sending.is_none() {
+            let next = socket.rest.take().or_else(|| Some((turn.session.take_output()?, 0)));
+            if let Some((buffer, from)) = next {
+                self.ring.send(socket.fd.as_fd(), id, buffer, from)?;
+                socket.sending = Some(from);
+            }
+        }
+        turn.session.return_output(&mut spare);
+        keep(&mut self.spares, spare);
+        if turn.session.wants_input() && !socket.receiving {
+            self.ring.receive(socket.fd.as_fd(), id)?;
+            socket.receiving = true;
+        } else if !turn.session.wants_input() && socket.receiving && !socket.cancelling {
+            self.ring.cancel_receive(id)?;
+            socket.cancelling = true;
+        }
+        Ok(false)
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(socket) = self.sockets.get_mut(&id) else {
+            return;
+        };
+        if socket.receiving || socket.sending.is_some() {
+            socket.closing = true;
+            // Ends both; it fails for sockets that are not connected any more, whose operations end anyway.
+            let _ = rustix::net::shutdown(&socket.fd, rustix::net::Shutdown::Both);
+        } else {
+            self.sockets.remove(&id);
+        }
+    }
+}
+
+impl Socket {
+    /// Takes in what became of an operation.
+    fn complete(&mut self, completion: Completion<'_>, spares: &mut Vec<Vec<u8>>) {
+        match completion {
+            Completion::Polled { .. } => {}
+            Completion::Received { result, more, .. } => {
+                if !more {
+                    self.receiving = false;
+                    self.cancelling = false;
+                }
+                match result {
+                    Ok([]) => self.gone = Some(Gone::Closed),
+                    Ok(bytes) if !self.closing => self.inbox.extend_from_slice(bytes),
+                    Ok(_) => {}
+                    // Cancelled by us, or out of buffers, of which there are more by now: begun again when wanted.
+                    Err(error)
+                        if is(&error, &[libc::ECANCELED, libc::ENOBUFS, libc::EINTR, libc::EAGAIN]) => {}
+                    Err(error) => self.gone = Some(error.into()),
+                }
+            }
+            Completion::Sent { buffer, result, .. } => {
+                let from = self.sending.take().expect("one was under way");
+                let count = match result {
+                    Ok(count) => count,
+                    Err(error) if is(&error, &[libc::EINTR, libc::EAGAIN]) => 0,
+                    Err(error) => {
+                        self.gone = Some(error.into());
+                        return;
+                    }
+                };
+                self.sent += count;
+                if from + count < buffer.len() {
+                    self.rest = Some((buffer, from + count));
+                } else {
+                    keep(spares, buffer);
+                }
+            }
+        }
+    }
+
+    /// Keeps the inbox's memory for what comes next, if it is little.
+    fn keep_inbox(&mut self, mut inbox: Vec<u8>) {
+        inbox.clear();
+        if inbox.capacity() <= INBOX_BYTES_KEPT {
+            self.inbox = inbox;
+        }
+    }
+}
