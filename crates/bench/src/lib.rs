@@ -1,1 +1,73 @@
-//! End-to-end load, the papers' experiments, peers side by side.
+//! Load from end to end, on real processes: what is measured is what a user would run.
+//!
+//! Every bench starts its own system under test ([`system`]): cache backends, a node, processes full of consumers
+//! ([`worker`]) and one producer ([`load`]), all of them this same binary. They end with the process that started
+//! them, however it ends. What a consumer counts it has checked: a sequence number for each shard, a checksum over
+//! each record ([`payload`]), and at the end how many records the producer had acknowledged.
+//!
+//! With `-o json` a bench ends with one JSON object on the last line of standard output.
+
+// It measures real processes, real clocks and real disks; nothing of it runs in a simulated world.
+#![allow(clippy::disallowed_methods)]
+
+mod ablation;
+mod acks;
+mod append;
+mod cache;
+mod check;
+mod child;
+mod clock;
+pub mod demo;
+mod disk;
+mod experiment;
+mod fanout;
+mod idle;
+mod interrupt;
+mod limits;
+mod load;
+mod messages;
+mod payload;
+mod pingpong;
+mod plot;
+mod reading;
+mod report;
+mod stats;
+mod system;
+mod text;
+mod worker;
+
+use clap::Subcommand;
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum Command {
+    /// One producer, many consumers that each read and check everything they follow.
+    Fanout(fanout::Args),
+    /// Durable appends with a fixed number in flight.
+    Append(append::Args),
+    /// Reads and writes of a data cell.
+    Cache(cache::Args),
+    /// The cells taken away one after the other: delay and durable reads over time.
+    Ablation(ablation::Args),
+    /// Consumers that wait while nothing happens: what they cost.
+    Idle(idle::Args),
+    /// One process of a bench; reads what to do from standard input.
+    #[command(hide = true)]
+    Worker,
+    /// Becomes another command of this program that dies with process PARENT.
+    #[command(hide = true)]
+    Child(child::Args),
+}
+
+/// Runs one of them.
+pub fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Fanout(args) => fanout::run(args),
+        Command::Append(args) => append::run(args),
+        Command::Cache(args) => cache::run(args),
+        Command::Ablation(args) => ablation::run(args),
+        Command::Idle(args) => idle::run(args),
+        Command::Worker => worker::run(),
+        Command::Child(args) => child::run(args),
+    }
+}

@@ -1,0 +1,267 @@
+//! `bench append`: durable appends with a fixed number of records in flight.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+use tailwater_client::{Client, ClientConfig, Error, Producer, ProducerConfig};
+use tailwater_env::Env;
+
+use crate::acks::Acks;
+use crate::clock::{cpu_of, monotonic_ns};
+use crate::disk;
+use crate::experiment::STREAM;
+use crate::interrupt;
+use crate::payload::{self, HEADER_BYTES};
+use crate::pingpong::core_to_core_ns;
+use crate::report::{self, Format, ProgressLine};
+use crate::stats::{Durations, PercentilesMs, round};
+use crate::system::{Cells, System, SystemArgs};
+
+/// Flags of `bench append`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Bytes of each record.
+    #[arg(long, default_value_t = 128, value_name = "BYTES")]
+    record_bytes: usize,
+    /// Records that wait for their acknowledgement, at any moment.
+    #[arg(long, default_value_t = 4_096, value_name = "RECORDS")]
+    in_flight: usize,
+    /// Shards of the stream; records go to them in turn.
+    #[arg(long, default_value_t = 1)]
+    shards: u32,
+    /// Seconds that are measured.
+    #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
+    duration_s: f64,
+    /// Seconds before, which do not count.
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
+    warmup_s: f64,
+    /// When the node writes what was appended: at once, or every so many milliseconds.
+    #[arg(long, default_value = "immediate", value_name = "immediate|MS")]
+    flush: String,
+    /// Bytes of records in one batch.
+    #[arg(long, default_value_t = 256 << 10, value_name = "BYTES")]
+    batch_bytes: usize,
+    /// Reach the node over TCP and not through its Unix socket.
+    #[arg(long)]
+    tcp: bool,
+    #[command(flatten)]
+    system: SystemArgs,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// What it reports.
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    record_bytes: usize,
+    in_flight: usize,
+    shards: u32,
+    cells: Cells,
+    durability: &'static str,
+    flush: String,
+    batch_bytes: usize,
+    connection: &'static str,
+    warmup_s: f64,
+    duration_s: f64,
+    /// Acknowledged in the measured time.
+    records: u64,
+    records_per_s: f64,
+    mbyte_s: f64,
+    /// From before a record is handed over to its acknowledgement.
+    ack_ms: PercentilesMs,
+    /// Append of 4 KiB and fdatasync to a growing file on the same disk, before and after, while nothing else ran.
+    fdatasync_ms: Syncs,
+    /// Batches acknowledged, and the bytes of records in one on average.
+    batches: u64,
+    batch_bytes_mean: f64,
+    /// Bytes that became durable together: all that was acknowledged at one moment, on average.
+    group_bytes: f64,
+    /// What the disk takes alone, appended and synced in blocks of `group_bytes`.
+    disk_mbyte_s: f64,
+    /// `mbyte_s` as a share of it.
+    disk_share: f64,
+    cpu_cores: Cores,
+    core_to_core_ns: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Syncs {
+    p50: f64,
+    p99: f64,
+}
+
+#[derive(Serialize)]
+struct Cores {
+    node: f64,
+    backends: f64,
+    client: f64,
+}
+
+/// How long each measurement of the disk alone takes.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Acknowledgements that come within this time are one group: the node answers for one fdatasync in a few frames.
+const SAME_GROUP_NS: u64 = 20_000;
+
+/// Runs it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    anyhow::ensure!(args.in_flight > 0 && args.shards > 0, "at least one record in flight, and one shard");
+    interrupt::listen()?;
+    let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
+    let system = System::start(&args.system)?;
+    system.create_stream(STREAM, args.shards, &args.flush)?;
+    let mut syncs = disk::append_and_sync(system.dir(), 4_096, PROBE)?.times;
+
+    // One thread for the client library and for the load: no record is handed from one to the other.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut load = Load::new(&args);
+    let cores = runtime.block_on(load.run(&args, &system))?;
+
+    syncs.add(&disk::append_and_sync(system.dir(), 4_096, PROBE)?.times);
+    let record_bytes = args.record_bytes.max(HEADER_BYTES);
+    let bytes = load.records as f64 * record_bytes as f64;
+    let group_bytes = bytes / load.groups.max(1) as f64;
+    let disk = disk::append_and_sync(system.dir(), (group_bytes as usize).max(512), PROBE)?;
+    let mbyte_s = bytes / load.seconds / 1e6;
+    let report = Report {
+        bench: "append",
+        record_bytes,
+        in_flight: args.in_flight,
+        shards: args.shards,
+        cells: args.system.cells(),
+        durability: "fsync",
+        flush: args.flush.clone(),
+        batch_bytes: args.batch_bytes,
+        connection: if args.tcp { "tcp" } else { "unix" },
+        warmup_s: args.warmup_s,
+        duration_s: args.duration_s,
+        records: load.records,
+        records_per_s: round(load.records as f64 / load.seconds, 0),
+        mbyte_s: round(mbyte_s, 2),
+        ack_ms: load.acks_ms.percentiles_ms(),
+        fdatasync_ms: Syncs {
+            p50: round(syncs.quantile_ns(0.5) as f64 / 1e6, 4),
+            p99: round(syncs.quantile_ns(0.99) as f64 / 1e6, 4),
+        },
+        batches: load.batches,
+        batch_bytes_mean: round(bytes / load.batches.max(1) as f64, 0),
+        group_bytes: round(group_bytes, 0),
+        disk_mbyte_s: round(disk.bytes_per_s / 1e6, 2),
+        disk_share: round(mbyte_s * 1e6 / disk.bytes_per_s, 3),
+        cpu_cores: cores,
+        core_to_core_ns,
+    };
+    system.stop()?;
+    report::print(args.output, &report)
+}
+
+struct Load {
+    record: Vec<u8>,
+    sequences: Vec<u64>,
+    acks: Acks,
+    sent: u64,
+    measure_from_ns: u64,
+    records: u64,
+    batches: u64,
+    groups: u64,
+    last_ack_ns: u64,
+    seconds: f64,
+    acks_ms: Durations,
+}
+
+impl Load {
+    fn new(args: &Args) -> Self {
+        Self {
+            record: vec![b'x'; args.record_bytes.max(HEADER_BYTES)],
+            sequences: vec![0; args.shards as usize],
+            acks: Acks::new(args.shards),
+            sent: 0,
+            measure_from_ns: u64::MAX,
+            records: 0,
+            batches: 0,
+            groups: 0,
+            last_ack_ns: 0,
+            seconds: 0.0,
+            acks_ms: Durations::default(),
+        }
+    }
+
+    async fn run(&mut self, args: &Args, system: &System) -> anyhow::Result<Cores> {
+        let config = ClientConfig { name: "bench-append".to_owned(), ..ClientConfig::default() };
+        let client = Client::connect_with(Env::real(), &system.address(!args.tcp), config).await?;
+        let config = ProducerConfig { batch_bytes: args.batch_bytes, ..ProducerConfig::default() };
+        let producer = client.producer(STREAM, config).await?;
+        let mut line = ProgressLine::new();
+
+        let begin_ns = monotonic_ns();
+        self.measure_from_ns = begin_ns + (args.warmup_s * 1e9) as u64;
+        let end_ns = self.measure_from_ns + (args.duration_s * 1e9) as u64;
+        let mut before = None;
+        let mut look_ns = begin_ns;
+        loop {
+            let now = monotonic_ns();
+            if now >= end_ns {
+                break;
+            }
+            if now >= self.measure_from_ns && before.is_none() {
+                before = Some((system.cpu(), cpu_of(std::process::id()).unwrap_or_default(), now));
+            }
+            if now >= look_ns {
+                look_ns = now + 500_000_000;
+                interrupt::check()?;
+                line.show(&format!("{} records acknowledged", self.records));
+            }
+            self.fill(args, &producer)?;
+            let stamps = self.acks.next().await.context("the producer can't append")?;
+            self.acknowledged(&stamps);
+            while let Some(stamps) = self.acks.next_now() {
+                self.acknowledged(&stamps.context("the producer can't append")?);
+            }
+        }
+        let ((node, backends), own, since) = before.context("the measured time never began")?;
+        let ((node_end, backends_end), own_end) =
+            (system.cpu(), cpu_of(std::process::id()).unwrap_or_default());
+        self.seconds = (monotonic_ns() - since) as f64 / 1e9;
+        let cores = |from: Duration, to: Duration| round((to - from).as_secs_f64() / self.seconds, 3);
+        Ok(Cores {
+            node: cores(node, node_end),
+            backends: cores(backends, backends_end),
+            client: cores(own, own_end),
+        })
+    }
+
+    /// Sends until enough are in flight.
+    fn fill(&mut self, args: &Args, producer: &Producer) -> anyhow::Result<()> {
+        while self.acks.in_flight() < args.in_flight {
+            let shard = (self.sent % u64::from(args.shards)) as u32;
+            let sequence = &mut self.sequences[shard as usize];
+            let stamp = monotonic_ns();
+            payload::seal(&mut self.record, shard, *sequence, stamp);
+            match producer.send_to(shard, None, &self.record) {
+                Ok(ack) => self.acks.sent(shard, ack, stamp),
+                Err(Error::BufferFull { .. }) => return Ok(()),
+                Err(error) => return Err(error).context("the producer can't append"),
+            }
+            *sequence += 1;
+            self.sent += 1;
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, stamps: &[u64]) {
+        let now = monotonic_ns();
+        if now < self.measure_from_ns {
+            return;
+        }
+        self.records += stamps.len() as u64;
+        self.batches += 1;
+        self.groups += u64::from(now - self.last_ack_ns > SAME_GROUP_NS);
+        self.last_ack_ns = now;
+        for &stamp in stamps {
+            self.acks_ms.record(now.saturating_sub(stamp));
+        }
+    }
+}

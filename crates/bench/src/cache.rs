@@ -1,0 +1,267 @@
+//! `bench cache`: reads and writes of a data cell of three backends, by one client.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use serde::Serialize;
+use tailwater_cache::{Backends, Cell, CellConfig, Lookup, Mode};
+use tailwater_env::Env;
+use tailwater_rma::Address;
+
+use crate::clock::cpu_of;
+use crate::interrupt;
+use crate::messages::Transport;
+use crate::pingpong::core_to_core_ns;
+use crate::report::{self, Format, ProgressLine};
+use crate::stats::{Durations, PercentilesMs, round};
+use crate::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
+
+/// The data cell's config id, as a node has it.
+const DATA_CELL: u64 = 1;
+/// Keys of the hot set.
+const HOT_KEYS: usize = 64;
+/// SETs in one call while the cell is filled.
+const FILL_BATCH: usize = 64;
+
+/// Flags of `bench cache`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Bytes of each value.
+    #[arg(long, default_value_t = 4_096, value_name = "BYTES")]
+    value_bytes: usize,
+    /// How many values there are; more than the processor caches hold.
+    #[arg(long, default_value_t = 65_536)]
+    values: usize,
+    /// Seconds for each figure.
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
+    duration_s: f64,
+    /// Only one way of reading.
+    #[arg(long, value_enum)]
+    transport: Option<Transport>,
+    /// Where to put sockets and logs.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<std::path::PathBuf>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// What it reports.
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    cells: &'static str,
+    value_bytes: usize,
+    values: usize,
+    duration_s: f64,
+    core_to_core_ns: Option<f64>,
+    figures: Vec<Figure>,
+}
+
+#[derive(Serialize)]
+struct Figure {
+    transport: Transport,
+    /// `get relaxed`, `get consistent` or `set`.
+    operation: &'static str,
+    /// `cold`: any value; `hot`: one of 64.
+    keys: &'static str,
+    /// Keys in one call.
+    batch: usize,
+    /// Keys per second, one call after the other.
+    per_s: f64,
+    /// Of one call, in microseconds.
+    call_us: PercentilesUs,
+    misses: u64,
+    failures: u64,
+    /// CPU of the three backends for one key, in microseconds.
+    backends_us: f64,
+    /// CPU of this process for one key, in microseconds.
+    client_us: f64,
+}
+
+#[derive(Serialize)]
+struct PercentilesUs {
+    p50: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+}
+
+impl From<PercentilesMs> for PercentilesUs {
+    fn from(ms: PercentilesMs) -> Self {
+        let us = |ms: f64| round(ms * 1e3, 2);
+        Self { p50: us(ms.p50), p99: us(ms.p99), p999: us(ms.p999), max: us(ms.max) }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Relaxed,
+    Consistent,
+    Set,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    ensure!(args.values >= HOT_KEYS, "at least {HOT_KEYS} values");
+    interrupt::listen()?;
+    let workspace = Workspace::create(args.dir.as_deref(), false)?;
+    let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
+    // Room for all values below the share at which the cell begins to evict.
+    let capacity = (args.values * args.value_bytes * 2).max(64 << 20) as u64;
+    let backends = start_data_cell(workspace.path(), capacity)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let figures = runtime.block_on(measure(&args, &backends))?;
+    let report = Report {
+        bench: "cache",
+        cells: "R3.2",
+        value_bytes: args.value_bytes,
+        values: args.values,
+        duration_s: args.duration_s,
+        core_to_core_ns,
+        figures,
+    };
+    report::print(args.output, &report)
+}
+
+async fn measure(args: &Args, backends: &[BackendProcess]) -> anyhow::Result<Vec<Figure>> {
+    let keys: Vec<Bytes> = (0..args.values).map(|i| Bytes::from(format!("bench-{i:010}"))).collect();
+    let value = Bytes::from(vec![7; args.value_bytes]);
+    let mut line = ProgressLine::new();
+    let mut figures = Vec::new();
+    let mut filled = false;
+    for transport in [Transport::Shm, Transport::Tcp] {
+        if args.transport.is_some_and(|only| only != transport) {
+            continue;
+        }
+        let cell = connect(backends, transport).await?;
+        if !filled {
+            line.show("filling the cell");
+            fill(&cell, &keys, &value).await?;
+            filled = true;
+        }
+        for (operation, batches) in [
+            (Operation::Relaxed, &[1, 8, 32][..]),
+            (Operation::Consistent, &[1, 8, 32]),
+            (Operation::Set, &[1, 32]),
+        ] {
+            for &batch in batches {
+                for (name, keys) in [("cold", &keys[..]), ("hot", &keys[..HOT_KEYS])] {
+                    if matches!(operation, Operation::Set) && name == "hot" {
+                        continue;
+                    }
+                    let mut figure = Figure {
+                        transport,
+                        operation: operation.name(),
+                        keys: name,
+                        batch,
+                        per_s: 0.0,
+                        call_us: PercentilesMs::default().into(),
+                        misses: 0,
+                        failures: 0,
+                        backends_us: 0.0,
+                        client_us: 0.0,
+                    };
+                    line.show(&format!("{} over {transport:?}, {name}, {batch} at a time", figure.operation));
+                    one(args, &cell, backends, operation, keys, &value, &mut figure).await?;
+                    figures.push(figure);
+                }
+            }
+        }
+    }
+    Ok(figures)
+}
+
+async fn connect(backends: &[BackendProcess], transport: Transport) -> anyhow::Result<Cell> {
+    let env = Env::real();
+    let scheme = if transport == Transport::Shm { "unix:" } else { "tcp:" };
+    let mut addresses = Vec::new();
+    for backend in backends {
+        let address = backend.addresses.iter().find(|address| address.starts_with(scheme));
+        let address: Address = address.context("a backend without that transport")?.parse()?;
+        addresses.push(vec![address]);
+    }
+    let backends = Backends::at(&env, addresses);
+    let config = CellConfig::new(DATA_CELL, Mode::R32, backends, env.random_u64() as u32);
+    Ok(Cell::connect(&env, config).await?)
+}
+
+async fn fill(cell: &Cell, keys: &[Bytes], value: &Bytes) -> anyhow::Result<()> {
+    for some in keys.chunks(FILL_BATCH) {
+        interrupt::check()?;
+        let items = some.iter().map(|key| (key.clone(), value.clone())).collect();
+        for result in cell.set(items).await {
+            result.context("the cell can't be filled")?;
+        }
+    }
+    Ok(())
+}
+
+async fn one(
+    args: &Args,
+    cell: &Cell,
+    backends: &[BackendProcess],
+    operation: Operation,
+    keys: &[Bytes],
+    value: &Bytes,
+    figure: &mut Figure,
+) -> anyhow::Result<()> {
+    interrupt::check()?;
+    let own = std::process::id();
+    let (cpu, cpu_own) = (cpu_of_backends(backends), cpu_of(own).unwrap_or_default());
+    let mut calls = Durations::default();
+    let mut random = 1u64;
+    let mut some = Vec::with_capacity(figure.batch);
+    let begin = Instant::now();
+    let duration = Duration::from_secs_f64(args.duration_s);
+    let mut before = begin;
+    while before - begin < duration {
+        some.clear();
+        for _ in 0..figure.batch {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            some.push(keys[((random >> 33) as usize) % keys.len()].clone());
+        }
+        match operation {
+            Operation::Relaxed => figure.count(&cell.get_relaxed(&some).await),
+            Operation::Consistent => figure.count(&cell.get_consistent(&some).await),
+            Operation::Set => {
+                let items = some.drain(..).map(|key| (key, value.clone())).collect();
+                let failed = cell.set(items).await.iter().filter(|result| result.is_err()).count();
+                figure.failures += failed as u64;
+            }
+        }
+        let now = Instant::now();
+        calls.record((now - before).as_nanos() as u64);
+        before = now;
+    }
+    let count = (calls.count() * figure.batch as u64) as f64;
+    let us = |from: Duration, to: Duration| round((to - from).as_secs_f64() * 1e6 / count, 3);
+    figure.per_s = (count / begin.elapsed().as_secs_f64()).round();
+    figure.backends_us = us(cpu, cpu_of_backends(backends));
+    figure.client_us = us(cpu_own, cpu_of(own).unwrap_or_default());
+    figure.call_us = calls.percentiles_ms().into();
+    Ok(())
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Relaxed => "get relaxed",
+            Operation::Consistent => "get consistent",
+            Operation::Set => "set",
+        }
+    }
+}
+
+impl Figure {
+    fn count(&mut self, lookups: &[Lookup]) {
+        for lookup in lookups {
+            match lookup {
+                Lookup::Hit { .. } => {}
+                Lookup::Miss => self.misses += 1,
+                Lookup::Failed(_) => self.failures += 1,
+            }
+        }
+    }
+}

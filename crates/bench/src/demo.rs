@@ -1,0 +1,334 @@
+//! `tailwater demo`: the main job on this machine, watched.
+//!
+//! One node; a data cell and a metadata cell of three backend processes each; a producer that appends lines of real text;
+//! a thousand consumers in several processes that read them one-sidedly and check each record's sequence number and
+//! checksum, and at the end the sum of all checksums against the producer's.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::experiment::{self, Live, Observer, Outcome, Plan};
+use crate::interrupt;
+use crate::messages::{ConsumersConfig, Faults, ProducerConfig, Reads, Spread, Transport, Validate};
+use crate::report::{self, Format};
+use crate::stats::{Durations, PercentilesMs, round};
+use crate::system::{System, SystemArgs};
+use crate::text::Text;
+
+/// Flags of `demo`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Append the lines of this file, again and again, and not the text that this machine has.
+    #[arg(long, env = "INPUT", value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// How many consumers; each reads everything.
+    #[arg(long, default_value_t = 1_000)]
+    consumers: usize,
+    /// Processes that they are spread over.
+    #[arg(long, default_value_t = 4)]
+    processes: usize,
+    /// Shards of the stream.
+    #[arg(long, default_value_t = 4)]
+    shards: u32,
+    /// Lines appended per second.
+    #[arg(long, default_value_t = 5_000.0, value_name = "LINES")]
+    rate: f64,
+    /// How long to append, in seconds.
+    #[arg(long, default_value_t = 25.0)]
+    seconds: f64,
+    /// Where to put the data; a directory on a disk, in which one is made and removed again.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Leave the directory, with the logs of all processes.
+    #[arg(long)]
+    keep: bool,
+    /// Form of the summary.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// The summary, as JSON.
+#[derive(Serialize)]
+struct Summary {
+    demo: &'static str,
+    consumers: usize,
+    processes: usize,
+    shards: u32,
+    appended: u64,
+    delivered: u64,
+    delivered_per_s: f64,
+    delay_ms: PercentilesMs,
+    ack_ms: PercentilesMs,
+    reads: Reads,
+    lost: u64,
+    reordered: u64,
+    duplicated: u64,
+    corrupted: u64,
+    error: Option<String>,
+    verdict: String,
+}
+
+/// Time before the delays of the summary are counted.
+const WARMUP: Duration = Duration::from_secs(1);
+
+/// Runs it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    anyhow::ensure!(args.consumers > 0 && args.shards > 0, "at least one consumer and one shard");
+    anyhow::ensure!(args.rate > 0.0 && args.seconds > 0.0, "a rate and a time above 0");
+    interrupt::listen()?;
+    // An empty variable is none.
+    let input = args.input.clone().filter(|input| !input.as_os_str().is_empty());
+    let input =
+        input.map(|file| file.canonicalize().with_context(|| format!("{} can't be read", file.display())));
+    let input = input.transpose()?;
+    let (bytes, files) = Text::open(input.as_deref())?.size();
+    let quiet = args.output == Format::Json;
+    if !quiet {
+        match &input {
+            Some(file) => println!("text: {} ({:.1} MB)", file.display(), bytes as f64 / 1e6),
+            None => println!("text: {files} files of this machine ({:.1} MB)", bytes as f64 / 1e6),
+        }
+    }
+    let mut system = System::start(&SystemArgs::usual(args.dir.clone(), args.keep))?;
+    if !quiet {
+        println!(
+            "one node, data cell and metadata cell of three backend processes each, in {}",
+            system.dir().display()
+        );
+        println!(
+            "starting {} consumers in {} processes; each reads all {} shards",
+            args.consumers,
+            args.processes.clamp(1, args.consumers),
+            args.shards
+        );
+    }
+    let plan = plan(&args, input)?;
+    let mut table = Table::new(quiet);
+    let outcome = experiment::run(&mut system, &plan, &mut table)?;
+    table.end();
+    let summary = summary(&args, &outcome);
+    match args.output {
+        Format::Json => report::print(Format::Json, &summary)?,
+        Format::Table => print_summary(&summary, &outcome)?,
+    }
+    anyhow::ensure!(is_right(&outcome), "{}", summary.verdict);
+    Ok(())
+}
+
+fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
+    let text = input.map(|file| file.into_os_string().into_string());
+    let text = text.transpose().map_err(|name| anyhow::anyhow!("{name:?} is no name in UTF-8"))?;
+    Ok(Plan {
+        consumers: args.consumers,
+        per_process: args.consumers.div_ceil(args.processes.max(1)),
+        reading: ConsumersConfig {
+            node: String::new(),
+            stream: String::new(),
+            shards: args.shards,
+            first: 0,
+            count: 0,
+            shards_per_consumer: args.shards,
+            transport: Transport::Shm,
+            connection_each: false,
+            from_beginning: true,
+            validate: Validate::Consumer,
+            lengths_every_us: 0,
+            poll_every_us: 0,
+            window_bytes: 4 << 20,
+            tick_ms: 250,
+        },
+        appending: Some(ProducerConfig {
+            node: String::new(),
+            stream: String::new(),
+            shards: args.shards,
+            rate: args.rate,
+            message_bytes: 0,
+            text: Some(text.unwrap_or_default()),
+            spread: Spread::RoundRobin,
+            linger_us: 0,
+            every_us: 1_000,
+            duration_ms: (args.seconds * 1e3) as u64,
+            tick_ms: 250,
+        }),
+        flush: "immediate".to_owned(),
+        warmup: WARMUP,
+        start_at_once: false,
+        duration: Duration::from_secs_f64(args.seconds),
+    })
+}
+
+fn is_right(outcome: &Outcome) -> bool {
+    let consumed = &outcome.consumed;
+    consumed.faults.total() == 0
+        && consumed.error.is_none()
+        && consumed.unfinished == 0
+        && consumed.delivered > 0
+}
+
+fn verdict(faults: Faults) -> String {
+    format!(
+        "{} lost, {} reordered, {} corrupted",
+        faults.lost,
+        faults.reordered + faults.duplicated,
+        faults.corrupted
+    )
+}
+
+fn summary(args: &Args, outcome: &Outcome) -> Summary {
+    let Outcome { produced, consumed, .. } = outcome;
+    let mut verdict = verdict(consumed.faults);
+    if let Some(error) = &consumed.error {
+        verdict += &format!("; a consumer failed: {error}");
+    } else if consumed.delivered == 0 {
+        verdict += "; but nothing was delivered";
+    }
+    Summary {
+        demo: "demo",
+        consumers: args.consumers,
+        processes: outcome.processes,
+        shards: args.shards,
+        appended: produced.shards.iter().map(|shard| shard.records).sum(),
+        delivered: consumed.delivered,
+        delivered_per_s: round(consumed.measured as f64 / produced.measured_s, 0),
+        delay_ms: outcome.delays.percentiles_ms(),
+        ack_ms: outcome.ack_ms(),
+        reads: consumed.reads,
+        lost: consumed.faults.lost,
+        reordered: consumed.faults.reordered,
+        duplicated: consumed.faults.duplicated,
+        corrupted: consumed.faults.corrupted,
+        error: consumed.error.clone(),
+        verdict,
+    }
+}
+
+fn print_summary(summary: &Summary, outcome: &Outcome) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let percentiles = |of: PercentilesMs| {
+        format!("p50 {:.2} ms, p99 {:.2} ms, 99.9 % {:.2} ms, max {:.2} ms", of.p50, of.p99, of.p999, of.max)
+    };
+    let cores = |seconds: f64| seconds / outcome.wall_s;
+    writeln!(out)?;
+    writeln!(out, "appended   {} lines, each acknowledged after fdatasync", summary.appended)?;
+    writeln!(
+        out,
+        "delivered  {} to {} consumers: {:.2} million/s, {:.2} Gbit/s",
+        summary.delivered,
+        summary.consumers,
+        summary.delivered_per_s / 1e6,
+        outcome.consumed.measured_bytes as f64 * 8.0 / 1e9 / outcome.produced.measured_s,
+    )?;
+    writeln!(out, "delay      {} (before the append to after the check)", percentiles(summary.delay_ms))?;
+    writeln!(out, "ack        {}", percentiles(summary.ack_ms))?;
+    let reads = summary.reads;
+    writeln!(
+        out,
+        "reads      {} relaxed, {} hedged, {} consistent, {} durable, by {} processes",
+        reads.relaxed, reads.hedged, reads.consistent, reads.durable, summary.processes
+    )?;
+    writeln!(
+        out,
+        "cores      node {:.2}, backends {:.2}, consumers {:.2}, producer {:.2}",
+        cores(outcome.cpu.node - outcome.cpu.backends),
+        cores(outcome.cpu.backends),
+        cores(outcome.cpu.consumers),
+        cores(outcome.cpu.producer),
+    )?;
+    writeln!(out, "verdict    {}", summary.verdict)?;
+    Ok(())
+}
+
+/// The live table: one row, written over on a terminal, and a row every few seconds elsewhere.
+struct Table {
+    quiet: bool,
+    terminal: bool,
+    step: Duration,
+    at: Duration,
+    headed: bool,
+    before: (u64, u64, Reads),
+    delays: Durations,
+}
+
+impl Table {
+    fn new(quiet: bool) -> Self {
+        let terminal = std::io::stdout().is_terminal();
+        let step = Duration::from_millis(if terminal { 500 } else { 3_000 });
+        Self {
+            quiet,
+            terminal,
+            step,
+            at: Duration::ZERO,
+            headed: false,
+            before: (0, 0, Reads::default()),
+            delays: Durations::default(),
+        }
+    }
+
+    fn end(&self) {
+        if self.terminal && self.headed && !self.quiet {
+            println!();
+        }
+    }
+}
+
+impl Observer for Table {
+    fn look(&mut self, live: &mut Live, _: &mut System) -> anyhow::Result<()> {
+        self.delays.add(&live.fresh_delays());
+        let took = live.elapsed.saturating_sub(self.at);
+        if self.quiet || took < self.step {
+            return Ok(());
+        }
+        let (delivered, _, faults, reads) = live.totals();
+        let seconds = took.as_secs_f64();
+        let since = reads.since(self.before.2);
+        let per_s = |count: u64| (count as f64 / seconds).round();
+        let delay = self.delays.percentiles_ms();
+        let mut out = std::io::stdout().lock();
+        if !self.headed {
+            self.headed = true;
+            writeln!(out)?;
+            writeln!(
+                out,
+                "{:>5} {:>10} {:>13} {:>8} {:>8} {:>8}  {:>9} {:>7} {:>10} {:>8}  verified so far",
+                "",
+                "appended/s",
+                "delivered/s",
+                "p50 ms",
+                "p99 ms",
+                "max ms",
+                "relaxed/s",
+                "hedged",
+                "consistent",
+                "durable"
+            )?;
+        }
+        let row = format!(
+            "{:>4.0}s {:>10} {:>13} {:>8.2} {:>8.2} {:>8.2}  {:>9} {:>7} {:>10} {:>8}  {}",
+            live.elapsed.as_secs_f64(),
+            per_s(live.appending.acked.saturating_sub(self.before.0)),
+            per_s(delivered.saturating_sub(self.before.1)),
+            delay.p50,
+            delay.p99,
+            delay.max,
+            per_s(since.relaxed),
+            since.hedged,
+            since.consistent,
+            since.durable,
+            verdict(faults),
+        );
+        if self.terminal {
+            write!(out, "\r\x1b[K{row}")?;
+        } else {
+            writeln!(out, "{row}")?;
+        }
+        out.flush()?;
+        self.before = (live.appending.acked, delivered, reads);
+        self.at = live.elapsed;
+        self.delays.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,432 @@
+//! One run of a system with one producer and many consumers: starts them, lets them run, and adds up what they say.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+use crate::child::Child;
+use crate::clock::monotonic_ns;
+use crate::interrupt;
+use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
+use crate::messages::{
+    Answer, Appending, Consumed, ConsumersConfig, Faults, Order, Produced, ProducerConfig, Reading, Reads,
+    Role,
+};
+use crate::stats::{Durations, PercentilesMs};
+use crate::system::System;
+
+/// The stream that everything happens in.
+pub const STREAM: &str = "bench";
+
+/// What to run.
+pub struct Plan {
+    /// How many consumers in all.
+    pub consumers: usize,
+    /// Most of them in one process.
+    pub per_process: usize,
+    /// What they are; address, stream, first and count are filled in.
+    pub reading: ConsumersConfig,
+    /// The producer, if there is one; address and stream are filled in.
+    pub appending: Option<ProducerConfig>,
+    /// Flush policy of the stream.
+    pub flush: String,
+    /// Time from the producer's beginning to what is measured.
+    pub warmup: Duration,
+    /// Whether consumers are started, all at the same time, when the measured time begins; else they are all there
+    /// before the producer begins.
+    pub start_at_once: bool,
+    /// How long to run if there is no producer.
+    pub duration: Duration,
+}
+
+/// CPU time, in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Cpu {
+    /// The node and the cache backends beside it.
+    pub node: f64,
+    /// The cache backends alone.
+    pub backends: f64,
+    /// All processes with consumers.
+    pub consumers: f64,
+    /// The producer's process.
+    pub producer: f64,
+}
+
+/// What is known while it runs.
+pub struct Live {
+    /// Since the producer began; before that, since the consumers were started.
+    pub elapsed: Duration,
+    /// The producer's last word.
+    pub appending: Appending,
+    /// The last word of each process with consumers.
+    pub reading: Vec<Reading>,
+    /// Delays that came in since [`Live::take_delays`].
+    delays: Durations,
+    /// Acknowledgements likewise.
+    acks: Durations,
+    /// Delays that came in since [`Live::fresh_delays`].
+    fresh: Durations,
+}
+
+impl Live {
+    /// Sums over all processes.
+    pub fn totals(&self) -> (u64, u64, Faults, Reads) {
+        let (mut delivered, mut bytes) = (0, 0);
+        let (mut faults, mut reads) = (Faults::default(), Reads::default());
+        for reading in &self.reading {
+            delivered += reading.delivered;
+            bytes += reading.delivered_bytes;
+            faults.add(reading.faults);
+            reads.add(reading.reads);
+        }
+        (delivered, bytes, faults, reads)
+    }
+
+    /// Delays, and times to acknowledgement, since the last time.
+    pub fn take_delays(&mut self) -> (Durations, Durations) {
+        (std::mem::take(&mut self.delays), std::mem::take(&mut self.acks))
+    }
+
+    /// Delays since this was called last, whoever else takes them.
+    pub fn fresh_delays(&mut self) -> Durations {
+        std::mem::take(&mut self.fresh)
+    }
+}
+
+/// Somebody who looks at a run every tenth of a second, and may do something to the system.
+pub trait Observer {
+    /// Looks.
+    fn look(&mut self, live: &mut Live, system: &mut System) -> anyhow::Result<()>;
+}
+
+/// What a run brought.
+pub struct Outcome {
+    /// What the producer says.
+    pub produced: Produced,
+    /// What all consumers say.
+    pub consumed: Consumed,
+    /// Delays of measured records.
+    pub delays: Durations,
+    /// CPU time of the measured time, until the last record was acknowledged.
+    pub cpu: Cpu,
+    /// How long that was, in seconds.
+    pub wall_s: f64,
+    /// How long the consumers of the slowest process took to start, in ms.
+    pub started_ms: f64,
+    /// Processes with consumers.
+    pub processes: usize,
+}
+
+impl Outcome {
+    /// How long after the last acknowledgement the last consumer had everything, in ms; `None` if one never had.
+    pub fn ended_after_ms(&self) -> Option<f64> {
+        let finished = self.consumed.finished_ns?;
+        Some(finished.saturating_sub(self.produced.last_ack_ns) as f64 / 1e6)
+    }
+
+    /// Times to acknowledgement of measured records.
+    pub fn ack_ms(&self) -> PercentilesMs {
+        let mut acks = Durations::default();
+        acks.add_sparse(&self.produced.acks);
+        acks.percentiles_ms()
+    }
+
+    /// How late measured records were sent.
+    pub fn late_ms(&self) -> PercentilesMs {
+        let mut late = Durations::default();
+        late.add_sparse(&self.produced.late);
+        late.percentiles_ms()
+    }
+}
+
+/// Runs `plan` on `system`, which has no stream yet.
+pub fn run(system: &mut System, plan: &Plan, observer: &mut dyn Observer) -> anyhow::Result<Outcome> {
+    system.create_stream(STREAM, plan.reading.shards, &plan.flush)?;
+    let mut run = Run::start(system, plan)?;
+    run.wait_for_all(system, "get ready", |run| run.ready == run.children())?;
+    if !plan.start_at_once {
+        run.start_consumers()?;
+        let workers = run.workers.len();
+        run.wait_for_all(system, "start its consumers", |run| run.started == workers)?;
+    }
+    run.measure(system, plan, observer)
+}
+
+struct Run {
+    workers: Vec<Child>,
+    producer: Option<Child>,
+    answers: Receiver<(usize, Option<Answer>)>,
+    ready: usize,
+    started: usize,
+    started_ms: f64,
+    live: Live,
+    produced: Option<Produced>,
+    consumed: Vec<Consumed>,
+}
+
+impl Run {
+    fn start(system: &System, plan: &Plan) -> anyhow::Result<Self> {
+        let node = system.address(plan.reading.transport == crate::messages::Transport::Shm);
+        let (sender, answers) = channel();
+        let per_process = plan.per_process.clamp(1, CONSUMERS_PER_PROCESS);
+        let processes = plan.consumers.div_ceil(per_process);
+        let mut workers = Vec::with_capacity(processes);
+        for number in 0..processes {
+            // As even as it goes.
+            let first = plan.consumers * number / processes;
+            let count = plan.consumers * (number + 1) / processes - first;
+            let config = ConsumersConfig {
+                node: node.clone(),
+                stream: STREAM.to_owned(),
+                first,
+                count,
+                ..plan.reading.clone()
+            };
+            let name = format!("consumers-{number}");
+            let mut worker = Child::start_worker(&name, system.dir(), number, sender.clone())?;
+            worker.tell(&Role::Consumers(config))?;
+            workers.push(worker);
+        }
+        let producer = match &plan.appending {
+            None => None,
+            Some(config) => {
+                let node = system.address(true);
+                let config = ProducerConfig { node, stream: STREAM.to_owned(), ..config.clone() };
+                let mut producer = Child::start_worker("producer", system.dir(), processes, sender)?;
+                producer.tell(&Role::Producer(config))?;
+                Some(producer)
+            }
+        };
+        let live = Live {
+            elapsed: Duration::ZERO,
+            appending: Appending::default(),
+            reading: vec![Reading::default(); processes],
+            delays: Durations::default(),
+            acks: Durations::default(),
+            fresh: Durations::default(),
+        };
+        Ok(Self {
+            workers,
+            producer,
+            answers,
+            ready: 0,
+            started: 0,
+            started_ms: 0.0,
+            live,
+            produced: None,
+            consumed: Vec::new(),
+        })
+    }
+
+    fn children(&self) -> usize {
+        self.workers.len() + usize::from(self.producer.is_some())
+    }
+
+    fn start_consumers(&mut self) -> anyhow::Result<()> {
+        self.workers.iter_mut().try_for_each(|worker| worker.tell(&Order::Start))
+    }
+
+    fn wait_for_all(
+        &mut self,
+        system: &mut System,
+        what: &str,
+        done: impl Fn(&Run) -> bool,
+    ) -> anyhow::Result<()> {
+        let end = Instant::now() + READY_DEADLINE;
+        while !done(self) {
+            self.hear(Duration::from_millis(100))?;
+            interrupt::check()?;
+            system.check()?;
+            if Instant::now() > end {
+                bail!("a process took longer than {READY_DEADLINE:?} to {what}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the next answer, if one comes in time.
+    fn hear(&mut self, limit: Duration) -> anyhow::Result<()> {
+        let (number, answer) = match self.answers.recv_timeout(limit) {
+            Ok(heard) => heard,
+            Err(RecvTimeoutError::Timeout) => return Ok(()),
+            Err(RecvTimeoutError::Disconnected) => bail!("all workers have ended"),
+        };
+        match answer {
+            Some(Answer::Ready) => self.ready += 1,
+            Some(Answer::Started { took_ms }) => {
+                self.started += 1;
+                self.started_ms = self.started_ms.max(took_ms);
+            }
+            Some(Answer::Reading(reading)) => {
+                self.live.delays.add_sparse(&reading.delays);
+                self.live.fresh.add_sparse(&reading.delays);
+                self.live.reading[number] = reading;
+            }
+            Some(Answer::Appending(appending)) => {
+                self.live.acks.add_sparse(&appending.acks);
+                self.live.appending = appending;
+            }
+            Some(Answer::Produced(produced)) => self.produced = Some(produced),
+            Some(Answer::Consumed(consumed)) => self.consumed.push(consumed),
+            Some(Answer::Failed(why)) => return Err(self.child(number).failure(&format!("failed: {why}"))),
+            None if self.is_done(number) => {}
+            None => return Err(self.child(number).failure("ended too early")),
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, number: usize) -> bool {
+        if number == self.workers.len() { self.produced.is_some() } else { !self.consumed.is_empty() }
+    }
+
+    fn child(&self, number: usize) -> &Child {
+        self.workers.get(number).or(self.producer.as_ref()).expect("answers come from children only")
+    }
+
+    fn measure(
+        mut self,
+        system: &mut System,
+        plan: &Plan,
+        observer: &mut dyn Observer,
+    ) -> anyhow::Result<Outcome> {
+        let begin = Instant::now();
+        let measure_from_ns = monotonic_ns() + plan.warmup.as_nanos() as u64;
+        let order = Order::Measure { from_ns: measure_from_ns };
+        self.workers.iter_mut().chain(&mut self.producer).try_for_each(|child| child.tell(&order))?;
+        let mut before = None;
+        let end = plan.warmup + plan.duration;
+        let mut look_at = Duration::ZERO;
+        while self.produced.is_none() && (self.producer.is_some() || begin.elapsed() < end) {
+            let elapsed = begin.elapsed();
+            if elapsed >= plan.warmup && before.is_none() {
+                before = Some((self.cpu(system), Instant::now()));
+                if plan.start_at_once {
+                    self.start_consumers()?;
+                }
+            }
+            if elapsed >= look_at {
+                look_at = elapsed + Duration::from_millis(100);
+                interrupt::check()?;
+                system.check()?;
+                self.live.elapsed = elapsed;
+                observer.look(&mut self.live, system)?;
+            }
+            self.hear(Duration::from_millis(20))?;
+        }
+        let (cpu_before, since) = before.context("the run ended before the measured time began")?;
+        let (cpu, wall_s) = (self.cpu(system), since.elapsed().as_secs_f64());
+        let cpu = Cpu {
+            node: cpu.node - cpu_before.node,
+            backends: cpu.backends - cpu_before.backends,
+            consumers: cpu.consumers - cpu_before.consumers,
+            producer: cpu.producer - cpu_before.producer,
+        };
+        let mut produced = self.produced.take().unwrap_or_default();
+        if produced.shards.is_empty() {
+            produced.shards = vec![Default::default(); plan.reading.shards as usize];
+        }
+        let order = Order::Finish { produced: produced.shards.clone() };
+        self.workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
+        let limit = Instant::now() + FINISH_DEADLINE + Duration::from_secs(20);
+        while self.consumed.len() < self.workers.len() {
+            self.produced.get_or_insert_default();
+            self.hear(Duration::from_millis(100))?;
+            interrupt::check()?;
+            if Instant::now() > limit {
+                bail!("a process with consumers does not end");
+            }
+        }
+        let mut delays = Durations::default();
+        let mut consumed = Consumed { finished_ns: Some(0), ..Consumed::default() };
+        for one in self.consumed.drain(..) {
+            delays.add_sparse(&one.delays);
+            consumed.delivered += one.delivered;
+            consumed.measured += one.measured;
+            consumed.measured_bytes += one.measured_bytes;
+            consumed.faults.add(one.faults);
+            consumed.finished_ns = consumed.finished_ns.zip(one.finished_ns).map(|(a, b)| a.max(b));
+            consumed.unfinished += one.unfinished;
+            consumed.reads.add(one.reads);
+            consumed.error = consumed.error.or(one.error);
+        }
+        Ok(Outcome {
+            produced,
+            consumed,
+            delays,
+            cpu,
+            wall_s,
+            started_ms: self.started_ms,
+            processes: self.workers.len(),
+        })
+    }
+
+    fn cpu(&self, system: &System) -> Cpu {
+        let (node, backends) = system.cpu();
+        let consumers: Duration = self.workers.iter().map(Child::cpu).sum();
+        let producer = self.producer.as_ref().map_or(Duration::ZERO, Child::cpu);
+        Cpu {
+            node: (node + backends).as_secs_f64(),
+            backends: backends.as_secs_f64(),
+            consumers: consumers.as_secs_f64(),
+            producer: producer.as_secs_f64(),
+        }
+    }
+}
+
+/// What happened over time, in steps.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// Seconds since the producer began, at the end of the step.
+    pub t_s: f64,
+    /// Records appended and acknowledged per second.
+    pub appended_s: f64,
+    /// Records delivered per second, to all consumers together.
+    pub delivered_s: f64,
+    /// Delays of what was delivered in this step.
+    pub delay_ms: PercentilesMs,
+    /// Times to acknowledgement in this step.
+    pub ack_ms: PercentilesMs,
+    /// Durable reads per second, of all processes together.
+    pub durable_s: f64,
+}
+
+/// Takes a [`Sample`] every `step`.
+pub struct Timeline {
+    step: Duration,
+    at: Duration,
+    before: (u64, u64, u64),
+    /// What was taken so far.
+    pub samples: Vec<Sample>,
+}
+
+impl Timeline {
+    /// One without samples.
+    pub fn new(step: Duration) -> Self {
+        Self { step, at: Duration::ZERO, before: (0, 0, 0), samples: Vec::new() }
+    }
+
+    /// Takes a sample if it is time; whether it was.
+    pub fn look(&mut self, live: &mut Live) -> bool {
+        let took = live.elapsed.saturating_sub(self.at);
+        if took < self.step {
+            return false;
+        }
+        let (delivered, _, _, reads) = live.totals();
+        let now = (live.appending.acked, delivered, reads.durable);
+        let (delays, acks) = live.take_delays();
+        let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / took.as_secs_f64()).round();
+        self.samples.push(Sample {
+            t_s: crate::stats::round(live.elapsed.as_secs_f64(), 2),
+            appended_s: rate(now.0, self.before.0),
+            delivered_s: rate(now.1, self.before.1),
+            delay_ms: delays.percentiles_ms(),
+            ack_ms: acks.percentiles_ms(),
+            durable_s: rate(now.2, self.before.2),
+        });
+        self.at = live.elapsed;
+        self.before = now;
+        true
+    }
+}

@@ -1,0 +1,338 @@
+//! `bench fanout`: one producer at a fixed rate, many consumers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::experiment::{self, Cpu, Live, Observer, Outcome, Plan, Sample, Timeline};
+use crate::interrupt;
+use crate::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
+use crate::messages::{ConsumersConfig, ProducerConfig, Reads, Spread, Transport, Validate};
+use crate::payload::HEADER_BYTES;
+use crate::pingpong::core_to_core_ns;
+use crate::plot;
+use crate::report::{self, Format, ProgressLine};
+use crate::stats::{PercentilesMs, round};
+use crate::system::{Cells, System, SystemArgs};
+
+/// Bytes of a chunk: what reads are compared with.
+const CHUNK_BYTES: f64 = 4096.0;
+
+/// Flags of `bench fanout`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many consumers.
+    #[arg(long, default_value_t = 100)]
+    consumers: usize,
+    /// Most consumers in one process; never more than 500.
+    #[arg(long, default_value_t = CONSUMERS_PER_PROCESS)]
+    per_process: usize,
+    /// How they read.
+    #[arg(long, value_enum, default_value_t = Transport::Shm)]
+    transport: Transport,
+    /// A connection to everything for each consumer; otherwise the consumers of a process share its reader.
+    #[arg(long)]
+    connection_each: bool,
+    /// What is appended, in Mbit/s of messages.
+    #[arg(long, default_value_t = 240.0, value_name = "MBIT")]
+    rate_mbit: f64,
+    /// Bytes of each message.
+    #[arg(long, default_value_t = 1024, value_name = "BYTES")]
+    message_bytes: usize,
+    /// Shards of the stream.
+    #[arg(long, default_value_t = 1)]
+    shards: u32,
+    /// How many shards each consumer reads; all of them if not given.
+    #[arg(long, value_name = "SHARDS")]
+    shards_per_consumer: Option<u32>,
+    /// Seconds that are measured.
+    #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
+    duration_s: f64,
+    /// Seconds before, which do not count.
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    warmup_s: f64,
+    /// When the node writes what was appended: at once, or every so many milliseconds.
+    #[arg(long, default_value = "immediate", value_name = "immediate|MS")]
+    flush: String,
+    /// Consumers are there before the producer (smooth), or all start at once beside a running one.
+    #[arg(long, value_enum, default_value_t = Start::Smooth)]
+    start: Start,
+    /// Whether each consumer computes each record's checksum, or the first one in a process that reads it.
+    #[arg(long, value_enum, default_value_t = Validate::Consumer)]
+    validate: Validate,
+    /// Which shard the next records go to.
+    #[arg(long, value_enum, default_value_t = Spread::RoundRobin)]
+    spread: Spread,
+    /// How long the producer's batches wait for more, in microseconds.
+    #[arg(long, default_value_t = 0, value_name = "US")]
+    linger_us: u64,
+    /// How often the producer sends what is due, in microseconds.
+    #[arg(long, default_value_t = 1_000, value_name = "US")]
+    every_us: u64,
+    /// A process asks for lengths not more often than this, in microseconds; 0 is at every wake-up.
+    #[arg(long, default_value_t = 0, value_name = "US")]
+    lengths_every_us: u64,
+    /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came.
+    #[arg(long, default_value_t = 0, value_name = "US")]
+    poll_every_us: u64,
+    /// What a process keeps of each shard for consumers near the tail, in KiB; half a second's worth if not given.
+    #[arg(long, value_name = "KIB")]
+    window_kib: Option<usize>,
+    /// Draw rates and delays over time as an SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    system: SystemArgs,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// When consumers start.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Start {
+    /// Before the producer.
+    Smooth,
+    /// All at once, when the measured time begins.
+    AtOnce,
+}
+
+/// What it reports.
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    consumers: usize,
+    processes: usize,
+    transport: Transport,
+    connection_each: bool,
+    cells: Cells,
+    durability: &'static str,
+    flush: String,
+    rate_mbit: f64,
+    message_bytes: usize,
+    shards: u32,
+    shards_per_consumer: u32,
+    start: Start,
+    spread: Spread,
+    linger_us: u64,
+    every_us: u64,
+    lengths_every_us: u64,
+    poll_every_us: u64,
+    window_bytes: usize,
+    /// `consumer`: each consumer computes the checksum of each record; `process`: the first one of a process.
+    validates: Validate,
+    warmup_s: f64,
+    duration_s: f64,
+    /// Measured records, and how often one of them was delivered.
+    produced: u64,
+    delivered: u64,
+    /// Over the whole run, the warm-up included.
+    lost: u64,
+    reordered: u64,
+    duplicated: u64,
+    corrupted: u64,
+    delivered_gbit_s: f64,
+    /// Of every measured record, for every consumer.
+    delay_ms: PercentilesMs,
+    ack_ms: PercentilesMs,
+    /// How much later than planned the producer sent records.
+    producer_late_ms: PercentilesMs,
+    /// Of the rate that was asked for.
+    producer_rate: f64,
+    /// `node`: the node and the cache backends; `backends`: these alone.
+    cpu_s: Cpu,
+    cpu_cores: Cpu,
+    wall_s: f64,
+    reads: Reads,
+    /// `bytes`: read for each byte that became readable; `reads`: for each chunk's worth of bytes.
+    read_amplification: Amplification,
+    core_to_core_ns: Option<f64>,
+    consumers_started_ms: f64,
+    /// How long after the last acknowledgement the last consumer had everything.
+    ended_after_ms: Option<f64>,
+    unfinished_consumers: usize,
+    keeps_up: bool,
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    series: Vec<Sample>,
+}
+
+#[derive(Serialize)]
+struct Amplification {
+    bytes: f64,
+    reads: f64,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    anyhow::ensure!(args.consumers > 0 && args.shards > 0, "at least one consumer and one shard");
+    anyhow::ensure!(args.rate_mbit > 0.0 && args.duration_s > 0.0, "a rate and a duration above 0");
+    let shards_per_consumer = args.shards_per_consumer.unwrap_or(args.shards);
+    anyhow::ensure!(
+        (1..=args.shards).contains(&shards_per_consumer),
+        "a consumer can't read {shards_per_consumer} of {} shards",
+        args.shards
+    );
+    interrupt::listen()?;
+    let message_bytes = args.message_bytes.max(HEADER_BYTES);
+    let rate = args.rate_mbit * 1e6 / 8.0 / message_bytes as f64;
+    let half_second = (args.rate_mbit * 1e6 / 16.0) as usize / args.shards as usize;
+    let window_bytes = args.window_kib.map_or(half_second.clamp(1 << 20, 64 << 20), |kib| kib << 10);
+    let plan = Plan {
+        consumers: args.consumers,
+        per_process: args.per_process,
+        reading: ConsumersConfig {
+            node: String::new(),
+            stream: String::new(),
+            shards: args.shards,
+            first: 0,
+            count: 0,
+            shards_per_consumer,
+            transport: args.transport,
+            connection_each: args.connection_each,
+            from_beginning: args.start == Start::Smooth,
+            validate: args.validate,
+            lengths_every_us: args.lengths_every_us,
+            poll_every_us: args.poll_every_us,
+            window_bytes,
+            tick_ms: 500,
+        },
+        appending: Some(ProducerConfig {
+            node: String::new(),
+            stream: String::new(),
+            shards: args.shards,
+            rate,
+            message_bytes,
+            text: None,
+            spread: args.spread,
+            linger_us: args.linger_us,
+            every_us: args.every_us,
+            duration_ms: (args.duration_s * 1e3) as u64,
+            tick_ms: 500,
+        }),
+        flush: args.flush.clone(),
+        warmup: Duration::from_secs_f64(args.warmup_s),
+        start_at_once: args.start == Start::AtOnce,
+        duration: Duration::from_secs_f64(args.duration_s),
+    };
+    let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
+    let mut system = System::start(&args.system)?;
+    let mut watch = Watch { line: ProgressLine::new(), timeline: Timeline::new(Duration::from_millis(500)) };
+    let outcome = experiment::run(&mut system, &plan, &mut watch)?;
+    let Watch { line, timeline } = watch;
+    drop(line);
+    if let Some(file) = &args.plot {
+        let title = format!("{} consumers, {} Mbit/s", args.consumers, args.rate_mbit);
+        plot::write(file, &title, &timeline.samples, &[])?;
+    }
+    let report = report(&args, &plan, outcome, core_to_core_ns, timeline.samples);
+    report::print(args.output, &report)?;
+    let faults = report.lost + report.reordered + report.duplicated + report.corrupted;
+    anyhow::ensure!(faults == 0 && report.error.is_none(), "records were not what they should be: see above");
+    Ok(())
+}
+
+fn report(
+    args: &Args,
+    plan: &Plan,
+    outcome: Outcome,
+    core_to_core_ns: Option<f64>,
+    series: Vec<Sample>,
+) -> Report {
+    let Outcome { produced, consumed, cpu, wall_s, .. } = &outcome;
+    let rate = plan.appending.as_ref().map_or(0.0, |config| config.rate);
+    let reads = consumed.reads;
+    let useful = reads.entry_bytes.max(1) as f64;
+    let asked = (reads.relaxed + reads.hedged + reads.consistent + reads.durable) as f64;
+    let producer_rate = produced.measured as f64 / produced.measured_s / rate;
+    let ended_after_ms = outcome.ended_after_ms().map(|ms| round(ms, 2));
+    let cores = |seconds: f64| round(seconds / wall_s, 3);
+    let whole = outcome.ended_after_ms().is_some_and(|ms| ms <= KEPT_UP_WITHIN.as_secs_f64() * 1e3);
+    Report {
+        bench: "fanout",
+        consumers: args.consumers,
+        processes: outcome.processes,
+        transport: args.transport,
+        connection_each: args.connection_each,
+        cells: args.system.cells(),
+        durability: "fsync",
+        flush: args.flush.clone(),
+        rate_mbit: args.rate_mbit,
+        message_bytes: plan.appending.as_ref().map_or(0, |config| config.message_bytes),
+        shards: args.shards,
+        shards_per_consumer: plan.reading.shards_per_consumer,
+        start: args.start,
+        spread: args.spread,
+        linger_us: args.linger_us,
+        every_us: args.every_us,
+        lengths_every_us: args.lengths_every_us,
+        poll_every_us: args.poll_every_us,
+        window_bytes: plan.reading.window_bytes,
+        validates: args.validate,
+        warmup_s: args.warmup_s,
+        duration_s: args.duration_s,
+        produced: produced.measured,
+        delivered: consumed.measured,
+        lost: consumed.faults.lost,
+        reordered: consumed.faults.reordered,
+        duplicated: consumed.faults.duplicated,
+        corrupted: consumed.faults.corrupted,
+        delivered_gbit_s: round(consumed.measured_bytes as f64 * 8.0 / 1e9 / produced.measured_s, 3),
+        delay_ms: outcome.delays.percentiles_ms(),
+        ack_ms: outcome.ack_ms(),
+        producer_late_ms: outcome.late_ms(),
+        producer_rate: round(producer_rate, 4),
+        cpu_s: Cpu {
+            node: round(cpu.node, 2),
+            backends: round(cpu.backends, 2),
+            consumers: round(cpu.consumers, 2),
+            producer: round(cpu.producer, 2),
+        },
+        cpu_cores: Cpu {
+            node: cores(cpu.node),
+            backends: cores(cpu.backends),
+            consumers: cores(cpu.consumers),
+            producer: cores(cpu.producer),
+        },
+        wall_s: round(*wall_s, 2),
+        reads,
+        read_amplification: Amplification {
+            bytes: round((reads.cell_bytes + reads.durable_bytes) as f64 / useful, 3),
+            reads: round(asked / (useful / CHUNK_BYTES), 3),
+        },
+        core_to_core_ns,
+        consumers_started_ms: round(outcome.started_ms, 1),
+        ended_after_ms,
+        unfinished_consumers: consumed.unfinished,
+        keeps_up: whole && (1.0 - producer_rate).abs() <= RATE_TOLERANCE && consumed.faults.total() == 0,
+        error: consumed.error.clone(),
+        series: if args.start == Start::AtOnce { series } else { Vec::new() },
+    }
+}
+
+/// A line while it runs, and what happened over time.
+struct Watch {
+    line: ProgressLine,
+    timeline: Timeline,
+}
+
+impl Observer for Watch {
+    fn look(&mut self, live: &mut Live, _: &mut System) -> anyhow::Result<()> {
+        if self.timeline.look(live)
+            && let Some(sample) = self.timeline.samples.last()
+        {
+            self.line.show(&format!(
+                "{:.0} s: {:.0} appended/s, {:.0} delivered/s, delay p50 {:.2} ms, p99 {:.2} ms, {:.0} durable reads/s",
+                sample.t_s,
+                sample.appended_s,
+                sample.delivered_s,
+                sample.delay_ms.p50,
+                sample.delay_ms.p99,
+                sample.durable_s,
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! `bench idle`: what consumers cost that wait while nothing happens.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::experiment::{self, Cpu, Live, Observer, Plan};
+use crate::interrupt;
+use crate::limits::CONSUMERS_PER_PROCESS;
+use crate::messages::{ConsumersConfig, Transport, Validate};
+use crate::report::{self, Format};
+use crate::stats::round;
+use crate::system::{Cells, System, SystemArgs};
+
+/// Flags of `bench idle`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many consumers.
+    #[arg(long, default_value_t = 10_000)]
+    consumers: usize,
+    /// How they would read.
+    #[arg(long, value_enum, default_value_t = Transport::Shm)]
+    transport: Transport,
+    /// Shards of the stream.
+    #[arg(long, default_value_t = 1)]
+    shards: u32,
+    /// Seconds that are measured.
+    #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
+    duration_s: f64,
+    #[command(flatten)]
+    system: SystemArgs,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// What it reports.
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    consumers: usize,
+    processes: usize,
+    transport: Transport,
+    shards: u32,
+    cells: Cells,
+    duration_s: f64,
+    cpu_s: Cpu,
+    /// Of one core, all processes together.
+    cores: f64,
+    consumers_started_ms: f64,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    interrupt::listen()?;
+    let plan = Plan {
+        consumers: args.consumers,
+        per_process: CONSUMERS_PER_PROCESS,
+        reading: ConsumersConfig {
+            node: String::new(),
+            stream: String::new(),
+            shards: args.shards,
+            first: 0,
+            count: 0,
+            shards_per_consumer: 1,
+            transport: args.transport,
+            connection_each: false,
+            from_beginning: true,
+            validate: Validate::Consumer,
+            lengths_every_us: 0,
+            poll_every_us: 0,
+            window_bytes: 1 << 20,
+            // Reports are no part of what is measured.
+            tick_ms: 3_600_000,
+        },
+        appending: None,
+        flush: "immediate".to_owned(),
+        warmup: Duration::from_secs(3),
+        start_at_once: false,
+        duration: Duration::from_secs_f64(args.duration_s),
+    };
+    let mut system = System::start(&args.system)?;
+    let outcome = experiment::run(&mut system, &plan, &mut Nobody)?;
+    let cpu = outcome.cpu;
+    let report = Report {
+        bench: "idle",
+        consumers: args.consumers,
+        processes: outcome.processes,
+        transport: args.transport,
+        shards: args.shards,
+        cells: args.system.cells(),
+        duration_s: args.duration_s,
+        cpu_s: Cpu {
+            node: round(cpu.node, 2),
+            backends: round(cpu.backends, 2),
+            consumers: round(cpu.consumers, 2),
+            producer: 0.0,
+        },
+        cores: round((cpu.node + cpu.consumers) / outcome.wall_s, 4),
+        consumers_started_ms: round(outcome.started_ms, 1),
+    };
+    report::print(args.output, &report)
+}
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn look(&mut self, _: &mut Live, _: &mut System) -> anyhow::Result<()> {
+        Ok(())
+    }
+}

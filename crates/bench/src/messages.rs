@@ -1,0 +1,329 @@
+//! What the coordinating process and its workers tell each other: lines of JSON on standard input and output.
+//!
+//! ```text
+//!   coordinator                     worker of consumers            worker with the producer
+//!   Role::Consumers / Producer -->
+//!                                   <-- Ready (connected)          <-- Ready
+//!   Start -->                       <-- Started
+//!   Measure -->                     <-- Reading ...                <-- Appending ..., Produced
+//!   Finish (what was produced) -->  <-- Consumed
+//! ```
+
+use serde::{Deserialize, Serialize};
+use tailwater_client::ReaderStats;
+
+use crate::stats::SparseDurations;
+
+/// What a worker is for: the first line that it is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// It reads.
+    Consumers(ConsumersConfig),
+    /// It appends.
+    Producer(ProducerConfig),
+}
+
+/// Which way consumers read.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Shared memory.
+    Shm,
+    /// TCP over the loopback.
+    Tcp,
+}
+
+/// Who checks a record's checksum.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Validate {
+    /// Each consumer, for each record.
+    Consumer,
+    /// The first consumer of a process that comes to a record; all others check its sequence number.
+    Process,
+}
+
+/// Which shard the next records go to.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// Every record to another shard than the one before.
+    RoundRobin,
+    /// All that is due in one tick to one shard, as Kafka's producer does it with records that have no key.
+    Sticky,
+}
+
+/// A process full of consumers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConsumersConfig {
+    /// Address of the node.
+    pub node: String,
+    /// The stream.
+    pub stream: String,
+    /// Its shards.
+    pub shards: u32,
+    /// Number of the first consumer, counted over all processes.
+    pub first: usize,
+    /// How many consumers.
+    pub count: usize,
+    /// How many shards each of them reads.
+    pub shards_per_consumer: u32,
+    /// Which way.
+    pub transport: Transport,
+    /// Whether each consumer has a connection of its own to everything, or they share the process's.
+    pub connection_each: bool,
+    /// Whether they begin with the first record, or behind the newest.
+    pub from_beginning: bool,
+    /// Who checks checksums.
+    pub validate: Validate,
+    /// Lengths are not read more often than this.
+    pub lengths_every_us: u64,
+    /// Consumers are not polled more often than this.
+    pub poll_every_us: u64,
+    /// What the process keeps of each shard for consumers near the tail.
+    pub window_bytes: usize,
+    /// How often to tell of progress.
+    pub tick_ms: u64,
+}
+
+/// A process with one producer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProducerConfig {
+    /// Address of the node.
+    pub node: String,
+    /// The stream.
+    pub stream: String,
+    /// Its shards.
+    pub shards: u32,
+    /// Records per second, over all shards.
+    pub rate: f64,
+    /// Bytes of each record; those of the text's lines if there is a text.
+    pub message_bytes: usize,
+    /// A file whose lines are appended, again and again; a name that is empty stands for the text that this
+    /// machine has. `None`: filler.
+    pub text: Option<String>,
+    /// Which shard.
+    pub spread: Spread,
+    /// How long a batch waits for more.
+    pub linger_us: u64,
+    /// How often records that are due are sent.
+    pub every_us: u64,
+    /// Time that counts.
+    pub duration_ms: u64,
+    /// How often to tell of progress.
+    pub tick_ms: u64,
+}
+
+/// What a worker is told later.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Start the consumers.
+    Start,
+    /// Records stamped from `from_ns` on are the measured ones. Producers begin when they are told.
+    Measure {
+        /// On CLOCK_MONOTONIC; may be yet to come.
+        from_ns: u64,
+    },
+    /// No more comes: read to the end, tell the result, and end.
+    Finish {
+        /// For each shard.
+        produced: Vec<ShardTotal>,
+    },
+}
+
+/// What was appended to one shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardTotal {
+    /// Records.
+    pub records: u64,
+    /// Sum of their checksums, wrapping: two shards with other records, or another number of them, hardly have the
+    /// same.
+    pub checksums: u64,
+}
+
+/// What a worker tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// It is connected.
+    Ready,
+    /// Its consumers know where they begin.
+    Started {
+        /// How long that took.
+        took_ms: f64,
+    },
+    /// How far its consumers are.
+    Reading(Reading),
+    /// How far its producer is.
+    Appending(Appending),
+    /// The producer's end.
+    Produced(Produced),
+    /// The consumers' end.
+    Consumed(Consumed),
+    /// It can't go on.
+    Failed(String),
+}
+
+/// What the consumers of one process did; sums since the start, but for the delays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Reading {
+    /// When, on CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Records.
+    pub delivered: u64,
+    /// Bytes of records.
+    pub delivered_bytes: u64,
+    /// How many were not what they should be.
+    pub faults: Faults,
+    /// Delays since the last message of this kind.
+    pub delays: SparseDurations,
+    /// The process's reads.
+    pub reads: Reads,
+}
+
+/// Records that were not what they should have been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Faults {
+    /// Did not come.
+    pub lost: u64,
+    /// Came after one that was appended later.
+    pub reordered: u64,
+    /// Came again.
+    pub duplicated: u64,
+    /// Had other bytes than were appended.
+    pub corrupted: u64,
+}
+
+impl Faults {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.lost + self.reordered + self.duplicated + self.corrupted
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: Faults) {
+        self.lost += other.lost;
+        self.reordered += other.reordered;
+        self.duplicated += other.duplicated;
+        self.corrupted += other.corrupted;
+    }
+}
+
+/// [`ReaderStats`], as they are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Reads {
+    pub relaxed: u64,
+    pub hedged: u64,
+    pub consistent: u64,
+    pub durable: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default)]
+    pub cell_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default)]
+    pub durable_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default)]
+    pub entry_bytes: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl From<ReaderStats> for Reads {
+    fn from(stats: ReaderStats) -> Self {
+        Self {
+            relaxed: stats.relaxed,
+            hedged: stats.hedged,
+            consistent: stats.consistent,
+            durable: stats.durable,
+            cell_bytes: stats.cell_bytes,
+            durable_bytes: stats.durable_bytes,
+            entry_bytes: stats.entry_bytes,
+        }
+    }
+}
+
+impl Reads {
+    /// Adds others.
+    pub fn add(&mut self, other: Reads) {
+        self.combine(other, u64::wrapping_add);
+    }
+
+    /// What came since `earlier`.
+    pub fn since(mut self, earlier: Reads) -> Reads {
+        self.combine(earlier, u64::saturating_sub);
+        self
+    }
+
+    fn combine(&mut self, other: Reads, with: fn(u64, u64) -> u64) {
+        let pairs = [
+            (&mut self.relaxed, other.relaxed),
+            (&mut self.hedged, other.hedged),
+            (&mut self.consistent, other.consistent),
+            (&mut self.durable, other.durable),
+            (&mut self.cell_bytes, other.cell_bytes),
+            (&mut self.durable_bytes, other.durable_bytes),
+            (&mut self.entry_bytes, other.entry_bytes),
+        ];
+        for (own, other) in pairs {
+            *own = with(*own, other);
+        }
+    }
+}
+
+/// What the producer did; sums since the start, but for the delays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Appending {
+    /// When, on CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Records handed over.
+    pub sent: u64,
+    /// Records acknowledged.
+    pub acked: u64,
+    /// Times to acknowledgement since the last message of this kind.
+    pub acks: SparseDurations,
+}
+
+/// What the producer did in all.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Produced {
+    /// For each shard.
+    pub shards: Vec<ShardTotal>,
+    /// Records of the measured time.
+    pub measured: u64,
+    /// Their bytes.
+    pub measured_bytes: u64,
+    /// How long the measured records took to be sent.
+    pub measured_s: f64,
+    /// When the last record was acknowledged.
+    pub last_ack_ns: u64,
+    /// Times to acknowledgement of the measured records.
+    pub acks: SparseDurations,
+    /// How late the measured records were sent, against their schedule.
+    pub late: SparseDurations,
+}
+
+/// What the consumers of one process did in all.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Consumed {
+    /// Records in all.
+    pub delivered: u64,
+    /// Measured records.
+    pub measured: u64,
+    /// Their bytes.
+    pub measured_bytes: u64,
+    /// How many were not what they should be.
+    pub faults: Faults,
+    /// Delays of the measured records.
+    pub delays: SparseDurations,
+    /// When the last consumer had everything; `None` if one never had.
+    pub finished_ns: Option<u64>,
+    /// Consumers that had not everything at the end.
+    pub unfinished: usize,
+    /// Reads since the measured time began.
+    pub reads: Reads,
+    /// The first error of a consumer.
+    pub error: Option<String>,
+}

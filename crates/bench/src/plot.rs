@@ -1,0 +1,175 @@
+//! What happened over time, drawn as an SVG: delays on a logarithmic scale above, rates below.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::experiment::Sample;
+
+const WIDTH: f64 = 900.0;
+const PANEL_HEIGHT: f64 = 180.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 130.0;
+const TOP: f64 = 50.0;
+const GAP: f64 = 40.0;
+
+/// Something that happened at a time, in seconds.
+pub struct Mark {
+    /// When.
+    pub t_s: f64,
+    /// What.
+    pub what: String,
+}
+
+/// Values over time, with a name and a colour.
+struct Line<'a> {
+    name: &'a str,
+    colour: &'a str,
+    value: fn(&Sample) -> f64,
+}
+
+/// Draws `samples` into `file`.
+pub fn write(file: &Path, title: &str, samples: &[Sample], marks: &[Mark]) -> anyhow::Result<()> {
+    std::fs::write(file, draw(title, samples, marks))
+        .with_context(|| format!("{} can't be written", file.display()))
+}
+
+fn draw(title: &str, samples: &[Sample], marks: &[Mark]) -> String {
+    let end = samples.last().map_or(1.0, |sample| sample.t_s);
+    let mut svg = Svg { text: String::new(), end };
+    svg.text(LEFT, 22.0, "start", "#222", title);
+    let delays = [
+        Line { name: "delay p50", colour: "#1f77b4", value: |sample| sample.delay_ms.p50 },
+        Line { name: "delay p99", colour: "#d62728", value: |sample| sample.delay_ms.p99 },
+        Line { name: "ack p99", colour: "#7f7f7f", value: |sample| sample.ack_ms.p99 },
+    ];
+    let durable = [Line { name: "durable reads/s", colour: "#2ca02c", value: |sample| sample.durable_s }];
+    let delivered = [Line { name: "delivered/s", colour: "#9467bd", value: |sample| sample.delivered_s }];
+    svg.panel(0, "ms", true, samples, &delays, marks);
+    svg.panel(1, "", false, samples, &durable, &[]);
+    svg.panel(2, "", false, samples, &delivered, &[]);
+    let height = TOP + 3.0 * (PANEL_HEIGHT + GAP) + 10.0;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{}</svg>\n",
+        svg.text
+    )
+}
+
+struct Svg {
+    text: String,
+    end: f64,
+}
+
+impl Svg {
+    fn panel(
+        &mut self,
+        number: usize,
+        unit: &str,
+        logarithmic: bool,
+        samples: &[Sample],
+        lines: &[Line<'_>],
+        marks: &[Mark],
+    ) {
+        let top = TOP + number as f64 * (PANEL_HEIGHT + GAP);
+        let bottom = top + PANEL_HEIGHT;
+        let values = lines.iter().flat_map(|line| samples.iter().map(line.value));
+        let most = values.fold(0.0, f64::max);
+        let (low, high) = if logarithmic {
+            (-2.0, most.max(1.0).log10().ceil())
+        } else {
+            (0.0, if most > 0.0 { most * 1.1 } else { 1.0 })
+        };
+        let scale = |value: f64| if logarithmic { value.max(0.01).log10() } else { value };
+        let y = |value: f64| bottom - (scale(value) - low) / (high - low) * PANEL_HEIGHT;
+        let ticks: Vec<f64> = if logarithmic {
+            (low as i32..=high as i32).map(|power| 10f64.powi(power)).collect()
+        } else {
+            (0..=4).map(|i| high * f64::from(i) / 4.0).collect()
+        };
+        for tick in ticks {
+            let at = y(tick);
+            self.line(LEFT, at, WIDTH - RIGHT, at, "#ddd");
+            self.text(LEFT - 6.0, at + 4.0, "end", "#555", &format!("{} {unit}", short(tick)));
+        }
+        let step = (self.end / 10.0).ceil().max(1.0);
+        for second in (0..=(self.end / step) as u32).map(|i| f64::from(i) * step) {
+            self.text(self.x(second), bottom + 14.0, "middle", "#555", &format!("{second} s"));
+        }
+        for mark in marks {
+            let x = self.x(mark.t_s);
+            self.line(x, top, x, TOP + 3.0 * (PANEL_HEIGHT + GAP) - GAP, "#f0a030");
+            self.text(x + 3.0, top - 6.0, "start", "#c07000", &mark.what);
+        }
+        for (index, line) in lines.iter().enumerate() {
+            let points: Vec<String> = samples
+                .iter()
+                .filter(|sample| !logarithmic || (line.value)(sample) > 0.0)
+                .map(|sample| format!("{:.1},{:.1}", self.x(sample.t_s), y((line.value)(sample))))
+                .collect();
+            let _ = writeln!(
+                self.text,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>",
+                points.join(" "),
+                line.colour
+            );
+            self.text(WIDTH - RIGHT + 8.0, top + 14.0 * (index + 1) as f64, "start", line.colour, line.name);
+        }
+    }
+
+    fn x(&self, t_s: f64) -> f64 {
+        LEFT + t_s / self.end * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn line(&mut self, x1: f64, y1: f64, x2: f64, y2: f64, colour: &str) {
+        // Writing to a string does not fail, here and below.
+        let _ = writeln!(
+            self.text,
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>"
+        );
+    }
+
+    fn text(&mut self, x: f64, y: f64, anchor: &str, colour: &str, text: &str) {
+        let text = text.replace('&', "&amp;").replace('<', "&lt;");
+        let _ = writeln!(
+            self.text,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{colour}\">{text}</text>"
+        );
+    }
+}
+
+/// A number for an axis.
+fn short(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{:.1}M", value / 1e6),
+        value if value >= 1e4 => format!("{:.0}k", value / 1e3),
+        value if value >= 10.0 => format!("{value:.0}"),
+        value => format!("{}", crate::stats::round(value, 2)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::PercentilesMs;
+
+    #[test]
+    fn every_line_has_a_point_for_every_sample() {
+        let sample = |t_s| Sample {
+            t_s,
+            appended_s: 1.0,
+            delivered_s: 2.0,
+            delay_ms: PercentilesMs { p50: 1.0, p99: 2.0, p999: 3.0, max: 4.0 },
+            ack_ms: PercentilesMs { p50: 1.0, p99: 2.0, p999: 3.0, max: 4.0 },
+            durable_s: 0.0,
+        };
+        let marks = [Mark { t_s: 1.0, what: "a < b".to_owned() }];
+        let svg = draw("t", &[sample(1.0), sample(2.0)], &marks);
+        assert_eq!(svg.matches("<polyline").count(), 5);
+        for line in svg.lines().filter(|line| line.starts_with("<polyline")) {
+            assert_eq!(line.matches(',').count(), 2, "{line}");
+        }
+        assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
+    }
+}

@@ -1,0 +1,389 @@
+//! The consumers of one process.
+//!
+//! ```text
+//!   TailReader (one for the process, or one for each consumer)
+//!        | progress
+//!   follow(): polls every consumer of that reader until it has nothing more
+//!        | batches, borrowed
+//!   Tally::take(): sequence, checksum and delay of every record
+//! ```
+//!
+//! A consumer is a [`Consumer`] of the client library with its own position and its own read calls, and can be dropped
+//! alone. A record's delay ends when the batch that it came in has been decoded and checked by the consumer: the
+//! clock is read once for each consumer and batch, behind its last record, so the delays of the records before that
+//! one are a little too long and none is too short.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use tailwater_client::{Batch, Client, ClientConfig, Consumer, ConsumerConfig, Error, ReaderConfig, Start};
+use tailwater_env::Env;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::check::ShardCheck;
+use crate::clock::monotonic_ns;
+use crate::limits::{FINISH_DEADLINE, STARTS_IN_FLIGHT};
+use crate::messages::{
+    Answer, Consumed, ConsumersConfig, Faults, Order, Reading, Reads, ShardTotal, Transport, Validate,
+};
+use crate::payload::Payload;
+use crate::stats::Durations;
+use crate::worker::{Orders, answer};
+
+/// Runs them until everything that was appended came, or the time for that is over.
+pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<()> {
+    let clients = connect(&config).await?;
+    answer(&Answer::Ready)?;
+    let process = Process::new(config, clients);
+    let mut tick = tokio::time::interval(Duration::from_millis(process.config.tick_ms));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut started = false;
+    loop {
+        tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                // The coordinator is gone.
+                None => return Ok(()),
+                Some(Order::Start) => {
+                    started = true;
+                    let process = Rc::clone(&process);
+                    tokio::task::spawn_local(async move {
+                        let begin = Instant::now();
+                        let result = process.start_all().await;
+                        // Without the coordinator nobody needs an answer.
+                        let _ = answer(&match result {
+                            Ok(()) => Answer::Started { took_ms: begin.elapsed().as_secs_f64() * 1e3 },
+                            Err(error) => Answer::Failed(error.to_string()),
+                        });
+                    });
+                }
+                Some(Order::Measure { from_ns }) => process.measure_from(from_ns),
+                Some(Order::Finish { produced }) => {
+                    let consumed = process.finish(produced).await;
+                    return answer(&Answer::Consumed(consumed));
+                }
+            },
+            _ = tick.tick(), if started => answer(&Answer::Reading(process.progress()))?,
+        }
+    }
+}
+
+async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
+    let count = if config.connection_each { config.count } else { 1 };
+    let one = |_| {
+        let client = ClientConfig {
+            name: "bench-consumers".to_owned(),
+            transport: match config.transport {
+                Transport::Shm => tailwater_client::Transport::Shm,
+                Transport::Tcp => tailwater_client::Transport::Tcp,
+            },
+            reader: ReaderConfig {
+                window_bytes: config.window_bytes,
+                lengths_every: Duration::from_micros(config.lengths_every_us),
+                ..ReaderConfig::default()
+            },
+        };
+        async move { Client::connect_with(Env::real(), &config.node, client).await }
+    };
+    let clients: Vec<_> = futures::stream::iter(0..count).map(one).buffered(STARTS_IN_FLIGHT).collect().await;
+    clients.into_iter().collect()
+}
+
+/// Everything of this process; for one thread.
+struct Process {
+    config: ConsumersConfig,
+    clients: Vec<Client>,
+    /// Consumers that were started, each with its client's number, until the task that polls them takes them up.
+    fresh: RefCell<Vec<Vec<Reader>>>,
+    /// Wakes those tasks for fresh consumers and for the end.
+    look: watch::Sender<u64>,
+    tally: RefCell<Tally>,
+}
+
+/// One consumer and what it has seen.
+struct Reader {
+    consumer: Consumer,
+    first_shard: u32,
+    checks: Vec<ShardCheck>,
+    /// It failed for good.
+    stopped: bool,
+    /// It has everything.
+    complete: bool,
+}
+
+/// What all consumers of this process counted.
+struct Tally {
+    shards: u32,
+    validate: Validate,
+    /// Records of each shard below this were validated in this process.
+    validated: Vec<u64>,
+    delivered: u64,
+    delivered_bytes: u64,
+    measured: u64,
+    measured_bytes: u64,
+    measure_from_ns: u64,
+    faults: Faults,
+    /// Delays since the last progress report, of records from before the measured time and of measured ones.
+    delays: [Durations; 2],
+    measured_delays: Durations,
+    /// The reads before the measured time, up to one tick late.
+    reads_before: Option<Reads>,
+    last_ns: u64,
+    stamps: Vec<u64>,
+    error: Option<String>,
+    /// Once it is known.
+    produced: Option<Vec<ShardTotal>>,
+    /// Consumers that were not seen to have everything.
+    unfinished: usize,
+    /// Where consumers are handed to at the very end.
+    collect: Option<UnboundedSender<Vec<Reader>>>,
+}
+
+impl Process {
+    fn new(config: ConsumersConfig, clients: Vec<Client>) -> Rc<Self> {
+        let tally = RefCell::new(Tally::new(&config));
+        let fresh = RefCell::new(clients.iter().map(|_| Vec::new()).collect());
+        let process = Rc::new(Self { config, clients, fresh, look: watch::channel(0).0, tally });
+        for number in 0..process.clients.len() {
+            tokio::task::spawn_local(follow(Rc::clone(&process), number));
+        }
+        process
+    }
+
+    async fn start_all(&self) -> Result<(), Error> {
+        let started = futures::stream::iter(0..self.config.count).map(|index| self.start(index));
+        let mut started = std::pin::pin!(started.buffer_unordered(STARTS_IN_FLIGHT));
+        while let Some(result) = started.next().await {
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn start(&self, index: usize) -> Result<(), Error> {
+        let ConsumersConfig { shards, shards_per_consumer, .. } = self.config;
+        let number = index % self.clients.len();
+        let first = (self.config.first + index) as u64 * u64::from(shards_per_consumer);
+        let first_shard = (first % u64::from(shards)) as u32;
+        let mine = (0..shards_per_consumer).map(|i| (first_shard + i) % shards).collect();
+        let start = if self.config.from_beginning { Start::Beginning } else { Start::End };
+        let config = ConsumerConfig { shards: mine, start };
+        let consumer = self.clients[number].consumer(&self.config.stream, config).await?;
+        // Nothing else is in the stream but the records of one producer, so offsets and sequences are the same.
+        let checks = consumer.offsets().map(|(_, offset)| ShardCheck::starting_at(offset.0)).collect();
+        let reader = Reader { consumer, first_shard, checks, stopped: false, complete: false };
+        self.fresh.borrow_mut()[number].push(reader);
+        self.look.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        let mut reads = Reads::default();
+        self.clients.iter().for_each(|client| reads.add(Reads::from(client.reader_stats())));
+        reads
+    }
+
+    fn measure_from(&self, from_ns: u64) {
+        self.tally.borrow_mut().measure_from_ns = from_ns;
+    }
+
+    fn progress(&self) -> Reading {
+        let reads = self.reads();
+        let mut tally = self.tally.borrow_mut();
+        let at_ns = monotonic_ns();
+        if at_ns >= tally.measure_from_ns && tally.reads_before.is_none() {
+            tally.reads_before = Some(reads);
+        }
+        let delays = tally.turn_over();
+        Reading {
+            at_ns,
+            delivered: tally.delivered,
+            delivered_bytes: tally.delivered_bytes,
+            faults: tally.faults,
+            delays: delays.to_sparse(),
+            reads,
+        }
+    }
+
+    /// Reads on until all is there.
+    async fn finish(&self, produced: Vec<ShardTotal>) -> Consumed {
+        self.tally.borrow_mut().produced = Some(produced);
+        let deadline = tokio::time::Instant::now() + FINISH_DEADLINE;
+        // The tasks look once more, after which they know which of their consumers are complete.
+        self.look.send_modify(|count| *count += 1);
+        while self.tally.borrow().unfinished > 0 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let reads = self.reads();
+        // Each task hands its consumers over when it sees that it is the end.
+        let (sender, mut collected) = unbounded_channel();
+        self.tally.borrow_mut().collect = Some(sender);
+        self.look.send_modify(|count| *count += 1);
+        let mut readers = Vec::with_capacity(self.config.count);
+        for _ in 0..self.clients.len() {
+            readers.extend(collected.recv().await.into_iter().flatten());
+        }
+        let mut tally = self.tally.borrow_mut();
+        tally.turn_over();
+        let produced = tally.produced.take().unwrap_or_default();
+        for reader in &readers {
+            for (shard, check) in (0..).zip(&reader.checks) {
+                let shard = (reader.first_shard + shard) % self.config.shards;
+                check.finish(produced[shard as usize], &mut tally.faults);
+            }
+        }
+        Consumed {
+            delivered: tally.delivered,
+            measured: tally.measured,
+            measured_bytes: tally.measured_bytes,
+            faults: tally.faults,
+            delays: tally.measured_delays.to_sparse(),
+            finished_ns: (tally.unfinished == 0).then_some(tally.last_ns),
+            unfinished: tally.unfinished,
+            reads: reads.since(tally.reads_before.unwrap_or_default()),
+            error: tally.error.take(),
+        }
+    }
+}
+
+/// Polls the consumers of one client whenever its reader has something.
+async fn follow(process: Rc<Process>, number: usize) {
+    let mut progress = process.clients[number].reader().progress();
+    let mut look = process.look.subscribe();
+    let mut readers: Vec<Reader> = Vec::new();
+    let pause = Duration::from_micros(process.config.poll_every_us);
+    loop {
+        tokio::select! {
+            biased;
+            _ = look.changed() => {}
+            _ = progress.changed() => {}
+        }
+        let polled = tokio::time::Instant::now();
+        readers.append(&mut process.fresh.borrow_mut()[number]);
+        for reader in &mut readers {
+            let moved = {
+                let mut tally = process.tally.borrow_mut();
+                poll(reader, &mut tally)
+            };
+            if moved {
+                // What is gone shows as a gap in the sequence.
+                if let Err(error) = reader.consumer.resume().await {
+                    process.tally.borrow_mut().give_up(reader, error);
+                }
+            }
+        }
+        if process.tally.borrow_mut().is_over(&mut readers) {
+            return;
+        }
+        if !pause.is_zero() {
+            tokio::time::sleep_until(polled + pause).await;
+        }
+    }
+}
+
+/// Reads all that there is for one consumer; whether its next records were removed.
+fn poll(reader: &mut Reader, tally: &mut Tally) -> bool {
+    while !reader.stopped {
+        match reader.consumer.poll() {
+            Ok(Some(batch)) => tally.take(reader, &batch),
+            Ok(None) => return false,
+            Err(Error::Truncated { .. }) => return true,
+            Err(error) => tally.give_up(reader, error),
+        }
+    }
+    false
+}
+
+impl Tally {
+    fn new(config: &ConsumersConfig) -> Self {
+        Self {
+            shards: config.shards,
+            validate: config.validate,
+            validated: vec![0; config.shards as usize],
+            delivered: 0,
+            delivered_bytes: 0,
+            measured: 0,
+            measured_bytes: 0,
+            measure_from_ns: u64::MAX,
+            faults: Faults::default(),
+            delays: Default::default(),
+            measured_delays: Durations::default(),
+            reads_before: None,
+            last_ns: 0,
+            stamps: Vec::new(),
+            error: None,
+            produced: None,
+            unfinished: config.count,
+            collect: None,
+        }
+    }
+
+    /// Checks and counts a batch that a consumer was given.
+    fn take(&mut self, reader: &mut Reader, batch: &Batch) {
+        let shard = batch.shard;
+        let index = (shard + self.shards - reader.first_shard) % self.shards;
+        let check = &mut reader.checks[index as usize];
+        let validated = &mut self.validated[shard as usize];
+        let validate = self.validate == Validate::Consumer || batch.next_offset().0 > *validated;
+        *validated = batch.next_offset().0.max(*validated);
+        self.stamps.clear();
+        let mut bytes = 0;
+        for record in batch.records() {
+            let value = record.value.unwrap_or_default();
+            bytes += value.len() as u64;
+            match Payload::parse(value) {
+                Some(payload) if payload.shard() == shard && (!validate || payload.is_intact()) => {
+                    check.accept(payload.sequence(), payload.checksum(), &mut self.faults);
+                    self.stamps.push(payload.stamp_ns());
+                }
+                _ => self.faults.corrupted += 1,
+            }
+        }
+        let now = monotonic_ns();
+        let mut measured = 0;
+        for &stamp in &self.stamps {
+            let is_measured = stamp >= self.measure_from_ns;
+            measured += u64::from(is_measured);
+            self.delays[usize::from(is_measured)].record(now.saturating_sub(stamp));
+        }
+        let count = self.stamps.len() as u64;
+        self.delivered += count;
+        self.delivered_bytes += bytes;
+        self.measured += measured;
+        // Lines of text differ in length; a batch is nearly always measured as a whole.
+        self.measured_bytes += if measured == count { bytes } else { bytes * measured / count };
+        self.last_ns = now;
+    }
+
+    fn give_up(&mut self, reader: &mut Reader, error: Error) {
+        reader.stopped = true;
+        self.error.get_or_insert_with(|| error.to_string());
+    }
+
+    /// Looks which consumers have everything, once it is known what that is; takes them all at the very end.
+    fn is_over(&mut self, readers: &mut Vec<Reader>) -> bool {
+        if let Some(produced) = &self.produced {
+            for reader in readers.iter_mut().filter(|reader| !reader.complete) {
+                let shards = (0..).map(|i| (reader.first_shard + i) % self.shards);
+                let mut pairs = reader.checks.iter().zip(shards);
+                reader.complete = pairs.all(|(check, shard)| check.is_complete(produced[shard as usize]));
+                self.unfinished -= usize::from(reader.complete);
+            }
+        }
+        let Some(collect) = &self.collect else { return false };
+        // Whoever collects them waits for all.
+        let _ = collect.send(std::mem::take(readers));
+        true
+    }
+
+    /// Begins a report; the delays since the last one.
+    fn turn_over(&mut self) -> Durations {
+        let [warm, measured] = std::mem::take(&mut self.delays);
+        self.measured_delays.add(&measured);
+        let mut all = warm;
+        all.add(&measured);
+        all
+    }
+}

@@ -1,0 +1,355 @@
+//! The system under test: a node and its cells, each part a process of its own, in a directory of its own.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::child::Child;
+use crate::interrupt;
+
+/// Time to live of values in the data cell, in ms: the paper's.
+const DATA_TTL_MS: u64 = 60_000;
+/// Time to live of values in the metadata cell, in ms: the paper's.
+const METADATA_TTL_MS: u64 = 24 * 3_600 * 1_000;
+/// Memory of each backend of the metadata cell, in bytes.
+const METADATA_BYTES: u64 = 16 << 20;
+/// Backends of a cell with three copies.
+const BACKENDS: usize = 3;
+/// How long a part may take to answer.
+const START_DEADLINE: Duration = Duration::from_secs(20);
+/// How long a part may take to stop.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Flags about the system under test.
+#[derive(clap::Args, Clone)]
+pub struct SystemArgs {
+    /// Copies of each cached value: r1 (in the node) or r3.2 (three backend processes for each cell).
+    #[arg(long, value_enum, default_value_t = Cells::R32)]
+    cells: Cells,
+    /// Memory of each backend of the data cell, in MiB.
+    #[arg(long, default_value_t = 512, value_name = "MIB")]
+    cell_mib: u64,
+    /// Where to put the data; a directory on the disk to measure, in which one is made and removed again.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// More lines for the node's configuration file.
+    #[arg(long, hide = true, default_value = "")]
+    node_config: String,
+    /// Leave the directory, with the logs of all processes.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Copies of each cached value.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Cells {
+    /// One, in the node.
+    #[value(name = "r1")]
+    #[serde(rename = "R1")]
+    R1,
+    /// Three, in processes of their own, of which two are a quorum.
+    #[value(name = "r3.2")]
+    #[serde(rename = "R3.2")]
+    R32,
+}
+
+impl SystemArgs {
+    /// The usual: three copies, 512 MiB each.
+    pub fn usual(dir: Option<PathBuf>, keep: bool) -> Self {
+        Self { cells: Cells::R32, cell_mib: 512, dir, node_config: String::new(), keep }
+    }
+
+    /// Copies of each cached value.
+    pub fn cells(&self) -> Cells {
+        self.cells
+    }
+}
+
+/// A directory that is removed at the end.
+pub struct Workspace {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Workspace {
+    /// Makes one below `dir`, or where this machine keeps large temporary files.
+    pub fn create(dir: Option<&Path>, keep: bool) -> anyhow::Result<Self> {
+        let parent = match dir {
+            Some(dir) => dir.to_owned(),
+            None => [std::env::temp_dir(), PathBuf::from("/var/tmp"), std::env::current_dir()?]
+                .into_iter()
+                .find(|dir| dir.is_dir() && !is_memory(dir))
+                .context("neither the temporary directory nor this one is on a disk: name one with --dir")?,
+        };
+        if is_memory(&parent) {
+            eprintln!("{} is memory, not a disk: what a sync costs is not measured there", parent.display());
+        }
+        let path = parent.join(format!("tailwater-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| format!("{} can't be made", path.display()))?;
+        Ok(Self { path: path.canonicalize()?, keep })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("left behind: {}", self.path.display());
+        } else {
+            // What can't be removed is in a temporary directory.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+fn is_memory(dir: &Path) -> bool {
+    /// TMPFS_MAGIC of `statfs(2)`.
+    const TMPFS: i64 = 0x0102_1994;
+    #[allow(clippy::unnecessary_cast)] // its width differs between platforms
+    rustix::fs::statfs(dir).is_ok_and(|stat| stat.f_type as i64 == TMPFS)
+}
+
+/// Which of the two cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CellName {
+    /// Chunks.
+    Data,
+    /// Lengths.
+    Metadata,
+}
+
+impl CellName {
+    fn as_str(self) -> &'static str {
+        match self {
+            CellName::Data => "data",
+            CellName::Metadata => "metadata",
+        }
+    }
+}
+
+/// One cache backend process.
+pub struct BackendProcess {
+    child: Option<Child>,
+    name: String,
+    args: Vec<String>,
+    /// Its addresses, nearest first.
+    pub addresses: Vec<String>,
+}
+
+impl BackendProcess {
+    fn prepare(cell: CellName, number: usize, dir: &Path, capacity_bytes: u64) -> anyhow::Result<Self> {
+        let name = format!("{}-{number}", cell.as_str());
+        let unix = dir.join(format!("{name}.sock"));
+        let tcp = free_address()?;
+        let ttl_ms = if cell == CellName::Data { DATA_TTL_MS } else { METADATA_TTL_MS };
+        let args = [
+            "cache",
+            "serve",
+            "--cell",
+            cell.as_str(),
+            "--unix",
+            &unix.display().to_string(),
+            "--tcp",
+            &tcp.to_string(),
+            "--capacity-bytes",
+            &capacity_bytes.to_string(),
+            "--ttl-ms",
+            &ttl_ms.to_string(),
+        ];
+        let args = args.map(str::to_owned).to_vec();
+        let addresses = vec![format!("unix:{}", unix.display()), format!("tcp:{tcp}")];
+        Ok(Self { child: None, name, args, addresses })
+    }
+
+    fn start(&mut self, dir: &Path) -> anyhow::Result<()> {
+        // One that was killed leaves its socket's name behind.
+        let _ = std::fs::remove_file(self.addresses[0].trim_start_matches("unix:"));
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        self.child = Some(Child::start(&self.name, &args, dir)?);
+        Ok(())
+    }
+
+    /// Waits until it answers.
+    fn wait(&mut self) -> anyhow::Result<()> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        let address = self.addresses[1].trim_start_matches("tcp:").to_owned();
+        let begin = Instant::now();
+        while std::net::TcpStream::connect(&address).is_err() {
+            interrupt::check()?;
+            child.check()?;
+            if begin.elapsed() > START_DEADLINE {
+                return Err(child.failure("does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+/// Starts the three backends of a data cell and nothing else.
+pub fn start_data_cell(dir: &Path, capacity_bytes: u64) -> anyhow::Result<Vec<BackendProcess>> {
+    let mut backends = Vec::with_capacity(BACKENDS);
+    for number in 0..BACKENDS {
+        let mut backend = BackendProcess::prepare(CellName::Data, number, dir, capacity_bytes)?;
+        backend.start(dir)?;
+        backends.push(backend);
+    }
+    backends.iter_mut().try_for_each(BackendProcess::wait)?;
+    Ok(backends)
+}
+
+/// CPU time of some backends so far.
+pub fn cpu_of_backends(backends: &[BackendProcess]) -> Duration {
+    backends.iter().filter_map(|backend| backend.child.as_ref()).map(Child::cpu).sum()
+}
+
+/// A node and its cells.
+pub struct System {
+    node: Child,
+    data_cell: Vec<BackendProcess>,
+    metadata_cell: Vec<BackendProcess>,
+    workspace: Workspace,
+    admin: SocketAddr,
+    unix: PathBuf,
+    tcp: SocketAddr,
+}
+
+impl System {
+    /// Starts one, and returns when it is ready.
+    pub fn start(args: &SystemArgs) -> anyhow::Result<Self> {
+        let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
+        let dir = workspace.path().to_owned();
+        let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
+        if args.cells == Cells::R32 {
+            for number in 0..BACKENDS {
+                data_cell.push(BackendProcess::prepare(CellName::Data, number, &dir, args.cell_mib << 20)?);
+                metadata_cell.push(BackendProcess::prepare(
+                    CellName::Metadata,
+                    number,
+                    &dir,
+                    METADATA_BYTES,
+                )?);
+            }
+        }
+        let (admin, tcp, unix) = (free_address()?, free_address()?, dir.join("node.sock"));
+        for backend in data_cell.iter_mut().chain(&mut metadata_cell) {
+            backend.start(&dir)?;
+        }
+        for backend in data_cell.iter_mut().chain(&mut metadata_cell) {
+            backend.wait()?;
+        }
+        let mut config = format!(
+            "data = {:?}\n{}\n[listen]\ndata = \"{tcp}\"\nadmin = \"{admin}\"\nunix = {unix:?}\n",
+            dir.join("data"),
+            args.node_config,
+        );
+        for (cell, backends) in [("data_cell", &data_cell), ("metadata_cell", &metadata_cell)] {
+            let mode = if backends.is_empty() { "R1" } else { "R3.2" };
+            let addresses: Vec<_> = backends.iter().map(|backend| &backend.addresses).collect();
+            config += &format!("[{cell}]\nmode = \"{mode}\"\nbackends = {addresses:?}\n");
+            if cell == "data_cell" {
+                config += &format!("capacity_bytes = {}\n", args.cell_mib << 20);
+            }
+        }
+        let file = dir.join("node.toml");
+        std::fs::write(&file, config)?;
+        let node = Child::start("node", &["serve", "--config", &file.display().to_string()], &dir)?;
+        let mut system = Self { node, data_cell, metadata_cell, workspace, admin, unix, tcp };
+        system.wait_until_ready()?;
+        Ok(system)
+    }
+
+    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let url = self.url("/readyz");
+        let begin = Instant::now();
+        loop {
+            interrupt::check()?;
+            self.node.check()?;
+            if agent().get(&url).call().is_ok_and(|answer| answer.status().is_success()) {
+                return Ok(());
+            }
+            if begin.elapsed() > START_DEADLINE {
+                return Err(self.node.failure("is not ready"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Where clients on this host connect; through shared memory or not is up to their transport.
+    pub fn address(&self, shared_memory: bool) -> String {
+        if shared_memory { format!("unix:{}", self.unix.display()) } else { format!("tcp:{}", self.tcp) }
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        self.workspace.path()
+    }
+
+    /// Creates a stream. `flush` is `immediate` or a number of milliseconds.
+    pub fn create_stream(&self, name: &str, shards: u32, flush: &str) -> anyhow::Result<()> {
+        let body = json!({ "name": name, "shards": shards, "flush": flush, "durability": "fsync" });
+        let mut answer = agent().post(self.url("/v1/streams")).send_json(&body)?;
+        if !answer.status().is_success() {
+            bail!("stream {name} can't be created: {}", answer.body_mut().read_to_string()?);
+        }
+        Ok(())
+    }
+
+    /// Takes a cell's backends away, or brings them back, empty.
+    pub fn set_cell(&mut self, cell: CellName, up: bool) -> anyhow::Result<()> {
+        let dir = self.workspace.path().to_owned();
+        let backends = match cell {
+            CellName::Data => &mut self.data_cell,
+            CellName::Metadata => &mut self.metadata_cell,
+        };
+        for backend in backends.iter_mut() {
+            if up {
+                backend.start(&dir)?;
+            } else {
+                // Killed: the worst way to go.
+                backend.child = None;
+            }
+        }
+        if up { backends.iter_mut().try_for_each(BackendProcess::wait) } else { Ok(()) }
+    }
+
+    /// Fails if any part has ended that was not taken away.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        self.node.check()?;
+        let backends = self.data_cell.iter_mut().chain(&mut self.metadata_cell);
+        backends.filter_map(|backend| backend.child.as_mut()).try_for_each(Child::check)
+    }
+
+    /// CPU time of the node, and of the backends beside it, so far.
+    pub fn cpu(&self) -> (Duration, Duration) {
+        (self.node.cpu(), cpu_of_backends(&self.data_cell) + cpu_of_backends(&self.metadata_cell))
+    }
+
+    /// Stops the node in order; the rest with it.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        self.node.stop(STOP_DEADLINE)
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.admin)
+    }
+}
+
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+    config.timeout_global(Some(Duration::from_secs(30))).build().into()
+}
+
+/// An address of this host that nobody listens at. Somebody else may take it before it is used; the run fails then.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
