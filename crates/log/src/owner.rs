@@ -345,12 +345,13 @@ impl Owner {
                 }
             }
         }
+        // First: what it completes is part of the change.
+        owned.shard.finish(wall_ms, &mut self.out);
         if let Some(change) = owned.shard.next_change(now) {
             let (slot, stream_version) = (owned.slot, owned.stream_version);
             let commit = commit::commit(Arc::clone(&self.floor.meta), change, stream_version);
             self.commits.push(commit.map(move |result| (slot, result)).boxed());
         }
-        owned.shard.finish(wall_ms, &mut self.out);
         let wake_at = owned.shard.deadline();
         if wake_at != owned.wake_at {
             if let Some(wake_at) = owned.wake_at {
