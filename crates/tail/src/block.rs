@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use tailwater_format::batch::{BatchHeader, Codec, Decompressor};
+use tailwater_format::batch::{BatchHeader, Codec, Decompressor, Records};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{EntryCorrupt, EntryError, EntryHeader, EntryReader, Position, SegmentId};
+use tailwater_format::{EntryCorrupt, EntryError, EntryHeader, EntryReader, Offset, Position, SegmentId};
 
 /// Whole entries of one segment, checked, in one piece of memory.
 #[derive(Debug)]
@@ -99,80 +99,135 @@ impl Cutter {
         Position(self.reader.position().0 + self.rest.len() as u64)
     }
 
-    /// Takes in the bytes from [`Cutter::end`] on. The block has the entries that are whole, `None` if none
-    /// is. After an error the bytes since [`Cutter::position`] are forgotten, so that they can be read again.
-    pub(crate) fn push(&mut self, bytes: BytesMut) -> Result<Option<Block>, CutError> {
+    /// Forgets the bytes from [`Cutter::position`] on, so that they can be read again.
+    pub(crate) fn forget_rest(&mut self) {
+        self.rest.clear();
+    }
+
+    /// Takes in the bytes from [`Cutter::end`] on. The block has the entries that are whole, `None` if none is.
+    /// With an error, it has those before the bad one, and the bytes behind them are forgotten, so that they can
+    /// be read again from [`Cutter::position`] on.
+    pub(crate) fn push(&mut self, bytes: BytesMut) -> (Option<Block>, Result<(), CutError>) {
         if self.rest.is_empty() {
             self.rest = bytes;
         } else {
             self.rest.extend_from_slice(&bytes);
         }
-        let (start, before) = (self.reader.position(), self.reader.clone());
-        let mut entries = Vec::new();
+        let start = self.reader.position();
+        let bytes = std::mem::take(&mut self.rest).freeze();
+        let mut parts = Parts::default();
         let mut at = 0;
         let result = loop {
-            match self.reader.read(&self.rest[at..]) {
+            let before = self.reader.clone();
+            match self.reader.read(&bytes[at..]) {
                 Ok(entry) => {
-                    entries.push((entry.header, at));
-                    at += entry.header.len as usize;
+                    let header = entry.header;
+                    if let Err(error) = parts.add(&header, &bytes.slice(at..), &mut self.decompressor) {
+                        self.reader = before;
+                        break Err(error);
+                    }
+                    at += header.len as usize;
                 }
-                Err(EntryError::Incomplete { .. }) => break Ok(()),
+                Err(EntryError::Incomplete { .. }) => {
+                    // A copy: the beginning of an entry must not keep the whole block's memory. Without a block
+                    // there is nothing to share with, and no copy.
+                    self.rest = if at == 0 { into_mut(bytes) } else { BytesMut::from(&bytes[at..]) };
+                    break Ok(());
+                }
                 Err(EntryError::Corrupt(why)) => break Err(CutError::Entry(why)),
             }
         };
-        let bytes = self.rest.split_to(at).freeze();
-        let block = result.and_then(|()| self.block(start, bytes, &entries));
-        match block {
-            Err(_) => {
-                self.reader = before;
-                self.rest.clear();
-            }
-            // The beginning of an entry must not keep the whole block's memory.
-            Ok(_) if at > 0 && !self.rest.is_empty() => self.rest = BytesMut::from(&self.rest[..]),
-            Ok(_) => {}
-        }
-        Ok(block?.filter(|_| at > 0))
+        let block = (at > 0).then(|| Block {
+            segment: self.segment,
+            start,
+            end: self.reader.position(),
+            len_bytes: at
+                + parts.extra_bytes
+                + size_of_val(&parts.entries[..])
+                + size_of_val(&parts.batches[..]),
+            entries: parts.entries,
+            batches: parts.batches,
+        });
+        (block, result)
     }
+}
 
-    fn block(
-        &mut self,
-        start: Position,
-        bytes: Bytes,
-        found: &[(EntryHeader, usize)],
-    ) -> Result<Option<Block>, CutError> {
-        let (mut entries, mut batches) = (Vec::with_capacity(found.len()), Vec::with_capacity(found.len()));
-        let mut len_bytes = bytes.len();
-        for (header, at) in found.iter().filter(|(header, _)| !header.is_control()) {
-            let end = at + header.len as usize;
-            let mut body = bytes.slice(end - header.body_len()..end);
-            let first_batch = batches.len() as u32;
-            while !body.is_empty() {
-                let header = BatchHeader::parse(&body).map_err(|why| CutError::Batch(why.to_string()))?;
-                if header.len > body.len() {
-                    return Err(CutError::Batch(format!("{} bytes in {}", header.len, body.len())));
-                }
-                let batch = body.split_to(header.len);
-                let records = self.records(&header, &batch)?;
-                if header.codec != Codec::None {
-                    len_bytes += records.len();
-                }
-                batches.push(BlockBatch { header, records });
-            }
-            entries.push(BlockEntry { header: *header, first_batch, batch_end: batches.len() as u32 });
-        }
-        len_bytes += size_of_val(&entries[..]) + size_of_val(&batches[..]);
-        let end = self.reader.position();
-        Ok(Some(Block { segment: self.segment, start, end, entries, batches, len_bytes }))
-    }
+/// What a block is made of.
+#[derive(Default)]
+struct Parts {
+    entries: Vec<BlockEntry>,
+    batches: Vec<BlockBatch>,
+    /// Memory of decompressed records.
+    extra_bytes: usize,
+}
 
-    fn records(&mut self, header: &BatchHeader, batch: &Bytes) -> Result<Bytes, CutError> {
-        let stored = batch.slice(batch.len() - header.records_len()..);
-        if header.codec == Codec::None {
-            return Ok(stored);
+impl Parts {
+    /// Adds the entry that `bytes` begin with, or nothing if a record of it can't be read. Control entries have
+    /// nothing to deliver.
+    fn add(&mut self, header: &EntryHeader, bytes: &Bytes, out: &mut Decompressor) -> Result<(), CutError> {
+        if header.is_control() {
+            return Ok(());
         }
-        let records = self.decompressor.decompress(header.codec, &stored, RECORDS_DECOMPRESSED_BYTES_MAX);
-        Ok(Bytes::copy_from_slice(records.map_err(|why| CutError::Batch(why.to_string()))?))
+        let len = header.len as usize;
+        let mut body = bytes.slice(len - header.body_len()..len);
+        let first_batch = self.batches.len();
+        let mut next_offset = header.base_offset;
+        let result = loop {
+            if body.is_empty() {
+                break Ok(());
+            }
+            match batch(&mut body, next_offset, out) {
+                Ok(batch) => {
+                    next_offset = batch.header.next_offset();
+                    self.batches.push(batch);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        let result = result.and_then(|()| {
+            let found = next_offset;
+            let expected = header.next_offset();
+            if found == expected { Ok(()) } else { Err(CutError::Offset { found, expected }) }
+        });
+        if result.is_err() {
+            self.batches.truncate(first_batch);
+            return result;
+        }
+        let compressed = self.batches[first_batch..].iter().filter(|batch| batch.header.codec != Codec::None);
+        self.extra_bytes += compressed.map(|batch| batch.records.len()).sum::<usize>();
+        let (first_batch, batch_end) = (first_batch as u32, self.batches.len() as u32);
+        self.entries.push(BlockEntry { header: *header, first_batch, batch_end });
+        Ok(())
     }
+}
+
+/// Takes the batch off that `body` begins with, and reads through its records once, so that none of the many who
+/// iterate over them finds a bad one.
+fn batch(body: &mut Bytes, expected: Offset, out: &mut Decompressor) -> Result<BlockBatch, CutError> {
+    let header = BatchHeader::parse(body).map_err(|why| CutError::Batch(why.to_string()))?;
+    if header.len > body.len() {
+        return Err(CutError::Batch(format!("{} bytes in {}", header.len, body.len())));
+    }
+    if header.base_offset != expected {
+        return Err(CutError::Offset { found: header.base_offset, expected });
+    }
+    let stored = body.split_to(header.len).split_off(header.len - header.records_len());
+    let records = match header.codec {
+        Codec::None => stored,
+        codec => Bytes::copy_from_slice(
+            out.decompress(codec, &stored, RECORDS_DECOMPRESSED_BYTES_MAX)
+                .map_err(|why| CutError::Batch(why.to_string()))?,
+        ),
+    };
+    for record in Records::new(&header, &records) {
+        record.map_err(|why| CutError::Batch(why.to_string()))?;
+    }
+    Ok(BlockBatch { header, records })
+}
+
+/// `bytes` as something that can grow; without a copy if nobody else has them.
+fn into_mut(bytes: Bytes) -> BytesMut {
+    bytes.try_into_mut().unwrap_or_else(|bytes| BytesMut::from(&bytes[..]))
 }
 
 impl std::fmt::Debug for Cutter {
@@ -188,4 +243,6 @@ pub(crate) enum CutError {
     Entry(#[from] EntryCorrupt),
     #[error("record batch: {0}")]
     Batch(String),
+    #[error("offset {found} where {expected} is due")]
+    Offset { found: Offset, expected: Offset },
 }

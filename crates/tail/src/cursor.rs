@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tailwater_format::{EntryHeader, Offset, SegmentId, ShardId};
+use tailwater_format::{EntryHeader, Offset, Position, SegmentId, ShardId};
 use tokio::sync::Notify;
 
 use crate::block::{Block, BlockBatch};
 use crate::feed::{Look, Place, ReadError};
-use crate::reader::{Inner, SharedFeed, TailReader};
+use crate::reader::{SharedFeed, TailReader};
 
 /// Wakes one consumer, however many shards it waits for.
 #[derive(Debug, Default)]
@@ -70,12 +70,15 @@ impl Entries {
 
 /// Reads one shard from one place on. Dropping it leaves nothing behind.
 pub struct Cursor {
-    reader: Arc<Inner>,
+    reader: TailReader,
     shared: Arc<SharedFeed>,
+    /// Of its own, while it is not in the shared window.
     private: Option<Arc<SharedFeed>>,
     waiter: Arc<Waiter>,
     /// The last block that was taken from the feed that is read now.
     seen: Option<u64>,
+    /// The segment of the last block.
+    segment: Option<SegmentId>,
     place: Place,
     next_offset: Offset,
 }
@@ -90,18 +93,9 @@ impl Cursor {
         offset: Offset,
         waiter: Arc<Waiter>,
     ) -> Self {
-        let reader = Arc::clone(&reader.inner);
-        let shared = reader.shared_feed(shard);
-        shared.join(&waiter);
-        // The first consumer near the tail is where the shared feed begins; others of older places read by
-        // themselves until they get there.
-        {
-            let mut feed = shared.feed.lock();
-            let elsewhere = feed.end().map(|(end, _)| end).filter(|end| end.segment != place.segment);
-            feed.start(elsewhere.unwrap_or(place));
-        }
-        reader.plan_again();
-        Self { reader, shared, private: None, waiter, seen: None, place, next_offset: offset }
+        let reader = reader.clone();
+        let shared = reader.inner.follow(shard, &waiter);
+        Self { reader, shared, private: None, waiter, seen: None, segment: None, place, next_offset: offset }
     }
 
     /// The shard.
@@ -121,28 +115,22 @@ impl Cursor {
     }
 
     /// What comes next, if it is there. Never waits.
+    ///
+    /// Offsets go up by one, but for one case: where records that were delivered turn out to be lost (durability
+    /// `interval`), those that took their offsets come next, in a higher term.
     pub fn poll(&mut self) -> Result<Option<Entries>, ReadError> {
         loop {
-            let feed = self.private.as_ref().unwrap_or(&self.shared);
-            let look = {
-                let feed = feed.feed.lock();
-                let log_start = feed.log_start();
-                if self.next_offset < log_start {
-                    return Err(ReadError::Truncated { log_start });
-                }
-                feed.look(self.seen, self.place)
+            let look = match &self.private {
+                Some(private) => self.look(private),
+                None => self.look_at_shared(),
             };
-            match look {
+            match look? {
                 Look::Block(number, block) => {
                     if let Some(entries) = self.take(number, block)? {
                         return Ok(Some(entries));
                     }
                 }
-                Look::Front if self.private.is_some() => {
-                    if !self.return_to_shared() {
-                        return Ok(None);
-                    }
-                }
+                Look::Front if self.private.is_some() && self.return_to_shared() => {}
                 Look::Front => return Ok(None),
                 Look::Behind => self.read_alone(),
                 Look::Failed(error) => return Err(error),
@@ -161,20 +149,48 @@ impl Cursor {
         }
     }
 
+    fn look(&self, feed: &SharedFeed) -> Result<Look, ReadError> {
+        let feed = feed.feed.lock();
+        let log_start = feed.log_start();
+        let look = feed.look(self.seen, self.place);
+        match look {
+            // The stream is gone, which is more than that a part of it is.
+            Look::Failed(error) => Err(error),
+            _ if self.next_offset < log_start => Err(ReadError::Truncated { log_start }),
+            look => Ok(look),
+        }
+    }
+
+    /// Begins the shared feed, if it has not begun and this is near the tail.
+    fn look_at_shared(&self) -> Result<Look, ReadError> {
+        if self.shared.feed.lock().begin_near(self.place) {
+            self.reader.inner.plan_again();
+        }
+        self.look(&self.shared)
+    }
+
     /// Moves behind `block`; its entries from the next offset on, if there are any.
     fn take(&mut self, number: u64, block: Arc<Block>) -> Result<Option<Entries>, ReadError> {
         self.seen = Some(number);
         self.place = Place { segment: block.segment.number, position: block.end };
+        let begins_segment =
+            block.start == Position(0) && self.segment.is_some_and(|last| last != block.segment);
+        self.segment = Some(block.segment);
         if let Some(private) = &self.private {
             private.feed.lock().release(number);
-            self.reader.plan_again();
+            self.reader.inner.plan_again();
             self.return_to_shared();
         }
-        let from = self.next_offset;
+        let mut from = self.next_offset;
+        if let Some(first) = block.entries().first().filter(|_| begins_segment) {
+            // Whoever has read the segment before to its end is here; if this one begins earlier, the last
+            // records of that one were never made durable, and these have their offsets.
+            from = from.min(first.header.base_offset);
+        }
         let first = block.entries().partition_point(|entry| entry.header.next_offset() <= from);
         let Some(entry) = block.entries().get(first) else { return Ok(None) };
         if entry.header.base_offset > from {
-            return Err(gap(block.segment, &block, entry.header.base_offset, from));
+            return Err(gap(&block, entry.header.base_offset, from));
         }
         let range = first..block.entries().len();
         self.next_offset = block.entries()[range.end - 1].header.next_offset();
@@ -183,25 +199,29 @@ impl Cursor {
 
     /// Leaves the shared window behind and reads by itself from here.
     fn read_alone(&mut self) {
-        let private = self.reader.private_feed(&self.shared);
-        private.feed.lock().start(self.place);
-        private.join(&self.waiter);
-        self.private = Some(private);
+        let read_term = self.segment.filter(|last| last.number == self.place.segment).map(|last| last.term);
+        self.private = Some(self.reader.inner.read_alone(&self.shared, self.place, read_term, &self.waiter));
         self.seen = None;
-        self.reader.plan_again();
     }
 
-    /// Goes back to the shared window if it has this place again.
+    /// Goes back to the shared window if it has this place, or is going to have it.
     fn return_to_shared(&mut self) -> bool {
         let Some(private) = &self.private else { return false };
+        let (drained_at, log_start) = {
+            let feed = private.feed.lock();
+            (feed.place().filter(|_| feed.is_drained()), feed.log_start())
+        };
         // A private feed that has left a segment behind knows the place in the next one.
-        if let Some(place) = private.feed.lock().place().filter(|place| *place > self.place) {
-            let drained = private.feed.lock().last().is_none();
-            if drained && place.segment > self.place.segment && place.position.0 == 0 {
-                self.place = place;
-            }
+        self.place = self.place.max(drained_at.unwrap_or(self.place));
+        let (began, back) = {
+            let mut feed = self.shared.feed.lock();
+            feed.observe_log_start(log_start);
+            let began = feed.begin_near(self.place);
+            (began, !matches!(feed.look(None, self.place), Look::Behind))
+        };
+        if began {
+            self.reader.inner.plan_again();
         }
-        let back = !matches!(self.shared.feed.lock().look(None, self.place), Look::Behind);
         if back {
             self.private = None;
             self.seen = None;
@@ -212,13 +232,11 @@ impl Cursor {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        if self.shared.leave(&self.waiter) == 0 {
-            self.reader.unfollow(&self.shared);
-        }
+        self.reader.inner.unfollow(&self.shared, &self.waiter);
     }
 }
 
-fn gap(segment: SegmentId, block: &Block, found: Offset, expected: Offset) -> ReadError {
+fn gap(block: &Block, found: Offset, expected: Offset) -> ReadError {
     let why = format!("offset {found} follows where {expected} is due");
-    ReadError::Corrupt { segment, position: block.start, why }
+    ReadError::Corrupt { segment: block.segment, position: block.start, why }
 }

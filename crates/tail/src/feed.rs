@@ -1,16 +1,20 @@
 //! One shard as one process reads it: which bytes to fetch next, and a window of what was fetched.
 //!
-//! A *shared* feed stays at the tail and is what all of a process's consumers of the shard read from; it drops
-//! its oldest blocks when the window is full, so a slow consumer holds nobody back. A consumer that falls out
-//! of the window gets a *private* feed from where it is, which does not read further than the consumer has
-//! room for, and is given up when the consumer is back in the shared window.
+//! A *shared* feed is what all of a process's consumers near the tail read from. It begins where the first of
+//! them is, and drops its oldest blocks when the window is full, so a slow consumer holds nobody back. A consumer
+//! that begins, or falls, too far behind gets a *private* feed from where it is, which does not read further than
+//! the consumer has room for, and is given up when the consumer is in the shared window again.
 //!
 //! This is the state machine; [`crate::reader`] fetches what [`Feed::plan`] asks for.
 //!
 //! What holds:
-//! - Blocks of a feed are consecutive: no entry is left out and none comes twice.
+//! - Blocks of a feed are consecutive: no entry is left out and none comes twice, but for those that retention
+//!   removed ([`Feed::log_start`] is then behind them) and those that a later term replaced (see
+//!   [`Feed::begin_again`]).
 //! - A feed never goes back, whatever lengths are published.
 //! - A segment is left only at its sealed length, and only for the next one.
+//! - After every fetch there is either progress, another layer to ask, a pause, or an error for the readers:
+//!   nothing that a cell or a source answers makes a feed spin.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,7 +27,7 @@ use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Tail
 use crate::block::{Block, Cutter};
 use crate::fetch::ByteRange;
 use crate::layer::DelayedDurable;
-use crate::limits::ROUND_CHUNKS_MAX;
+use crate::limits::{FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, SEGMENTS_KEPT_MAX};
 use crate::rate::RateLimit;
 use crate::{SegmentInfo, SourceError};
 
@@ -81,31 +85,6 @@ pub(crate) struct FeedConfig {
     pub(crate) shared: bool,
 }
 
-#[derive(Debug)]
-pub(crate) struct Feed {
-    shard: ShardId,
-    config: FeedConfig,
-    tail: Option<Tail>,
-    layer: DelayedDurable,
-    rate: RateLimit,
-    /// Where to read on; `None` while nobody reads.
-    place: Option<Place>,
-    /// Known once the term of `place`'s segment is.
-    cutter: Option<Cutter>,
-    /// Segments that the tail does not tell of: term, and length if sealed.
-    segments: BTreeMap<SegmentNumber, (Term, Option<Position>)>,
-    window: VecDeque<Arc<Block>>,
-    window_bytes: usize,
-    /// Number of the window's first block.
-    first: u64,
-    busy: bool,
-    /// What came from a cell made no sense: take the next bytes from the durable layer.
-    distrust: bool,
-    retry_at: Option<Instant>,
-    failures: u32,
-    error: Option<ReadError>,
-}
-
 /// What the window has for a reader.
 #[derive(Debug)]
 pub(crate) enum Look {
@@ -113,32 +92,119 @@ pub(crate) enum Look {
     Block(u64, Arc<Block>),
     /// Nothing yet: the reader is at the front.
     Front,
-    /// The reader's place is no longer in the window.
+    /// The reader's place is not in the window, and will not be.
     Behind,
     /// It is over.
     Failed(ReadError),
 }
 
+/// What an answer brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    /// Readers have something to see.
+    pub(crate) announce: bool,
+    /// Bytes of entries that became readable.
+    pub(crate) entry_bytes: u64,
+}
+
+/// What is heard of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Knowledge {
+    tail: Option<Tail>,
+    log_start: Offset,
+    silent: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    shard: ShardId,
+    config: FeedConfig,
+    tail: Option<Tail>,
+    log_start: Offset,
+    /// Nothing is heard from the metadata cell: there is no use in waiting for the cached layer.
+    silent: bool,
+    layer: DelayedDurable,
+    rate: RateLimit,
+    /// The entry to read next begins here; `None` in a shared feed that has not begun.
+    place: Option<Place>,
+    /// The term of what was read last.
+    read_term: Option<Term>,
+    /// Of the segment of `place`, once its term is known.
+    cutter: Option<Cutter>,
+    /// Sealed segments that the tail does not tell of: term and length.
+    sealed: BTreeMap<SegmentNumber, (Term, Position)>,
+    /// Where the window begins: entries from here on are in it, or are going to be.
+    began: Place,
+    window: VecDeque<Arc<Block>>,
+    window_bytes: usize,
+    /// Number of the window's first block.
+    first: u64,
+    /// A fetch or listing is under way.
+    busy: bool,
+    /// What came from a cell made no sense: take the next entry from the durable layer.
+    distrust: bool,
+    /// The durable layer does not have what should come next: ask it for the segments that are left.
+    relist: bool,
+    retry_at: Option<Instant>,
+    failures: u32,
+    error: Option<ReadError>,
+}
+
+const NOWHERE: Place = Place { segment: SegmentNumber(0), position: Position(0) };
+
+/// Construction, and what is heard of the file.
 impl Feed {
-    pub(crate) fn new(shard: ShardId, config: FeedConfig, tail: Option<Tail>, now: Instant) -> Self {
+    /// A feed for all of a process; it begins with the first reader near the tail.
+    pub(crate) fn shared(shard: ShardId, config: FeedConfig, now: Instant) -> Self {
         Self {
             shard,
             config,
-            tail,
+            tail: None,
+            log_start: Offset(0),
+            silent: false,
             layer: DelayedDurable::new(config.delay_max),
             rate: RateLimit::new(config.bytes_per_s, now),
             place: None,
+            read_term: None,
             cutter: None,
-            segments: BTreeMap::new(),
+            sealed: BTreeMap::new(),
+            began: NOWHERE,
             window: VecDeque::new(),
             window_bytes: 0,
             first: 0,
             busy: false,
             distrust: false,
+            relist: false,
             retry_at: None,
             failures: 0,
             error: None,
         }
+    }
+
+    /// A feed for one reader at `place`, who has read bytes of that segment in `read_term`, if any.
+    pub(crate) fn private(
+        shard: ShardId,
+        config: FeedConfig,
+        now: Instant,
+        place: Place,
+        read_term: Option<Term>,
+    ) -> Self {
+        Self { place: Some(place), began: place, read_term, ..Self::shared(shard, config, now) }
+    }
+
+    /// What is heard of the file, for another feed of it.
+    pub(crate) fn knowledge(&self) -> Knowledge {
+        Knowledge { tail: self.tail, log_start: self.log_start, silent: self.silent }
+    }
+
+    /// Takes in what another feed of the file has heard.
+    pub(crate) fn learn(&mut self, known: Knowledge) {
+        if let Some(tail) = known.tail {
+            self.observe(tail);
+        }
+        self.observe_log_start(known.log_start);
+        self.silent = known.silent;
     }
 
     pub(crate) fn tail(&self) -> Option<Tail> {
@@ -149,73 +215,104 @@ impl Feed {
         self.place
     }
 
+    /// First offset that was not removed, as far as is known.
     pub(crate) fn log_start(&self) -> Offset {
-        self.tail.map_or(Offset(0), |tail| tail.log_start)
+        self.log_start
     }
 
-    /// Begins to read at `place`, where an entry begins. A feed that is already reading stays where it is.
-    pub(crate) fn start(&mut self, place: Place) {
-        self.place.get_or_insert(place);
+    /// Whether a window's worth of bytes at most lies between `place` and the tail.
+    fn is_near(&self, place: Place) -> bool {
+        let Some(tail) = self.tail else { return false };
+        let rest = if place.segment > tail.segment {
+            0
+        } else if place.segment == tail.segment {
+            tail.durable.0.saturating_sub(place.position.0)
+        } else {
+            match tail.previous {
+                Some((number, _, end)) if number == place.segment => {
+                    end.0.saturating_sub(place.position.0).saturating_add(tail.durable.0)
+                }
+                _ => return false,
+            }
+        };
+        rest <= self.config.window_bytes as u64
     }
 
-    /// Forgets everything but the tail: nobody reads.
-    pub(crate) fn stop(&mut self) {
-        self.place = None;
-        self.cutter = None;
-        self.window.clear();
-        self.window_bytes = 0;
-        self.first = 0;
+    /// Begins to read at `place`, where an entry begins, if that is near the tail; whether it did. A feed that is
+    /// reading stays where it is.
+    pub(crate) fn begin_near(&mut self, place: Place) -> bool {
+        if self.place.is_some() || !self.is_near(place) {
+            return false;
+        }
+        self.place = Some(place);
+        self.began = place;
+        true
     }
 
-    /// Where a newcomer at the end begins: behind what is published as durable.
-    pub(crate) fn end(&self) -> Option<(Place, Offset)> {
-        let tail = self.tail?;
-        Some((Place { segment: tail.segment, position: tail.durable }, tail.next_offset))
-    }
-
-    /// Takes in a published or recorded tail; one that is older than what is known changes nothing.
+    /// Takes in a published or recorded tail; whether it says anything that was not known. What is older than
+    /// what is known, or impossible, changes nothing.
     pub(crate) fn observe(&mut self, seen: Tail) -> bool {
+        let end = seen.cached.max(seen.durable);
+        if !seen.is_possible() || end.0 >= POSITION_END || seen.segment.0 >= POSITION_END {
+            return false;
+        }
+        self.observe_log_start(seen.log_start);
         let Some(known) = &mut self.tail else {
             self.tail = Some(seen);
             return true;
         };
-        match (seen.segment, seen.term).cmp(&(known.segment, known.term)) {
+        // A term grows with every change of owner, so a later one decides whatever the number.
+        match (seen.term, seen.segment).cmp(&(known.term, known.segment)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => {
                 if known.sealed {
-                    self.segments.insert(known.segment, (known.term, Some(known.durable)));
+                    self.sealed.insert(known.segment, (known.term, known.durable));
                 }
-                *known = Tail { log_start: known.log_start.max(seen.log_start), ..seen };
+                *known = seen;
+                // Positions of another segment: what was seen of the last one says nothing.
+                self.layer = DelayedDurable::new(self.config.delay_max);
                 true
             }
             std::cmp::Ordering::Equal => {
                 let before = *known;
                 known.cached = known.cached.max(seen.cached);
-                if seen.durable >= known.durable {
-                    known.durable = seen.durable;
-                    known.next_offset = known.next_offset.max(seen.next_offset);
+                if !known.sealed && seen.sealed {
+                    // What a segment is sealed at is its length, even if more was seen: with durability
+                    // `interval`, what was published last may be lost.
+                    known.sealed = true;
+                    (known.durable, known.next_offset) = (seen.durable, seen.next_offset);
+                } else if !known.sealed && seen.durable > known.durable {
+                    (known.durable, known.next_offset) = (seen.durable, seen.next_offset);
                 }
-                known.sealed |= seen.sealed;
-                known.log_start = known.log_start.max(seen.log_start);
                 known.previous = known.previous.or(seen.previous);
                 *known != before
             }
         }
     }
 
-    /// Takes in that the stream is gone.
-    pub(crate) fn observe_deleted(&mut self) {
-        self.error.get_or_insert(ReadError::StreamDeleted);
+    /// Takes in that records below `log_start` were removed.
+    pub(crate) fn observe_log_start(&mut self, log_start: Offset) {
+        self.log_start = self.log_start.max(log_start);
     }
 
+    /// Takes in that the stream is gone.
+    pub(crate) fn observe_deleted(&mut self) {
+        self.error = Some(ReadError::StreamDeleted);
+    }
+
+    /// Takes in whether the metadata cell is silent; whether that is a change.
+    pub(crate) fn set_silent(&mut self, silent: bool) -> bool {
+        std::mem::replace(&mut self.silent, silent) != silent
+    }
+}
+
+/// What to fetch, and what was fetched.
+impl Feed {
     /// What to do next. After [`Plan::Fetch`] and [`Plan::Segments`] nothing more is planned until the answer
     /// was taken in.
     pub(crate) fn plan(&mut self, now: Instant) -> Plan {
         let wait = Plan::Wait { at: None };
-        if self.busy || self.error.is_some() {
-            return wait;
-        }
-        let Some(tail) = self.tail else { return wait };
+        let Some(tail) = self.tail.filter(|_| !self.busy && self.error.is_none()) else { return wait };
         if let Some(at) = self.retry_at.filter(|at| now < *at) {
             return Plan::Wait { at: Some(at) };
         }
@@ -224,160 +321,166 @@ impl Feed {
         }
         loop {
             let Some(place) = self.place else { return wait };
-            let Some((term, sealed_at)) = self.segment(place.segment, &tail) else {
-                if place.segment > tail.segment {
-                    return wait; // it is going to be written
+            if place.segment > tail.segment {
+                if self.read_term.is_some_and(|term| term < tail.term) {
+                    self.begin_again(tail.segment);
+                    continue;
                 }
+                return wait; // it is going to be written
+            }
+            let known = if self.relist { None } else { self.segment(place.segment, &tail) };
+            let Some((term, sealed_at)) = known else {
                 self.busy = true;
                 return Plan::Segments { from: place.segment };
             };
-            if self.cutter.as_ref().is_none_or(|cutter| cutter.segment().term != term) {
-                // A segment of another term under this number can only be one that nothing was read of.
-                let segment = SegmentId { shard: self.shard, number: place.segment, term };
-                self.cutter = Some(Cutter::new(segment, place.position));
-            }
-            let cutter = self.cutter.as_ref().expect("just made");
-            let from = cutter.end();
-            if sealed_at.is_some_and(|end| from >= end) {
-                // Sealed lengths lie where an entry ends, so nothing is left over.
-                self.place = Some(Place { segment: place.segment.next(), position: Position(0) });
-                self.cutter = None;
+            if place.position > Position(0) && self.read_term.is_some_and(|read| read != term) {
+                self.begin_again(place.segment);
                 continue;
             }
-            let is_tail = place.segment == tail.segment;
-            let delayed = is_tail && self.layer.should_read_durable(now, tail.cached, tail.durable);
-            let cached = if is_tail { tail.cached.min(tail.durable) } else { sealed_at.unwrap_or(from) };
-            let durable = sealed_at.unwrap_or(tail.durable);
-            let (to, durable) = match () {
-                () if self.distrust && durable > from => (durable, true),
-                () if cached > from => (cached, false),
-                () if delayed && durable > from => (durable, true),
-                // Nothing more will be cached of a sealed segment than was when it was sealed.
-                () if is_tail && durable > from => return Plan::Wait { at: self.layer.deadline() },
-                () => return wait,
+            let segment = SegmentId { shard: self.shard, number: place.segment, term };
+            let cutter = match &mut self.cutter {
+                Some(cutter) if cutter.segment() == segment => cutter,
+                other => other.insert(Cutter::new(segment, place.position)),
             };
-            let chunk_bytes = tail.chunk_bytes;
-            let most = u64::from(chunk_bytes) * ROUND_CHUNKS_MAX as u64 / 4;
-            let to = Position(to.0.min(from.0 + most));
-            if let Err(pause) = self.rate.take(now, to.0 - from.0) {
-                return Plan::Wait { at: Some(now + pause) };
+            let from = cutter.end();
+            if let Some(end) = sealed_at.filter(|end| from >= *end) {
+                if cutter.position() < end {
+                    // Entries end where a segment is sealed, so this is no beginning of an entry.
+                    cutter.forget_rest();
+                    if std::mem::replace(&mut self.distrust, true) {
+                        let (position, why) =
+                            (cutter.position(), "an entry ends behind the segment".to_owned());
+                        self.error = Some(ReadError::Corrupt { segment, position, why });
+                        return wait;
+                    }
+                    continue;
+                }
+                self.leave(place.segment);
+                continue;
             }
-            self.busy = true;
-            let range = ByteRange { segment: cutter.segment(), chunk_bytes, from, to };
-            return Plan::Fetch { range, durable };
+            return self.plan_fetch(now, &tail, segment, from, sealed_at);
         }
     }
 
-    /// Takes in the bytes of the planned range; whether readers have something new to see.
-    pub(crate) fn fetched(&mut self, range: &ByteRange, bytes: BytesMut, durable: bool) -> bool {
+    /// The bytes to fetch from `from` on, from which layer: algorithm 1 for the tail.
+    fn plan_fetch(
+        &mut self,
+        now: Instant,
+        tail: &Tail,
+        segment: SegmentId,
+        from: Position,
+        sealed_at: Option<Position>,
+    ) -> Plan {
+        let is_tail = segment.number == tail.segment;
+        let durable = sealed_at.unwrap_or(tail.durable);
+        let cached = if is_tail { tail.cached.min(durable) } else { durable };
+        let delayed = is_tail && self.layer.is_late(now, tail.cached, durable);
+        let (to, durably) = match () {
+            () if durable <= from => return Plan::Wait { at: None },
+            () if self.distrust => (durable, true),
+            // What the writer cached is still worth a look.
+            () if self.silent => (durable, false),
+            () if cached > from => (cached, false),
+            () if delayed => (durable, true),
+            () => return Plan::Wait { at: self.layer.deadline() },
+        };
+        let chunk = u64::from(tail.chunk_bytes);
+        let most = from.0.saturating_add(FETCH_BYTES_MAX.min(chunk * FETCH_CHUNKS_MAX));
+        let to = if to.0 <= most {
+            to
+        } else {
+            // Up to where a chunk ends, so that none is fetched twice; `most` is at least a chunk away.
+            Position(most / chunk * chunk)
+        };
+        if let Err(pause) = self.rate.take(now, to.0 - from.0) {
+            return Plan::Wait { at: Some(now + pause) };
+        }
+        if durably {
+            self.layer.begin_anew();
+        }
+        self.busy = true;
+        let range = ByteRange { segment, chunk_bytes: tail.chunk_bytes, from, to };
+        Plan::Fetch { range, durable: durably }
+    }
+
+    /// Takes in the bytes of the planned range; `durable` if they came from the durable layer alone.
+    pub(crate) fn fetched(&mut self, range: &ByteRange, bytes: BytesMut, durable: bool) -> News {
         self.busy = false;
         self.failures = 0;
         self.retry_at = None;
-        // Stopped meanwhile, or stopped and started elsewhere: not what is wanted any more.
-        let Some(cutter) = &mut self.cutter else { return false };
+        // What became of the segment meanwhile may make it unwanted.
+        let Some(cutter) = &mut self.cutter else { return News::default() };
         if cutter.segment() != range.segment || cutter.end() != range.from {
-            return false;
+            return News::default();
         }
-        match cutter.push(bytes) {
-            Ok(block) => {
-                self.distrust = false;
-                self.place = Some(Place { segment: range.segment.number, position: cutter.position() });
-                if let Some(block) = block {
-                    self.push_block(block);
-                }
-                true
-            }
-            Err(_) if !durable => {
-                // Chunks and entries have checksums of their own, so this is two writers' work, or a bug; the
-                // durable file decides.
-                self.distrust = true;
-                false
-            }
+        let (block, result) = cutter.push(bytes);
+        let position = cutter.position();
+        self.place = Some(Place { segment: range.segment.number, position });
+        self.read_term = Some(range.segment.term);
+        let mut news = News::default();
+        if let Some(block) = block {
+            self.distrust = false;
+            news = News { announce: true, entry_bytes: block.end.0 - block.start.0 };
+            self.push_block(block);
+        }
+        match result {
+            Ok(()) => {}
+            // Chunks and entries have checksums of their own, so this is two writers' work, or a bug; the durable
+            // file decides.
+            Err(_) if !durable => self.distrust = true,
             Err(why) => {
-                let (segment, position) = (range.segment, cutter.position());
-                self.error = Some(ReadError::Corrupt { segment, position, why: why.to_string() });
-                true
+                self.error =
+                    Some(ReadError::Corrupt { segment: range.segment, position, why: why.to_string() });
+                news.announce = true;
             }
         }
+        news
     }
 
     /// Takes in the shard's segments as the durable layer lists them.
-    pub(crate) fn listed(&mut self, from: SegmentNumber, segments: &[SegmentInfo]) -> bool {
+    pub(crate) fn listed(&mut self, now: Instant, from: SegmentNumber, segments: &[SegmentInfo]) -> News {
         self.busy = false;
-        self.failures = 0;
-        for info in segments {
-            self.segments.insert(info.number, (info.term, info.sealed.then_some(info.length)));
+        for info in segments.iter().filter(|info| info.sealed).take(SEGMENTS_KEPT_MAX) {
+            if info.length.0 < POSITION_END && info.number.0 < POSITION_END {
+                self.sealed.insert(info.number, (info.term, info.length));
+            }
         }
+        let was_missing = std::mem::replace(&mut self.relist, false);
         match segments.first() {
             Some(first) if first.number > from => {
-                self.error = Some(ReadError::Truncated { log_start: first.base_offset });
-                true
+                // What lies between was removed: who has not read it is told, who has goes on.
+                self.observe_log_start(first.base_offset);
+                self.jump(Place { segment: first.number, position: Position(0) });
+                self.failures = 0;
+                return News { announce: true, entry_bytes: 0 };
             }
-            _ => false,
+            Some(_) if !was_missing && self.sealed.contains_key(&from) => self.failures = 0,
+            // The list is older than the tail, or the source contradicts itself.
+            _ => self.pause(now),
         }
+        News::default()
     }
 
-    /// Takes in that a fetch or a listing failed; whether readers have something new to see.
-    pub(crate) fn failed(&mut self, now: Instant, error: SourceError) -> bool {
+    /// Takes in that a fetch or a listing failed.
+    pub(crate) fn failed(&mut self, now: Instant, error: SourceError) -> News {
         self.busy = false;
         match error {
             SourceError::NoStream => self.error = Some(ReadError::StreamDeleted),
-            SourceError::Truncated { log_start } => self.error = Some(ReadError::Truncated { log_start }),
+            SourceError::Truncated { log_start } => {
+                self.observe_log_start(log_start);
+                self.relist = true;
+            }
             SourceError::Unavailable(_) | SourceError::Invalid(_) => {
-                let pause = Duration::from_millis(50 << self.failures.min(4));
-                self.failures += 1;
-                self.retry_at = Some(now + pause);
-                return false;
+                self.pause(now);
+                return News::default();
             }
         }
-        true
+        News { announce: true, entry_bytes: 0 }
     }
 
-    /// The block after number `seen`, or the one that `place` is in for a reader that has seen none.
-    pub(crate) fn look(&self, seen: Option<u64>, place: Place) -> Look {
-        if let Some(error @ ReadError::StreamDeleted) = &self.error {
-            return Look::Failed(error.clone());
-        }
-        if let Some(seen) = seen {
-            match (seen + 1).checked_sub(self.first) {
-                None => return Look::Behind,
-                Some(index) => {
-                    if let Some(block) = self.window.get(index as usize) {
-                        return Look::Block(seen + 1, Arc::clone(block));
-                    }
-                }
-            }
-            return self.error.clone().map_or(Look::Front, Look::Failed);
-        }
-        let index = self.window.partition_point(|block| (block.segment.number, block.end) <= (place.segment, place.position));
-        if let Some(block) = self.window.get(index) {
-            let begins_in_it = block.segment.number == place.segment && block.start <= place.position;
-            // The first block of a segment also continues the end of the one before, if that is in the window.
-            let continues = index > 0 && block.start == Position(0);
-            return if begins_in_it || continues {
-                Look::Block(self.first + index as u64, Arc::clone(block))
-            } else {
-                Look::Behind
-            };
-        }
-        let reached = self.window.back().map(|block| (block.segment.number, block.end));
-        let here = (place.segment, place.position);
-        if self.place.is_some_and(|at| (at.segment, at.position) <= here) || reached == Some(here) {
-            return self.error.clone().map_or(Look::Front, Look::Failed);
-        }
-        Look::Behind
-    }
-
-    /// A private feed's reader is done with blocks up to and including number `seen`.
-    pub(crate) fn release(&mut self, seen: u64) {
-        while self.first <= seen && !self.window.is_empty() {
-            self.drop_oldest();
-        }
-    }
-
-    /// Number of the last block in the window.
-    pub(crate) fn last(&self) -> Option<u64> {
-        (!self.window.is_empty()).then(|| self.first + self.window.len() as u64 - 1)
+    fn pause(&mut self, now: Instant) {
+        self.retry_at = Some(now + FETCH_RETRY * (1 << self.failures.min(4)));
+        self.failures = self.failures.saturating_add(1);
     }
 
     /// Term and, if sealed, length of a segment, as far as they are known.
@@ -385,27 +488,82 @@ impl Feed {
         if number == tail.segment {
             return Some((tail.term, tail.sealed.then_some(tail.durable)));
         }
-        if let Some((previous, term, length)) = tail.previous.filter(|(previous, ..)| *previous == number) {
-            debug_assert_eq!(previous, number);
-            return Some((term, Some(length)));
+        let previous = tail.previous.filter(|(previous, ..)| *previous == number);
+        let previous = previous.map(|(_, term, length)| (term, length));
+        let (term, length) = previous.or_else(|| self.sealed.get(&number).copied())?;
+        Some((term, Some(length)))
+    }
+
+    /// Goes on with the segment after `number`.
+    fn leave(&mut self, number: SegmentNumber) {
+        self.place = Some(Place { segment: number.next(), position: Position(0) });
+        self.cutter = None;
+        // Ends of segments left behind are not asked for again.
+        self.sealed = self.sealed.split_off(&number.next());
+    }
+
+    /// Goes on at `place`, further on.
+    fn jump(&mut self, place: Place) {
+        self.place = Some(place);
+        self.cutter = None;
+        self.distrust = false;
+        self.sealed = self.sealed.split_off(&place.segment);
+    }
+
+    /// Entries that were read of segment `number`, or of later ones, were never made durable, and their offsets
+    /// were given again in a later term: reads it from its beginning. It takes durability `interval`, and a power
+    /// failure or a disk that fails.
+    fn begin_again(&mut self, number: SegmentNumber) {
+        self.first += self.window.len() as u64;
+        self.window.clear();
+        self.window_bytes = 0;
+        self.read_term = None;
+        self.began = Place { segment: number, position: Position(0) };
+        self.jump(self.began);
+    }
+}
+
+/// The window.
+impl Feed {
+    /// The block after number `seen`, or the one that `here` is in for a reader that has seen none. Numbers are
+    /// never given twice.
+    pub(crate) fn look(&self, seen: Option<u64>, here: Place) -> Look {
+        if let Some(error @ ReadError::StreamDeleted) = &self.error {
+            return Look::Failed(error.clone());
         }
-        // A segment that is listed as open but is not the tail was sealed since: ask again.
-        self.segments.get(&number).copied().filter(|(_, length)| length.is_some())
+        let number = match seen {
+            Some(seen) => seen + 1,
+            None if self.place.is_none() && self.tail.is_some() => return Look::Behind,
+            None if here < self.began => return Look::Behind,
+            None => {
+                let end = |block: &Block| Place { segment: block.segment.number, position: block.end };
+                self.first + self.window.partition_point(|block| end(block) <= here) as u64
+            }
+        };
+        let Some(index) = number.checked_sub(self.first) else { return Look::Behind };
+        match usize::try_from(index).ok().and_then(|index| self.window.get(index)) {
+            Some(block) => Look::Block(number, Arc::clone(block)),
+            None => self.error.clone().map_or(Look::Front, Look::Failed),
+        }
+    }
+
+    /// The reader of a private feed is done with blocks up to and including number `seen`.
+    pub(crate) fn release(&mut self, seen: u64) {
+        while self.first <= seen && !self.window.is_empty() {
+            self.drop_oldest();
+        }
+    }
+
+    /// Whether a private feed's reader has taken everything.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.window.is_empty()
     }
 
     fn push_block(&mut self, block: Block) {
         self.window_bytes += block.len_bytes();
         self.window.push_back(Arc::new(block));
-        if self.config.shared {
-            while self.window_bytes > self.config.window_bytes && self.window.len() > 1 {
-                self.drop_oldest();
-            }
-        }
-        // Old segments' ends are not asked for again.
-        if let Some(place) = self.place {
-            while self.segments.first_key_value().is_some_and(|(number, _)| *number < place.segment) {
-                self.segments.pop_first();
-            }
+        while self.config.shared && self.window_bytes > self.config.window_bytes && self.window.len() > 1 {
+            self.drop_oldest();
         }
     }
 
@@ -413,6 +571,10 @@ impl Feed {
         if let Some(block) = self.window.pop_front() {
             self.window_bytes -= block.len_bytes();
             self.first += 1;
+            self.began = Place { segment: block.segment.number, position: block.end };
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use tailwater_cache::{Cell, Lookup};
 use tailwater_format::{ChunkKey, Position, SegmentId};
+use tokio::sync::Semaphore;
 
-use crate::limits::DURABLE_READ_BYTES_MAX;
+use crate::limits::{CATCH_UP_READS_MAX, DURABLE_READ_BYTES_MAX, TAIL_READS_MAX};
 use crate::{DurableSource, SourceError};
 
 /// A range of one segment: `from..to`.
@@ -30,9 +31,8 @@ impl ByteRange {
         self.from.0 / chunk..self.to.0.div_ceil(chunk)
     }
 
-    pub(crate) fn chunk_count(&self) -> usize {
-        let chunks = self.chunks();
-        usize::try_from(chunks.end - chunks.start).unwrap_or(usize::MAX)
+    pub(crate) fn len(&self) -> u64 {
+        self.to.0 - self.from.0
     }
 
     fn key(&self, number: u64) -> Bytes {
@@ -56,7 +56,7 @@ pub(crate) struct Assembly {
 
 impl Assembly {
     fn new(range: ByteRange) -> Self {
-        let len = usize::try_from(range.to.0 - range.from.0).expect("a range fits into memory");
+        let len = usize::try_from(range.len()).expect("a feed asks for what fits into memory");
         Self { range, bytes: BytesMut::zeroed(len), short: Vec::new() }
     }
 
@@ -89,15 +89,35 @@ pub(crate) struct FetchCounters {
     pub(crate) entry_bytes: AtomicU64,
 }
 
+/// Who a durable read is for. Each has turns of its own, so that consumers near the tail do not wait behind those
+/// that catch up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Tail,
+    CatchUp,
+}
+
 /// Reads ranges; shared by everything in a process that reads.
 #[derive(Clone)]
 pub(crate) struct Fetcher {
     pub(crate) data: Option<Cell>,
     pub(crate) source: Arc<dyn DurableSource>,
     pub(crate) counters: Arc<FetchCounters>,
+    tail_turns: Arc<Semaphore>,
+    catch_up_turns: Arc<Semaphore>,
 }
 
 impl Fetcher {
+    pub(crate) fn new(data: Option<Cell>, source: Arc<dyn DurableSource>) -> Self {
+        Self {
+            data,
+            source,
+            counters: Arc::default(),
+            tail_turns: Arc::new(Semaphore::new(TAIL_READS_MAX)),
+            catch_up_turns: Arc::new(Semaphore::new(CATCH_UP_READS_MAX)),
+        }
+    }
+
     /// One relaxed read for the chunks of all `ranges`.
     pub(crate) async fn relaxed(&self, ranges: &[ByteRange]) -> Vec<Assembly> {
         let mut assemblies: Vec<_> = ranges.iter().map(|range| Assembly::new(*range)).collect();
@@ -121,7 +141,7 @@ impl Fetcher {
     }
 
     /// Brings in what an assembly is short of: consistent reads, then the durable layer.
-    pub(crate) async fn finish(&self, mut assembly: Assembly) -> Result<BytesMut, SourceError> {
+    pub(crate) async fn finish(&self, mut assembly: Assembly, lane: Lane) -> Result<BytesMut, SourceError> {
         if let Some(cell) = self.data.as_ref().filter(|_| !assembly.short.is_empty()) {
             let numbers = std::mem::take(&mut assembly.short);
             let keys: Vec<Bytes> = numbers.iter().map(|&number| assembly.range.key(number)).collect();
@@ -136,19 +156,30 @@ impl Fetcher {
             let from = assembly.range.part(first).0;
             let to = assembly.range.part(last).1;
             let place = (from - assembly.range.from.0) as usize..(to - assembly.range.from.0) as usize;
-            self.durable_into(assembly.range.segment, from, &mut assembly.bytes[place]).await?;
+            self.durable_into(assembly.range.segment, from, &mut assembly.bytes[place], lane).await?;
         }
         Ok(assembly.bytes)
     }
 
     /// Reads a range from the durable layer alone.
-    pub(crate) async fn durable(&self, range: &ByteRange) -> Result<BytesMut, SourceError> {
+    pub(crate) async fn durable(&self, range: &ByteRange, lane: Lane) -> Result<BytesMut, SourceError> {
         let mut assembly = Assembly::new(*range);
-        self.durable_into(range.segment, range.from.0, &mut assembly.bytes).await?;
+        self.durable_into(range.segment, range.from.0, &mut assembly.bytes, lane).await?;
         Ok(assembly.bytes)
     }
 
-    async fn durable_into(&self, segment: SegmentId, from: u64, out: &mut [u8]) -> Result<(), SourceError> {
+    async fn durable_into(
+        &self,
+        segment: SegmentId,
+        from: u64,
+        out: &mut [u8],
+        lane: Lane,
+    ) -> Result<(), SourceError> {
+        let turns = match lane {
+            Lane::Tail => &self.tail_turns,
+            Lane::CatchUp => &self.catch_up_turns,
+        };
+        let _turn = turns.acquire().await.expect("nobody closes it");
         let mut done = 0;
         while done < out.len() {
             let len = u32::try_from(out.len() - done).unwrap_or(u32::MAX).min(DURABLE_READ_BYTES_MAX);
@@ -171,3 +202,6 @@ impl Fetcher {
         assembly.accept(number, value)
     }
 }
+
+#[cfg(test)]
+mod tests;

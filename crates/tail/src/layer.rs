@@ -29,7 +29,9 @@ impl DelayedDurable {
     }
 
     /// Whether to read from the durable layer what the cached one does not have, seeing both lengths at `now`.
-    pub fn should_read_durable(&mut self, now: Instant, cached: Position, durable: Position) -> bool {
+    /// Who does so says so with [`DelayedDurable::begin_anew`]; algorithm 1 does both in one step, but not
+    /// every "yes" can be followed at once here.
+    pub fn is_late(&mut self, now: Instant, cached: Position, durable: Position) -> bool {
         let last = self.history.back().map_or(Position(0), |&(_, position)| position);
         if durable > last {
             if self.history.len() == HISTORY_MAX {
@@ -40,17 +42,15 @@ impl DelayedDurable {
         while self.history.front().is_some_and(|&(_, position)| position <= cached) {
             self.history.pop_front();
         }
-        match self.history.front() {
-            None => false,
-            Some(&(seen, _)) if now > seen + self.delay_max => {
-                self.history.clear();
-                true
-            }
-            Some(_) => false,
-        }
+        self.deadline().is_some_and(|deadline| now >= deadline)
     }
 
-    /// When the answer may change although nothing was published: the moment the wait is over.
+    /// The durable layer is read: from here on, the cached one is waited for again.
+    pub fn begin_anew(&mut self) {
+        self.history.clear();
+    }
+
+    /// When the answer becomes yes although nothing is published: the moment the wait is over.
     pub fn deadline(&self) -> Option<Instant> {
         self.history.front().map(|&(seen, _)| seen + self.delay_max)
     }
@@ -66,40 +66,57 @@ mod tests {
         Instant::from_ns(ms * MS)
     }
 
+    /// Algorithm 1 as the paper has it.
+    fn should_read_durable(layer: &mut DelayedDurable, ms: u64, cached: u64, durable: u64) -> bool {
+        let late = layer.is_late(at(ms), Position(cached), Position(durable));
+        if late {
+            layer.begin_anew();
+        }
+        late
+    }
+
     #[test]
     fn a_cache_that_keeps_up_is_never_left() {
         let mut layer = DelayedDurable::new(Duration::from_secs(1));
         for step in 0..10_000 {
             // The cache is one step behind, for ever, but each length for one step only.
-            let durable = Position(step * 100 + 100);
-            assert!(!layer.should_read_durable(at(step * 10), Position(step * 100), durable));
+            assert!(!should_read_durable(&mut layer, step * 10, step * 100, step * 100 + 100));
         }
     }
 
     #[test]
     fn a_cache_that_stops_is_left_after_the_delay_and_not_before() {
         let mut layer = DelayedDurable::new(Duration::from_secs(1));
-        assert!(!layer.should_read_durable(at(0), Position(100), Position(200)));
-        assert!(!layer.should_read_durable(at(1_000), Position(100), Position(300)));
-        assert!(layer.should_read_durable(at(1_001), Position(100), Position(400)));
+        assert!(!should_read_durable(&mut layer, 0, 100, 200));
+        assert!(!should_read_durable(&mut layer, 999, 100, 300));
+        assert!(should_read_durable(&mut layer, 1_000, 100, 400));
     }
 
     #[test]
     fn after_a_durable_read_the_wait_begins_anew() {
         let mut layer = DelayedDurable::new(Duration::from_secs(1));
-        assert!(!layer.should_read_durable(at(0), Position(0), Position(200)));
-        assert!(layer.should_read_durable(at(1_001), Position(0), Position(200)));
-        assert!(!layer.should_read_durable(at(1_002), Position(0), Position(300)));
-        assert!(!layer.should_read_durable(at(2_002), Position(0), Position(300)));
-        assert!(layer.should_read_durable(at(2_003), Position(0), Position(300)));
+        assert!(!should_read_durable(&mut layer, 0, 0, 200));
+        assert!(should_read_durable(&mut layer, 1_000, 0, 200));
+        assert!(!should_read_durable(&mut layer, 1_002, 0, 300));
+        assert!(!should_read_durable(&mut layer, 2_001, 0, 300));
+        assert!(should_read_durable(&mut layer, 2_002, 0, 300));
+    }
+
+    #[test]
+    fn a_late_cache_stays_late_until_somebody_reads_the_durable_layer() {
+        let mut layer = DelayedDurable::new(Duration::from_secs(1));
+        assert!(!layer.is_late(at(0), Position(0), Position(200)));
+        assert!(layer.is_late(at(1_000), Position(0), Position(200)));
+        assert!(layer.is_late(at(1_100), Position(100), Position(200)));
+        assert!(!layer.is_late(at(1_200), Position(200), Position(200)), "it has caught up by itself");
     }
 
     #[test]
     fn a_cache_that_catches_up_in_time_resets_the_wait() {
         let mut layer = DelayedDurable::new(Duration::from_secs(1));
-        assert!(!layer.should_read_durable(at(0), Position(0), Position(200)));
-        assert!(!layer.should_read_durable(at(900), Position(200), Position(300)));
-        assert!(!layer.should_read_durable(at(1_500), Position(200), Position(300)));
+        assert!(!should_read_durable(&mut layer, 0, 0, 200));
+        assert!(!should_read_durable(&mut layer, 900, 200, 300));
+        assert!(!should_read_durable(&mut layer, 1_500, 200, 300));
         assert_eq!(layer.deadline(), Some(at(1_900)));
     }
 
@@ -107,7 +124,7 @@ mod tests {
     fn a_long_outage_is_remembered_in_bounded_memory() {
         let mut layer = DelayedDurable::new(Duration::from_secs(3_600));
         for step in 1..10_000 {
-            layer.should_read_durable(at(step), Position(0), Position(step));
+            layer.is_late(at(step), Position(0), Position(step));
         }
         assert!(layer.history.len() <= HISTORY_MAX);
     }

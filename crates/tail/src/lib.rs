@@ -24,7 +24,7 @@ pub use error::SourceError;
 pub use feed::{Place, ReadError};
 pub use reader::{ReaderConfig, ReaderStats, TailReader};
 pub use source::{DurableSource, SegmentInfo};
-pub use writer::{Cells, TailWriter, WriterStats};
+pub use writer::{Cells, TailWriter, WriterConfig, WriterStats};
 
 /// The key of a page's lock in the metadata cell.
 fn lock_key(stream: StreamId, page: u32) -> Bytes {

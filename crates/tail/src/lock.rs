@@ -100,9 +100,13 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not ours; `since` is when we poisoned the holder that is named, if we did.
-    Waiting { poisoned: Option<(Signature, Instant)> },
+    Waiting {
+        poisoned: Option<(Signature, Instant)>,
+    },
     Held,
-    Lost { at: Instant },
+    Lost {
+        at: Instant,
+    },
 }
 
 /// One writer's view of one lock: a step function over what a look at the cell found.

@@ -30,7 +30,8 @@ impl RateLimit {
             self.at = now;
         }
         if self.tokens <= 0 {
-            let wait = (1 - self.tokens) as u128 * 1_000_000_000 / u128::from(self.bytes_per_s);
+            // Rounded up: a wait that is too short would be another, and none at all would be a loop.
+            let wait = ((1 - self.tokens) as u128 * 1_000_000_000).div_ceil(u128::from(self.bytes_per_s));
             return Err(Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX)));
         }
         self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));

@@ -8,13 +8,18 @@
 //!
 //! What holds:
 //! - Lengths are read in bulk and in consistent mode, by one task; a length that goes back is ignored.
-//! - When the metadata cell is silent, lengths come from the durable source within [`SILENT_AFTER`].
+//! - When the metadata cell is silent, lengths come from the durable source, and bytes are fetched as soon as they
+//!   are durable: there is no cached length to wait for.
 //! - A cursor that is slow, stopped or dropped holds no other cursor back, and costs one bounded window.
 //! - A cursor sees every entry from where it began, in order, once; or an error that says why not.
+//!
+//! Whoever changes what a feed's plan depends on calls [`Inner::plan_again`]; whoever changes what a cursor can
+//! see calls [`Inner::announce`]. Both keep until somebody looks, so that neither is lost.
 
+mod config;
 mod lengths;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,116 +30,69 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant, Task};
-use tailwater_format::{SHARDS_PER_PAGE, SegmentNumber, ShardId, StreamId};
+use tailwater_format::{SHARDS_PER_PAGE, SegmentNumber, ShardId, StreamId, Term};
 use tokio::sync::{Notify, watch};
 
+pub use config::{ReaderConfig, ReaderStats};
+
 use crate::cursor::Waiter;
-use crate::feed::{Feed, FeedConfig, Plan};
-use crate::fetch::{Assembly, ByteRange, FetchCounters, Fetcher};
-use crate::limits::{FETCHES_MAX, ROUND_CHUNKS_MAX};
+use crate::feed::{Feed, FeedConfig, News, Place, Plan};
+use crate::fetch::{Assembly, ByteRange, Fetcher, Lane};
+use crate::limits::{FETCHES_MAX, ROUND_BYTES_MAX};
 use crate::{Cells, DurableSource, SegmentInfo, SourceError};
 
-#[cfg(doc)]
-use crate::limits::SILENT_AFTER;
-
-/// How a process reads. The defaults are the paper's where it names one.
-#[derive(Clone, Copy, Debug)]
-pub struct ReaderConfig {
-    /// How long the cached layer may be behind before the durable one is read (algorithm 1's maxDelay: 1 s).
-    pub delay_max: Duration,
-    /// Bytes of each shard that are kept for the consumers that are near the tail.
-    pub window_bytes: usize,
-    /// Bytes that are read ahead for a consumer that catches up by itself.
-    pub catch_up_window_bytes: usize,
-    /// Most bytes per second of each shard.
-    pub bytes_per_s: u64,
-    /// Most bytes per second for a consumer that catches up by itself.
-    pub catch_up_bytes_per_s: u64,
-    /// Lengths are not read again sooner than this; 0 reads them at every wake-up.
-    pub lengths_every: Duration,
-}
-
-impl Default for ReaderConfig {
-    fn default() -> Self {
-        Self {
-            delay_max: Duration::from_secs(1),
-            window_bytes: 4 << 20,
-            catch_up_window_bytes: 1 << 20,
-            bytes_per_s: 512 << 20,
-            catch_up_bytes_per_s: 64 << 20,
-            lengths_every: Duration::ZERO,
-        }
-    }
-}
-
-/// Counters of a reader since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReaderStats {
-    /// Chunks asked for in relaxed mode.
-    pub relaxed: u64,
-    /// Relaxed reads that were late and asked another replica too.
-    pub hedged: u64,
-    /// Chunks asked for in consistent mode, after a relaxed read came short.
-    pub consistent: u64,
-    /// Reads of the durable layer.
-    pub durable: u64,
-    /// Bytes that came from the data cell.
-    pub cell_bytes: u64,
-    /// Bytes that came from the durable layer.
-    pub durable_bytes: u64,
-    /// Bytes of entries that became readable.
-    pub entry_bytes: u64,
-}
-
-/// Reads any number of shards for any number of cursors in one process. Cheap to clone.
+/// Reads any number of shards for any number of cursors in one process. Cheap to clone; the tasks end with the
+/// last handle and the last cursor.
 #[derive(Clone)]
 pub struct TailReader {
     pub(crate) inner: Arc<Inner>,
+    _tasks: Arc<Vec<Task>>,
 }
 
 pub(crate) struct Inner {
-    pub(crate) env: Env,
-    pub(crate) config: ReaderConfig,
+    env: Env,
+    config: ReaderConfig,
     fetcher: Fetcher,
+    /// Whether there is a metadata cell.
+    follows_cell: bool,
     state: Mutex<State>,
-    /// When each page was last read from the metadata cell.
-    heard: Mutex<BTreeMap<(StreamId, u32), Instant>>,
     /// Rung when a feed may have something to plan.
     wake: Notify,
-    /// Rung when a shard is followed that was not.
-    followed: Notify,
+    /// Counts the shards that were followed anew.
+    followed: watch::Sender<u64>,
     /// Counts what became readable.
     progress: watch::Sender<u64>,
-    tasks: Mutex<Vec<Task>>,
 }
+
+/// A page of tails.
+type Page = (StreamId, u32);
 
 #[derive(Default)]
 struct State {
     shared: BTreeMap<ShardId, Arc<SharedFeed>>,
     private: Vec<Weak<SharedFeed>>,
+    /// What was heard of the pages that have a followed shard.
+    heard: BTreeMap<Page, Heard>,
+}
+
+/// When the metadata cell told of a page.
+#[derive(Clone, Copy)]
+struct Heard {
+    /// Anything, or when it was followed.
+    at: Instant,
+    /// Something else than before.
+    changed_at: Instant,
 }
 
 /// A feed and who waits for it.
 pub(crate) struct SharedFeed {
     pub(crate) shard: ShardId,
     pub(crate) feed: Mutex<Feed>,
+    lane: Lane,
     waiters: Mutex<Vec<Arc<Waiter>>>,
 }
 
 impl SharedFeed {
-    pub(crate) fn join(&self, waiter: &Arc<Waiter>) {
-        self.waiters.lock().push(Arc::clone(waiter));
-    }
-
-    /// How many cursors are left after one leaves.
-    pub(crate) fn leave(&self, waiter: &Arc<Waiter>) -> usize {
-        let mut waiters = self.waiters.lock();
-        if let Some(index) = waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) {
-            waiters.swap_remove(index);
-        }
-        waiters.len()
-    }
-
     fn wake_cursors(&self) {
         for waiter in self.waiters.lock().iter() {
             waiter.wake();
@@ -152,27 +110,22 @@ impl TailReader {
         config: ReaderConfig,
     ) -> Self {
         let (data, metadata) = cells.map(|cells| (cells.data, cells.metadata)).unzip();
-        let fetcher = Fetcher { data, source, counters: Arc::new(FetchCounters::default()) };
         let inner = Arc::new(Inner {
             env: env.clone(),
             config,
-            fetcher,
+            fetcher: Fetcher::new(data, source),
+            follows_cell: metadata.is_some(),
             state: Mutex::new(State::default()),
-            heard: Mutex::new(BTreeMap::new()),
             wake: Notify::new(),
-            followed: Notify::new(),
-            progress: watch::channel(0).0,
-            tasks: Mutex::new(Vec::new()),
+            followed: watch::Sender::new(0),
+            progress: watch::Sender::new(0),
         });
-        let mut tasks = vec![env.spawn("tail-fetch", run(Arc::downgrade(&inner), env.clone()))];
+        let mut tasks = vec![env.spawn("tail-fetch", run(Arc::clone(&inner)))];
         if let Some(metadata) = metadata {
-            let lengths = lengths::follow_cell(Arc::downgrade(&inner), env.clone(), metadata);
-            tasks.push(env.spawn("tail-lengths", lengths));
+            tasks.push(env.spawn("tail-lengths", lengths::follow_cell(Arc::clone(&inner), metadata)));
         }
-        let durable = lengths::follow_source(Arc::downgrade(&inner), env.clone());
-        tasks.push(env.spawn("tail-durable-lengths", durable));
-        *inner.tasks.lock() = tasks;
-        Self { inner }
+        tasks.push(env.spawn("tail-durable-lengths", lengths::follow_source(Arc::clone(&inner))));
+        Self { inner, _tasks: Arc::new(tasks) }
     }
 
     /// Counters since the start.
@@ -196,51 +149,88 @@ impl TailReader {
     }
 }
 
+/// Cursors coming and going.
 impl Inner {
-    /// The process's feed of a shard, begun if need be.
-    pub(crate) fn shared_feed(&self, shard: ShardId) -> Arc<SharedFeed> {
+    /// The process's feed of a shard, with one more cursor at it.
+    pub(crate) fn follow(&self, shard: ShardId, waiter: &Arc<Waiter>) -> Arc<SharedFeed> {
+        let now = self.env.now();
         let mut state = self.state.lock();
+        let mut is_new = false;
         let feed = state.shared.entry(shard).or_insert_with(|| {
+            is_new = true;
             let config = FeedConfig {
                 window_bytes: self.config.window_bytes,
                 delay_max: self.config.delay_max,
                 bytes_per_s: self.config.bytes_per_s,
                 shared: true,
             };
-            let feed = Mutex::new(Feed::new(shard, config, None, self.env.now()));
-            Arc::new(SharedFeed { shard, feed, waiters: Mutex::new(Vec::new()) })
+            let mut feed = Feed::shared(shard, config, now);
+            feed.set_silent(!self.follows_cell);
+            Arc::new(SharedFeed {
+                shard,
+                feed: Mutex::new(feed),
+                lane: Lane::Tail,
+                waiters: Mutex::default(),
+            })
         });
         let feed = Arc::clone(feed);
-        drop(state);
-        self.followed.notify_waiters();
+        // Under the state's lock, or `unfollow` could take the feed away in between.
+        feed.waiters.lock().push(Arc::clone(waiter));
+        if is_new {
+            state.heard.entry(page_of(shard)).or_insert(Heard { at: now, changed_at: now });
+            drop(state);
+            self.followed.send_modify(|count| *count += 1);
+        }
         feed
     }
 
-    /// A feed for one cursor that fell out of the shared window.
-    pub(crate) fn private_feed(&self, shared: &SharedFeed) -> Arc<SharedFeed> {
+    /// One cursor less; the last one takes the feed along.
+    pub(crate) fn unfollow(&self, feed: &Arc<SharedFeed>, waiter: &Arc<Waiter>) {
+        let mut state = self.state.lock();
+        let is_last = {
+            let mut waiters = feed.waiters.lock();
+            if let Some(index) = waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+                waiters.swap_remove(index);
+            }
+            waiters.is_empty()
+        };
+        if is_last {
+            state.shared.remove(&feed.shard);
+            let page = page_of(feed.shard);
+            if !state.shared.keys().any(|shard| page_of(*shard) == page) {
+                state.heard.remove(&page);
+            }
+        }
+    }
+
+    /// A feed for one cursor at `place`, which is not in the shared window.
+    pub(crate) fn read_alone(
+        &self,
+        shared: &SharedFeed,
+        place: Place,
+        read_term: Option<Term>,
+        waiter: &Arc<Waiter>,
+    ) -> Arc<SharedFeed> {
         let config = FeedConfig {
             window_bytes: self.config.catch_up_window_bytes,
             delay_max: self.config.delay_max,
             bytes_per_s: self.config.catch_up_bytes_per_s,
             shared: false,
         };
-        let tail = shared.feed.lock().tail();
-        let feed = Mutex::new(Feed::new(shared.shard, config, tail, self.env.now()));
-        let feed = Arc::new(SharedFeed { shard: shared.shard, feed, waiters: Mutex::new(Vec::new()) });
-        self.state.lock().private.push(Arc::downgrade(&feed));
-        feed
-    }
-
-    /// Nobody reads the shard any more.
-    pub(crate) fn unfollow(&self, feed: &Arc<SharedFeed>) {
-        let mut state = self.state.lock();
-        // Somebody may have joined since.
-        if feed.waiters.lock().is_empty() {
-            feed.feed.lock().stop();
-            if state.shared.get(&feed.shard).is_some_and(|known| Arc::ptr_eq(known, feed)) {
-                state.shared.remove(&feed.shard);
-            }
+        let shard = shared.shard;
+        let feed = Feed::private(shard, config, self.env.now(), place, read_term);
+        let waiters = Mutex::new(vec![Arc::clone(waiter)]);
+        let feed = Arc::new(SharedFeed { shard, feed: Mutex::new(feed), lane: Lane::CatchUp, waiters });
+        {
+            let mut state = self.state.lock();
+            state.private.retain(|feed| feed.strong_count() > 0);
+            state.private.push(Arc::downgrade(&feed));
         }
+        // After it is in the list, so that what is observed meanwhile is not missed.
+        let known = shared.feed.lock().knowledge();
+        feed.feed.lock().learn(known);
+        self.plan_again();
+        feed
     }
 
     /// Something changed that a feed's plan depends on.
@@ -250,8 +240,7 @@ impl Inner {
 
     /// All feeds, shared ones first.
     fn feeds(&self) -> Vec<Arc<SharedFeed>> {
-        let mut state = self.state.lock();
-        state.private.retain(|feed| feed.strong_count() > 0);
+        let state = self.state.lock();
         let private = state.private.iter().filter_map(Weak::upgrade);
         state.shared.values().cloned().chain(private).collect()
     }
@@ -262,149 +251,152 @@ impl Inner {
         state.shared.get(&shard).cloned().into_iter().chain(private).collect()
     }
 
-    /// The pages that have a followed shard.
-    fn pages(&self) -> BTreeSet<(StreamId, u32)> {
-        self.state.lock().shared.keys().map(|id| (id.stream, id.shard.0 / SHARDS_PER_PAGE)).collect()
-    }
-
     fn announce(&self, feed: &SharedFeed) {
         feed.wake_cursors();
         self.progress.send_modify(|count| *count = count.wrapping_add(1));
     }
 }
 
+fn page_of(shard: ShardId) -> Page {
+    (shard.stream, shard.shard.0 / SHARDS_PER_PAGE)
+}
+
 enum Done {
     /// One relaxed read for the chunks of many feeds.
     Round(Vec<(Arc<SharedFeed>, Assembly)>),
-    Bytes(Arc<SharedFeed>, ByteRange, bool, Result<BytesMut, SourceError>),
+    /// One feed's bytes; from the durable layer alone if `durable`.
+    Bytes {
+        feed: Arc<SharedFeed>,
+        range: ByteRange,
+        durable: bool,
+        bytes: Result<BytesMut, SourceError>,
+    },
     Segments(Arc<SharedFeed>, SegmentNumber, Result<Vec<SegmentInfo>, SourceError>),
 }
 
-/// Fetches what the feeds want, until the reader is dropped.
-async fn run(reader: Weak<Inner>, env: Env) {
-    let mut under_way: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
+type UnderWay = FuturesUnordered<BoxFuture<'static, Done>>;
+
+/// Plans again at the latest after this long, though everything that matters wakes the planner.
+const PLAN_EVERY: Duration = Duration::from_secs(1);
+
+/// Fetches what the feeds want, until the reader and all cursors are dropped.
+async fn run(inner: Arc<Inner>) {
+    let mut under_way = UnderWay::new();
+    let mut turn = 0;
     loop {
-        let Some(inner) = reader.upgrade() else { return };
-        let wake_at = start_planned(&inner, &mut under_way);
-        let sleep = env.sleep_until(wake_at);
-        let woken = async {
-            tokio::select! {
-                biased;
-                Some(done) = under_way.next() => Some(done),
-                () = inner.wake.notified() => None,
-                () = sleep => None,
-            }
-        };
-        if let Some(done) = woken.await {
-            take_in(&inner, done, &mut under_way);
+        let wake_at = start_planned(&inner, &mut under_way, turn);
+        turn = turn.wrapping_add(1);
+        tokio::select! {
+            biased;
+            Some(done) = under_way.next() => take_in(&inner, done, &mut under_way),
+            () = inner.wake.notified() => {}
+            () = inner.env.sleep_until(wake_at) => {}
         }
     }
 }
 
-/// Starts fetching what is planned; when to plan again at the latest.
-fn start_planned(inner: &Inner, under_way: &mut FuturesUnordered<BoxFuture<'static, Done>>) -> Instant {
+/// Starts fetching what is planned; when to plan again at the latest. Which feed comes first changes with `turn`,
+/// so that none is left out for ever when there are too many.
+fn start_planned(inner: &Inner, under_way: &mut UnderWay, turn: usize) -> Instant {
     let now = inner.env.now();
-    let mut wake_at = now + Duration::from_millis(500);
-    if under_way.len() >= FETCHES_MAX {
-        return wake_at;
+    let mut wake_at = now + PLAN_EVERY;
+    let mut feeds = inner.feeds();
+    if !feeds.is_empty() {
+        let first = turn % feeds.len();
+        feeds.rotate_left(first);
     }
-    let (mut feeds, mut ranges, mut chunks) = (Vec::new(), Vec::new(), 0);
-    for feed in inner.feeds() {
+    let mut round = Vec::new();
+    let mut round_bytes = 0;
+    for feed in feeds {
+        if under_way.len() >= FETCHES_MAX {
+            break; // what ends makes us plan again
+        }
         let plan = feed.feed.lock().plan(now);
         match plan {
             Plan::Wait { at } => wake_at = wake_at.min(at.unwrap_or(wake_at)),
             Plan::Fetch { range, durable: false } => {
-                chunks += range.chunk_count();
-                feeds.push(feed);
-                ranges.push(range);
-                if chunks >= ROUND_CHUNKS_MAX {
-                    chunks = 0;
-                    let round = (std::mem::take(&mut feeds), std::mem::take(&mut ranges));
-                    under_way.push(relaxed_round(inner.fetcher.clone(), round.0, round.1));
+                round_bytes += range.len();
+                round.push((feed, range));
+                if round_bytes >= ROUND_BYTES_MAX {
+                    round_bytes = 0;
+                    under_way.push(relaxed_round(inner.fetcher.clone(), std::mem::take(&mut round)).boxed());
                 }
             }
             Plan::Fetch { range, durable: true } => {
-                let fetcher = inner.fetcher.clone();
-                under_way.push(
-                    async move {
-                        let bytes = fetcher.durable(&range).await;
-                        Done::Bytes(feed, range, true, bytes)
-                    }
-                    .boxed(),
-                );
+                under_way.push(durable_read(inner.fetcher.clone(), feed, range).boxed());
             }
             Plan::Segments { from } => {
-                let source = Arc::clone(&inner.fetcher.source);
-                under_way.push(
-                    async move {
-                        let listed = source.segments(feed.shard, from).await;
-                        Done::Segments(feed, from, listed)
-                    }
-                    .boxed(),
-                );
+                under_way.push(list_segments(Arc::clone(&inner.fetcher.source), feed, from).boxed());
             }
         }
     }
-    if !feeds.is_empty() {
-        under_way.push(relaxed_round(inner.fetcher.clone(), feeds, ranges));
+    if !round.is_empty() {
+        under_way.push(relaxed_round(inner.fetcher.clone(), round).boxed());
     }
     wake_at
 }
 
-fn relaxed_round(
-    fetcher: Fetcher,
-    feeds: Vec<Arc<SharedFeed>>,
-    ranges: Vec<ByteRange>,
-) -> BoxFuture<'static, Done> {
-    async move {
-        let assemblies = fetcher.relaxed(&ranges).await;
-        Done::Round(feeds.into_iter().zip(assemblies).collect())
-    }
-    .boxed()
+async fn relaxed_round(fetcher: Fetcher, round: Vec<(Arc<SharedFeed>, ByteRange)>) -> Done {
+    let (feeds, ranges): (Vec<_>, Vec<_>) = round.into_iter().unzip();
+    let assemblies = fetcher.relaxed(&ranges).await;
+    Done::Round(feeds.into_iter().zip(assemblies).collect())
 }
 
-fn take_in(inner: &Inner, done: Done, under_way: &mut FuturesUnordered<BoxFuture<'static, Done>>) {
+async fn finish(fetcher: Fetcher, feed: Arc<SharedFeed>, assembly: Assembly) -> Done {
+    let range = assembly.range;
+    let bytes = fetcher.finish(assembly, feed.lane).await;
+    Done::Bytes { feed, range, durable: false, bytes }
+}
+
+async fn durable_read(fetcher: Fetcher, feed: Arc<SharedFeed>, range: ByteRange) -> Done {
+    let bytes = fetcher.durable(&range, feed.lane).await;
+    Done::Bytes { feed, range, durable: true, bytes }
+}
+
+async fn list_segments(source: Arc<dyn DurableSource>, feed: Arc<SharedFeed>, from: SegmentNumber) -> Done {
+    let listed = source.segments(feed.shard, from).await;
+    Done::Segments(feed, from, listed)
+}
+
+fn take_in(inner: &Inner, done: Done, under_way: &mut UnderWay) {
     let now = inner.env.now();
-    match done {
+    let (feed, news) = match done {
         Done::Round(assemblies) => {
             for (feed, assembly) in assemblies {
                 let range = assembly.range;
                 match assembly.complete() {
-                    Ok(bytes) => take_in_bytes(inner, &feed, &range, bytes, false),
+                    Ok(bytes) => {
+                        let news = feed.feed.lock().fetched(&range, bytes, false);
+                        tell(inner, &feed, news);
+                    }
                     // One file that comes short does not hold the others of its round back.
                     Err(assembly) => {
-                        let fetcher = inner.fetcher.clone();
-                        under_way.push(
-                            async move {
-                                let bytes = fetcher.finish(assembly).await;
-                                Done::Bytes(feed, range, false, bytes)
-                            }
-                            .boxed(),
-                        );
+                        under_way.push(finish(inner.fetcher.clone(), feed, assembly).boxed());
                     }
                 }
             }
+            return;
         }
-        Done::Bytes(feed, range, durable, Ok(bytes)) => take_in_bytes(inner, &feed, &range, bytes, durable),
+        Done::Bytes { feed, range, durable, bytes: Ok(bytes) } => {
+            let news = feed.feed.lock().fetched(&range, bytes, durable);
+            (feed, news)
+        }
         Done::Segments(feed, from, Ok(segments)) => {
-            if feed.feed.lock().listed(from, &segments) {
-                inner.announce(&feed);
-            }
+            let news = feed.feed.lock().listed(now, from, &segments);
+            (feed, news)
         }
-        Done::Bytes(feed, .., Err(error)) | Done::Segments(feed, _, Err(error)) => {
+        Done::Bytes { feed, bytes: Err(error), .. } | Done::Segments(feed, _, Err(error)) => {
             tracing::debug!(shard = %feed.shard, %error, "reading failed");
-            if feed.feed.lock().failed(now, error) {
-                inner.announce(&feed);
-            }
+            let news = feed.feed.lock().failed(now, error);
+            (feed, news)
         }
-    }
+    };
+    tell(inner, &feed, news);
 }
 
-fn take_in_bytes(inner: &Inner, feed: &SharedFeed, range: &ByteRange, bytes: BytesMut, durable: bool) {
-    let count = bytes.len() as u64;
-    let new = feed.feed.lock().fetched(range, bytes, durable);
-    if new {
-        inner.fetcher.counters.entry_bytes.fetch_add(count, Ordering::Relaxed);
+fn tell(inner: &Inner, feed: &SharedFeed, news: News) {
+    inner.fetcher.counters.entry_bytes.fetch_add(news.entry_bytes, Ordering::Relaxed);
+    if news.announce {
         inner.announce(feed);
     }
 }

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
-use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term,
+use tailwater_format::{
+    Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term,
 };
 
 use crate::SourceError;
@@ -25,12 +26,8 @@ pub struct SegmentInfo {
 /// Where the bytes of segments durably are. The client's is a CALL to a node; a node's own is its log.
 pub trait DurableSource: Send + Sync + 'static {
     /// Bytes of `segment` from `from`, at least one and at most `len`, and never past what is durable.
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>>;
+    fn read(&self, segment: SegmentId, from: Position, len: u32)
+    -> BoxFuture<'_, Result<Bytes, SourceError>>;
 
     /// The tails of shards as the durable layer knows them, `None` where no segment exists yet; what it says
     /// in `cached` only counts as far as the source is also the writer of the cell.

@@ -3,21 +3,22 @@
 //!
 //! What holds:
 //! - Its callers never wait and never see an error: a cell that is slow or gone costs readers latency, and the
-//!   log nothing. Memory is bounded by [`SHADOW_BYTES_MAX`] for each shard.
+//!   log nothing. Memory is bounded, for each shard and for all ([`WriterConfig`]).
 //! - A chunk is always written from its beginning, so any part of it that a reader finds is right.
 //! - Full chunks go out in parallel. The partial chunk of a shard is written by one round at a time, in order.
-//! - `cached` is published after every chunk below it was acknowledged by the cell, and never exceeds
-//!   `durable`: [`TailWriter::extend`] is only told of bytes that are durable.
+//! - `cached` is published after every chunk below it was acknowledged by the cell or jumped over, and never
+//!   exceeds `durable`: [`TailWriter::extend`] is only told of bytes that are durable.
 //! - After an outage the cached stream jumps to the chunk that the durable one is in; what lies between is
 //!   read from the durable layer.
 //! - A page is written only while its lock is held (see [`crate::lock`]).
 //!
 //! The state machine is in [`state`]; this file is the task that drives it.
 
+mod config;
 mod locks;
+mod schedule;
+mod shadow;
 mod state;
-
-
 
 use std::sync::Arc;
 
@@ -27,15 +28,13 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tailwater_cache::Cell;
-use tailwater_env::{Env, Task};
+use tailwater_env::{Env, Instant, Task};
 use tailwater_format::{Position, SegmentId, ShardId, StreamId, Tail};
 use tokio::sync::Notify;
 
+pub use config::WriterConfig;
 pub use state::WriterStats;
-use state::{PublishOutcome, RoundOutcome, WriterState};
-
-#[cfg(doc)]
-use crate::limits::SHADOW_BYTES_MAX;
+use state::{PageId, Part, Publish, Round, WriterState};
 
 /// The two cells of a cluster.
 #[derive(Clone)]
@@ -63,38 +62,50 @@ struct Shared {
     state: Mutex<WriterState>,
     /// Rung when there is something to write.
     work: Notify,
+    /// Rung when there is a page whose lock is not looked after.
+    new_page: Notify,
 }
 
 impl TailWriter {
     /// Starts shadowing to `cells`; without cells the handle does nothing.
     pub fn start(env: &Env, cells: Option<Cells>) -> Self {
+        Self::start_with(env, cells, WriterConfig::default())
+    }
+
+    /// The same with a given configuration.
+    pub fn start_with(env: &Env, cells: Option<Cells>, config: WriterConfig) -> Self {
         let Some(cells) = cells else { return Self { inner: None } };
-        let shared = Arc::new(Shared { state: Mutex::new(WriterState::new()), work: Notify::new() });
+        let state = Mutex::new(WriterState::new(config));
+        let shared = Arc::new(Shared { state, work: Notify::new(), new_page: Notify::new() });
         let task = env.spawn("tail-writer", run(env.clone(), cells.clone(), Arc::clone(&shared)));
-        let locks = env.spawn("tail-locks", locks::run(env.clone(), cells.metadata, Arc::clone(&shared)));
+        let locks = locks::run(env.clone(), cells.metadata, config.lock, Arc::clone(&shared));
+        let locks = env.spawn("tail-locks", locks);
         Self { inner: Some(Arc::new(Handle { env: env.clone(), shared, _task: task, _locks: locks })) }
     }
 
     /// Announces a shard: after its creation, and after a restart with the tail that recovery found.
     pub fn open(&self, shard: ShardId, tail: Tail) {
-        self.with_state(|state| state.open(shard, tail));
+        self.with_state(|state, now| state.open(now, shard, tail));
     }
 
-    /// Takes in bytes of `segment` that became durable, in order: they begin at `from`, where the bytes of the
-    /// call before ended, or at 0 of a new segment. `tail` is the shard's tail with them; its `cached` is
-    /// ignored.
+    /// Takes in bytes of `segment` that became durable: they begin at `from`, where those of the call before
+    /// ended, or at 0 of a segment that nothing was told of. `tail` is the shard's tail with them; its `cached`
+    /// is ignored.
+    ///
+    /// # Panics
+    /// If bytes were left out or come twice.
     pub fn extend(&self, segment: SegmentId, from: Position, bytes: &Bytes, tail: Tail) {
-        self.with_state(|state| state.extend(segment, from, bytes, tail));
+        self.with_state(|state, now| state.extend(now, segment, from, bytes, tail));
     }
 
     /// Takes in a change of a tail that brought no bytes: sealed, or truncated at the front.
     pub fn update(&self, shard: ShardId, tail: Tail) {
-        self.with_state(|state| state.update(shard, tail));
+        self.with_state(|state, now| state.update(now, shard, tail));
     }
 
     /// Tells readers that the stream is gone, and forgets it.
     pub fn delete_stream(&self, stream: StreamId) {
-        self.with_state(|state| state.delete_stream(stream));
+        self.with_state(|state, now| state.delete_stream(now, stream));
     }
 
     /// How far the shard's newest segment is in the data cell.
@@ -107,21 +118,25 @@ impl TailWriter {
         self.inner.as_ref().map_or_else(WriterStats::default, |handle| handle.shared.state.lock().stats())
     }
 
-    fn with_state(&self, change: impl FnOnce(&mut WriterState)) {
-        if let Some(handle) = &self.inner {
-            let now = handle.env.now();
+    fn with_state(&self, change: impl FnOnce(&mut WriterState, Instant)) {
+        let Some(handle) = &self.inner else { return };
+        let now = handle.env.now();
+        let new_page = {
             let mut state = handle.shared.state.lock();
-            state.set_now(now);
-            change(&mut state);
-            drop(state);
-            handle.shared.work.notify_one();
+            change(&mut state, now);
+            state.take_new_page()
+        };
+        handle.shared.work.notify_one();
+        if new_page {
+            handle.shared.new_page.notify_one();
         }
     }
 }
 
 enum Done {
-    Round(RoundOutcome),
-    Publish(PublishOutcome),
+    /// Each part of a round, and whether all of its chunks were acknowledged.
+    Round(Vec<(Part, bool)>),
+    Publish(PageId, bool),
 }
 
 /// Starts what the state says is due, and tells it how each ended.
@@ -132,40 +147,39 @@ async fn run(env: Env, cells: Cells, shared: Arc<Shared>) {
             let mut state = shared.state.lock();
             let now = env.now();
             while let Some(round) = state.next_round(now) {
-                let cell = cells.data.clone();
-                under_way.push(
-                    async move {
-                        let results = cell.set(round.chunks).await;
-                        let ok = results.iter().all(Result::is_ok);
-                        Done::Round(RoundOutcome { shards: round.shards, ok })
-                    }
-                    .boxed(),
-                );
+                under_way.push(write(cells.data.clone(), round).boxed());
             }
-            while let Some(publish) = state.next_publish(now) {
-                let cell = cells.metadata.clone();
-                under_way.push(
-                    async move {
-                        let results = cell.set(vec![(publish.key, publish.value)]).await;
-                        let ok = results.iter().all(Result::is_ok);
-                        Done::Publish(PublishOutcome { page: publish.page, ok })
-                    }
-                    .boxed(),
-                );
+            while let Some(page) = state.next_publish(now) {
+                under_way.push(publish(cells.metadata.clone(), page).boxed());
             }
-            state.next_deadline(now)
+            state.next_deadline()
         };
         tokio::select! {
             biased;
             Some(done) = under_way.next() => {
                 let mut state = shared.state.lock();
                 match done {
-                    Done::Round(outcome) => state.round_done(env.now(), outcome),
-                    Done::Publish(outcome) => state.publish_done(env.now(), outcome),
+                    Done::Round(parts) => state.round_done(env.now(), &parts),
+                    Done::Publish(page, ok) => state.publish_done(env.now(), page, ok),
                 }
             }
             () = shared.work.notified() => {}
             () = env.sleep_until(wake_at) => {}
         }
     }
+}
+
+async fn write(cell: Cell, round: Round) -> Done {
+    let mut results = cell.set(round.chunks).await.into_iter();
+    let outcome = |part: Part| {
+        // Counted to the end: the results of the parts lie one behind the other.
+        let acknowledged = results.by_ref().take(part.chunks).filter(Result::is_ok).count();
+        (part, acknowledged == part.chunks)
+    };
+    Done::Round(round.parts.into_iter().map(outcome).collect())
+}
+
+async fn publish(cell: Cell, publish: Publish) -> Done {
+    let results = cell.set(vec![(publish.key, publish.value)]).await;
+    Done::Publish(publish.page, results.iter().all(Result::is_ok))
 }

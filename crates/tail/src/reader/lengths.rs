@@ -2,31 +2,42 @@
 //! durable source when the cell is silent, and now and then in any case.
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tailwater_cache::{Cell, Lookup, Seen, Version};
-use tailwater_env::{Env, Instant};
+use tailwater_env::Instant;
 use tailwater_format::{SHARDS_PER_PAGE, ShardId, ShardNumber, StreamId, Tail, TailPage, tail_page_key};
 
-use super::Inner;
+use super::{Inner, Page};
 use crate::SourceError;
-use crate::limits::{DURABLE_LENGTHS_EVERY, SILENCE_CHECK_EVERY, SILENT_AFTER, WATCH_DEADLINE};
+use crate::limits::ASKS_MAX;
 
-type Page = (StreamId, u32);
-
-/// Follows the tail pages in the metadata cell, until the reader is dropped.
-pub(super) async fn follow_cell(reader: Weak<Inner>, env: Env, cell: Cell) {
+/// Follows the tail pages in the metadata cell, until it is dropped.
+pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
+    let env = &inner.env;
     let mut seen = Seen::default();
+    let mut followed = inner.followed.subscribe();
+    followed.mark_changed(); // what is followed already is new here
     let mut versions: BTreeMap<Page, Version> = BTreeMap::new();
     let mut read_at = Instant::default();
     loop {
-        cell.watch(&mut seen, WATCH_DEADLINE).await;
-        let Some(inner) = reader.upgrade() else { return };
+        let is_new = tokio::select! {
+            biased;
+            // An error would mean that the reader is gone, which holds this task.
+            changed = followed.changed() => changed.is_ok(),
+            _ = cell.watch(&mut seen, inner.config.watch_deadline) => false,
+        };
+        if is_new {
+            // A shard that is followed anew has yet to hear of a page that others have seen.
+            versions.clear();
+        }
         if !inner.config.lengths_every.is_zero() {
             env.sleep_until(read_at + inner.config.lengths_every).await;
         }
-        let pages: Vec<Page> = inner.pages().into_iter().collect();
+        let pages = inner.pages();
         versions.retain(|page, _| pages.binary_search(page).is_ok());
         if pages.is_empty() {
             continue;
@@ -37,8 +48,9 @@ pub(super) async fn follow_cell(reader: Weak<Inner>, env: Env, cell: Cell) {
         let mut changed = false;
         for (page, lookup) in pages.into_iter().zip(lookups) {
             let Lookup::Hit { version, value } = lookup else { continue };
-            inner.heard(page, env.now());
-            if versions.insert(page, version) == Some(version) {
+            let is_changed = versions.insert(page, version) != Some(version);
+            changed |= inner.heard(page, is_changed);
+            if !is_changed {
                 continue;
             }
             match TailPage::decode(&value) {
@@ -53,64 +65,125 @@ pub(super) async fn follow_cell(reader: Weak<Inner>, env: Env, cell: Cell) {
     }
 }
 
-/// Asks the durable source for the lengths of what the metadata cell does not tell of, until the reader is
-/// dropped.
-pub(super) async fn follow_source(reader: Weak<Inner>, env: Env) {
-    let mut asked: BTreeMap<Page, Instant> = BTreeMap::new();
+/// Asks the durable source for the lengths of what the metadata cell does not tell of, until it is dropped. A
+/// source that does not answer holds nothing up but its own page.
+pub(super) async fn follow_source(inner: Arc<Inner>) {
+    let (env, config) = (&inner.env, &inner.config);
+    let mut followed = inner.followed.subscribe();
+    // When each page was asked last, and whether it has yet to be answered.
+    let mut asked: BTreeMap<Page, (Instant, bool)> = BTreeMap::new();
+    let mut asking = FuturesUnordered::new();
+    let mut is_new = true;
     loop {
-        let Some(inner) = reader.upgrade() else { return };
         let now = env.now();
-        let pages = inner.pages();
-        asked.retain(|page, _| pages.contains(page));
-        for page in pages {
-            let silent = inner.heard_at(page).is_none_or(|at| now.since(at) >= SILENT_AFTER);
-            let due = asked.get(&page).is_none_or(|at| now.since(*at) >= DURABLE_LENGTHS_EVERY);
-            if silent || due {
-                asked.insert(page, now);
-                inner.ask_source(page).await;
+        let pages = inner.silence(now);
+        asked.retain(|page, (_, busy)| *busy || pages.binary_search_by_key(page, |(page, _)| *page).is_ok());
+        for (page, silent) in pages {
+            let every = if silent { config.silence_check_every } else { config.durable_lengths_every };
+            let due = match asked.get(&page) {
+                None => true,
+                Some((_, true)) => false,
+                Some((at, false)) => now.since(*at) >= every || (silent && is_new),
+            };
+            if due && asking.len() < ASKS_MAX {
+                asked.insert(page, (now, true));
+                let inner = &inner;
+                asking.push(async move {
+                    inner.ask_source(page).await;
+                    page
+                });
             }
         }
-        let followed = inner.followed.notified();
-        tokio::select! {
+        is_new = tokio::select! {
             biased;
-            () = followed => {}
-            () = env.sleep(SILENCE_CHECK_EVERY) => {}
-        }
+            changed = followed.changed() => changed.is_ok(),
+            Some(page) = asking.next() => {
+                asked.entry(page).and_modify(|(_, busy)| *busy = false);
+                false
+            }
+            () = env.sleep(config.silence_check_every) => false,
+        };
     }
 }
 
 impl Inner {
-    fn heard(&self, page: Page, now: Instant) {
-        self.heard.lock().insert(page, now);
+    /// The pages that have a followed shard, in order.
+    fn pages(&self) -> Vec<Page> {
+        self.state.lock().heard.keys().copied().collect()
     }
 
-    fn heard_at(&self, page: Page) -> Option<Instant> {
-        self.heard.lock().get(&page).copied()
+    /// The metadata cell told of a page; whether it was silent before.
+    fn heard(&self, page: Page, is_changed: bool) -> bool {
+        let now = self.env.now();
+        {
+            let mut state = self.state.lock();
+            let Some(heard) = state.heard.get_mut(&page) else { return false };
+            heard.at = now;
+            if is_changed {
+                heard.changed_at = now;
+            } else if now.since(heard.changed_at) >= self.config.unchanged_after {
+                return false;
+            }
+        }
+        self.set_silent(page, false)
     }
 
-    async fn ask_source(&self, (stream, page): Page) {
-        let followed = self.shards_of(stream, page);
+    /// All pages, and of which of them the metadata cell is silent.
+    fn silence(&self, now: Instant) -> Vec<(Page, bool)> {
+        let config = &self.config;
+        let pages: Vec<(Page, bool)> = {
+            let state = self.state.lock();
+            let is_silent = |heard: &super::Heard| {
+                !self.follows_cell
+                    || now.since(heard.at) >= config.silent_after
+                    || now.since(heard.changed_at) >= config.unchanged_after
+            };
+            state.heard.iter().map(|(page, heard)| (*page, is_silent(heard))).collect()
+        };
+        let mut changed = false;
+        for (page, _) in pages.iter().filter(|(_, silent)| *silent) {
+            changed |= self.set_silent(*page, true);
+        }
+        if changed {
+            self.plan_again();
+        }
+        pages
+    }
+
+    fn set_silent(&self, page: Page, silent: bool) -> bool {
+        let mut changed = false;
+        for shard in self.shards_of(page) {
+            for feed in self.feeds_of(ShardId { stream: page.0, shard }) {
+                changed |= feed.feed.lock().set_silent(silent);
+            }
+        }
+        changed
+    }
+
+    async fn ask_source(&self, page: Page) {
+        let stream = page.0;
+        let followed = self.shards_of(page);
         match self.fetcher.source.tails(stream, &followed).await {
             Ok(tails) => {
                 let mut changed = false;
                 for (shard, tail) in followed.into_iter().zip(tails) {
-                    // What the durable layer says of the cell is hearsay.
-                    let shard = ShardId { stream, shard };
-                    changed |= tail.is_some_and(|tail| self.observe(shard, tail));
+                    changed |= tail.is_some_and(|tail| self.observe(ShardId { stream, shard }, tail));
                 }
                 if changed {
                     self.plan_again();
                 }
             }
             Err(SourceError::NoStream) => self.observe_deleted(stream),
-            Err(error) => tracing::debug!(%stream, page, %error, "the durable source does not tell lengths"),
+            Err(error) => {
+                tracing::debug!(%stream, page = page.1, %error, "the durable source tells no lengths")
+            }
         }
     }
 
-    fn shards_of(&self, stream: StreamId, page: u32) -> Vec<ShardNumber> {
+    fn shards_of(&self, (stream, page): Page) -> Vec<ShardNumber> {
         let first = page * SHARDS_PER_PAGE;
-        let range = ShardId { stream, shard: ShardNumber(first) }
-            ..ShardId { stream, shard: ShardNumber(first + SHARDS_PER_PAGE) };
+        let shard = |number| ShardId { stream, shard: ShardNumber(number) };
+        let range = shard(first)..=shard(first + (SHARDS_PER_PAGE - 1));
         self.state.lock().shared.range(range).map(|(id, _)| id.shard).collect()
     }
 
@@ -130,14 +203,15 @@ impl Inner {
     fn observe(&self, shard: ShardId, tail: Tail) -> bool {
         let mut changed = false;
         for feed in self.feeds_of(shard) {
-            let (first, start) = {
+            let is_first = {
                 let mut feed = feed.feed.lock();
-                let first = feed.tail().is_none();
-                (first, feed.observe(tail))
+                let is_first = feed.tail().is_none();
+                let is_news = feed.observe(tail);
+                changed |= is_news;
+                is_first && is_news
             };
-            changed |= start;
-            if first {
-                // Somebody may be waiting to learn where the end is.
+            if is_first {
+                // Cursors wait to learn whether they are near the tail.
                 self.announce(&feed);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_cache::{Cell, Lookup};
@@ -9,13 +10,13 @@ use tailwater_env::Env;
 
 use super::Shared;
 use super::state::PageId;
-use crate::lock::{Action, CHECK_EVERY, Lock, LockValue, Signature};
+use crate::lock::{Action, Lock, LockTiming, LockValue, Signature};
 use crate::lock_key;
 
-/// How often to look while a lock is wanted that is not held, in the first moments of a page.
-const ACQUIRE_EVERY: std::time::Duration = std::time::Duration::from_millis(2);
+/// The pause between writing a lock and looking whether it is there.
+const CONFIRM_AFTER: Duration = Duration::from_millis(2);
 
-pub(super) async fn run(env: Env, cell: Cell, shared: Arc<Shared>) {
+pub(super) async fn run(env: Env, cell: Cell, timing: LockTiming, shared: Arc<Shared>) {
     let writer = env.random_u64();
     let mut locks: BTreeMap<PageId, Lock> = BTreeMap::new();
     loop {
@@ -23,19 +24,24 @@ pub(super) async fn run(env: Env, cell: Cell, shared: Arc<Shared>) {
         locks.retain(|page, _| pages.binary_search(page).is_ok());
         for page in &pages {
             let nonce = env.random_u64();
-            locks.entry(*page).or_insert_with(|| Lock::new(Signature { writer, nonce }));
+            locks.entry(*page).or_insert_with(|| Lock::new(Signature { writer, nonce }, timing));
         }
-        let acted = look(&env, &cell, &shared, &mut locks).await;
-        env.sleep(if acted { ACQUIRE_EVERY } else { CHECK_EVERY }).await;
+        let wrote = look(&env, &cell, &shared, &mut locks).await;
+        let pause = env.sleep(if wrote { CONFIRM_AFTER } else { timing.check_every });
+        tokio::select! {
+            biased;
+            () = shared.new_page.notified() => {}
+            () = pause => {}
+        }
     }
 }
 
 /// One look at all locks; whether any was written, so that the next look should come soon.
 async fn look(env: &Env, cell: &Cell, shared: &Shared, locks: &mut BTreeMap<PageId, Lock>) -> bool {
-    let keys: Vec<Bytes> = locks.keys().map(|page| lock_key(page.stream, page.page)).collect();
-    if keys.is_empty() {
+    if locks.is_empty() {
         return false;
     }
+    let keys: Vec<Bytes> = locks.keys().map(|page| lock_key(page.stream, page.page)).collect();
     let found = cell.get_consistent(&keys).await;
     let now = env.now();
     let (mut writes, mut releases) = (Vec::new(), Vec::new());
@@ -43,7 +49,7 @@ async fn look(env: &Env, cell: &Cell, shared: &Shared, locks: &mut BTreeMap<Page
         let value = match lookup {
             Lookup::Hit { value, .. } => LockValue::decode(&value),
             Lookup::Miss => None,
-            // Nobody can tell who holds it, so nobody is kept from trying to write.
+            // Nobody can tell who holds it: who did goes on, and who did not has no page to publish either.
             Lookup::Failed(_) => continue,
         };
         match lock.step(now, value) {
@@ -51,16 +57,16 @@ async fn look(env: &Env, cell: &Cell, shared: &Shared, locks: &mut BTreeMap<Page
             Action::Write(value) => writes.push((key, value.encode())),
             Action::Release => releases.push(key),
         }
-        shared.state.lock().set_locked(*page, lock.is_held());
+        shared.state.lock().set_locked(now, *page, lock.is_held());
     }
     shared.work.notify_one();
-    let acted = !writes.is_empty();
+    let mut wrote = false;
     // A write that failed is found missing by the next look.
     if !writes.is_empty() {
-        let _ = cell.set(writes).await;
+        wrote = cell.set(writes).await.iter().any(Result::is_ok);
     }
     if !releases.is_empty() {
         let _ = cell.erase(releases).await;
     }
-    acted
+    wrote
 }

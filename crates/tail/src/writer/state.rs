@@ -5,22 +5,25 @@
 //! ```text
 //!   cached            in flight              end = durable
 //!     |  one round of chunk writes  |  waiting  |
-//!     ^ published when acknowledged             ^ published after PUBLISH_DELAY if cached lags
+//!     ^ published when acknowledged             ^ published after publish_delay if cached lags
 //! ```
+//!
+//! A shard, and a page, is in its schedule while it wants something and may have it: whatever changes either
+//! ends in `reschedule`, so that nothing is forgotten.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_format::{
-    ChunkKey, Position, SHARDS_PER_PAGE, SegmentId, ShardId, ShardNumber, StreamId, Tail, TailPage,
-    tail_page_key,
+    Position, SHARDS_PER_PAGE, SegmentId, ShardId, ShardNumber, StreamId, Tail, TailPage, tail_page_key,
 };
 
-use crate::limits::{
-    CHUNK_REFRESH, PAGE_REFRESH, PUBLISH_DELAY, RETRY_DELAY, SHADOW_BYTES_MAX, SHADOW_ROUND_BYTES_MAX,
-    SHADOW_ROUNDS_MAX,
-};
+use super::config::WriterConfig;
+use super::schedule::Schedule;
+use super::shadow::Shadow;
+use crate::limits::{SHADOW_ROUND_BYTES_MAX, SHADOW_ROUNDS_MAX};
 
 /// Counters of a writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,18 +53,29 @@ impl PageId {
     pub(super) fn of(shard: ShardId) -> Self {
         Self { stream: shard.stream, page: shard.shard.0 / SHARDS_PER_PAGE }
     }
+
+    /// The page's shards.
+    fn shards(self) -> std::ops::RangeInclusive<ShardId> {
+        let first = self.page * SHARDS_PER_PAGE;
+        let shard = |number| ShardId { stream: self.stream, shard: ShardNumber(number) };
+        shard(first)..=shard(first + (SHARDS_PER_PAGE - 1))
+    }
 }
 
-/// One batch of chunk writes.
+/// One shard's part in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) segment: SegmentId,
+    /// Everything below this is in the cell if the part succeeds.
+    pub(super) end: Position,
+    /// How many of the round's chunks are its.
+    pub(super) chunks: usize,
+}
+
+/// One batch of chunk writes: the chunks of its parts, one after the other.
 pub(super) struct Round {
-    pub(super) shards: Vec<(SegmentId, Position)>,
+    pub(super) parts: Vec<Part>,
     pub(super) chunks: Vec<(Bytes, Bytes)>,
-}
-
-/// How a round ended: `shards` as they were in it.
-pub(super) struct RoundOutcome {
-    pub(super) shards: Vec<(SegmentId, Position)>,
-    pub(super) ok: bool,
 }
 
 /// One page to publish.
@@ -71,61 +85,20 @@ pub(super) struct Publish {
     pub(super) value: Bytes,
 }
 
-/// How a publication ended.
-pub(super) struct PublishOutcome {
-    pub(super) page: PageId,
-    pub(super) ok: bool,
-}
-
-/// The bytes of one segment that are not known to be cached, from the beginning of a chunk on.
-struct Unshadowed {
-    segment: SegmentId,
-    chunk_bytes: u32,
-    /// The beginning of the chunk that holds `cached`, or where the cached stream jumped to.
-    start: Position,
-    bytes: BytesMut,
-    /// Bytes below this were acknowledged by the data cell.
-    cached: Position,
-}
-
-impl Unshadowed {
-    fn new(segment: SegmentId, chunk_bytes: u32) -> Self {
-        Self { segment, chunk_bytes, start: Position(0), bytes: BytesMut::new(), cached: Position(0) }
-    }
-
-    fn end(&self) -> Position {
-        Position(self.start.0 + self.bytes.len() as u64)
-    }
-
-    fn is_shadowed(&self) -> bool {
-        self.cached == self.end()
-    }
-
-    /// Forgets the full chunks below `position`.
-    fn advance_start(&mut self, position: Position) {
-        let chunk = u64::from(self.chunk_bytes);
-        let start = position.0 / chunk * chunk;
-        if start > self.start.0 {
-            let drop = usize::try_from(start - self.start.0).expect("no more than what is buffered");
-            // A copy of what is left, at most a chunk in the usual case, gives the rest of the memory back.
-            self.bytes = BytesMut::from(&self.bytes[drop..]);
-            self.start = Position(start);
-        }
-    }
-}
-
 struct Shard {
     /// As the log last told it; `cached` is filled in when it is published.
     tail: Tail,
     /// Segments with bytes to shadow, oldest first; the last one is the open segment.
-    segments: VecDeque<Unshadowed>,
+    segments: VecDeque<Shadow>,
     in_flight: bool,
-    /// In the queue of shards that may have something to write.
-    queued: bool,
+    /// There may be something to write since then.
+    wanted: Option<Instant>,
     /// Not before this: a round failed.
     retry_at: Instant,
     /// When the last round of this shard ended.
     written_at: Instant,
+    /// Where it is in the schedule.
+    scheduled: Option<Instant>,
 }
 
 impl Shard {
@@ -134,9 +107,10 @@ impl Shard {
             tail,
             segments: VecDeque::new(),
             in_flight: false,
-            queued: false,
+            wanted: None,
             retry_at: Instant::default(),
             written_at: Instant::default(),
+            scheduled: None,
         }
     }
 
@@ -151,20 +125,21 @@ impl Shard {
         Tail { cached: cached.min(self.tail.durable), ..self.tail }
     }
 
-    /// Puts the shard into `dirty`, once.
-    fn queue(&mut self, id: ShardId, dirty: &mut VecDeque<ShardId>) {
-        if !self.queued {
-            self.queued = true;
-            dirty.push_back(id);
-        }
-    }
-
     fn is_shadowed(&self) -> bool {
-        self.segments.iter().all(Unshadowed::is_shadowed)
+        self.segments.iter().all(Shadow::is_shadowed)
     }
 
     fn buffered_bytes(&self) -> usize {
-        self.segments.iter().map(|segment| segment.bytes.len()).sum()
+        self.segments.iter().map(Shadow::len).sum()
+    }
+
+    /// Gives up what is buffered, but for the chunk that the durable stream is in; whether that was anything.
+    fn jump(&mut self) -> bool {
+        let mut jumped = false;
+        while self.segments.len() > 1 {
+            jumped |= self.segments.pop_front().is_some_and(|old| !old.is_shadowed());
+        }
+        jumped | self.segments.back_mut().is_some_and(Shadow::jump)
     }
 }
 
@@ -179,88 +154,104 @@ struct Page {
     due: bool,
     retry_at: Instant,
     published_at: Instant,
+    /// Where it is in the schedule.
+    scheduled: Option<Instant>,
 }
 
 /// All shards and pages of one writer.
 pub(super) struct WriterState {
+    config: WriterConfig,
     shards: BTreeMap<ShardId, Shard>,
     pages: BTreeMap<PageId, Page>,
-    /// Shards that may have something to write, in the order they asked.
-    dirty: VecDeque<ShardId>,
-    /// Pages that may have something to publish.
-    dirty_pages: VecDeque<PageId>,
+    shard_times: Schedule<ShardId>,
+    page_times: Schedule<PageId>,
     rounds_in_flight: usize,
+    /// Bytes that wait in all shards.
+    buffered_bytes: usize,
     /// When to look at every shard and page for something to refresh.
     refresh_at: Instant,
-    /// The last time that was passed in; calls without a time of their own use it.
-    now: Instant,
+    /// A page is there that was not when this was last asked.
+    new_page: bool,
     stats: WriterStats,
 }
 
 impl WriterState {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(config: WriterConfig) -> Self {
         Self {
+            config,
             shards: BTreeMap::new(),
             pages: BTreeMap::new(),
-            dirty: VecDeque::new(),
-            dirty_pages: VecDeque::new(),
+            shard_times: Schedule::new(),
+            page_times: Schedule::new(),
             rounds_in_flight: 0,
+            buffered_bytes: 0,
             refresh_at: Instant::default(),
-            now: Instant::default(),
+            new_page: false,
             stats: WriterStats::default(),
         }
-    }
-
-    pub(super) fn cached(&self, shard: ShardId) -> Position {
-        self.shards.get(&shard).map_or(Position(0), |shard| shard.published().cached)
     }
 
     pub(super) fn stats(&self) -> WriterStats {
         self.stats
     }
 
-    /// Sets the time for the calls that have none of their own.
-    pub(super) fn set_now(&mut self, now: Instant) {
-        self.now = now;
+    pub(super) fn cached(&self, shard: ShardId) -> Position {
+        self.shards.get(&shard).map_or(Position(0), |shard| shard.published().cached)
     }
 
-    pub(super) fn open(&mut self, shard: ShardId, tail: Tail) {
-        self.shards.insert(shard, Shard::new(tail));
-        self.touch_page(PageId::of(shard), true);
+    pub(super) fn open(&mut self, now: Instant, id: ShardId, tail: Tail) {
+        let in_flight = self.remove_shard(id).is_some_and(|old| old.in_flight);
+        self.shards.insert(id, Shard { in_flight, ..Shard::new(tail) });
+        self.touch_page(now, PageId::of(id), true);
     }
 
-    pub(super) fn update(&mut self, shard: ShardId, tail: Tail) {
-        let Some(known) = self.shards.get_mut(&shard) else { return self.open(shard, tail) };
-        known.tail = tail;
-        // A tail without bytes to wait for is worth telling at once.
-        let due = known.is_shadowed();
-        self.touch_page(PageId::of(shard), due);
-    }
-
-    pub(super) fn extend(&mut self, segment: SegmentId, from: Position, bytes: &Bytes, tail: Tail) {
-        let shard = self.shards.entry(segment.shard).or_insert_with(|| Shard::new(tail));
+    pub(super) fn update(&mut self, now: Instant, id: ShardId, tail: Tail) {
+        let Some(shard) = self.shards.get_mut(&id) else { return self.open(now, id, tail) };
         shard.tail = tail;
-        let is_open = shard.segments.back().is_some_and(|open| open.segment == segment);
-        if !is_open {
-            shard.segments.push_back(Unshadowed::new(segment, tail.chunk_bytes));
-        }
-        let open = shard.segments.back_mut().expect("pushed if it was missing");
-        assert_eq!(open.end(), from, "{segment}: durable bytes are handed on in order and without gaps");
-        open.bytes.extend_from_slice(bytes);
-        if shard.buffered_bytes() > SHADOW_BYTES_MAX {
-            self.stats.jumps += 1;
-            jump(shard);
-        }
-        shard.queue(segment.shard, &mut self.dirty);
-        self.touch_page(PageId::of(segment.shard), false);
+        // A tail without bytes to wait for is worth telling at once.
+        let due = shard.is_shadowed();
+        self.touch_page(now, PageId::of(id), due);
     }
 
-    pub(super) fn delete_stream(&mut self, stream: StreamId) {
-        self.shards.retain(|shard, _| shard.stream != stream);
+    pub(super) fn extend(
+        &mut self,
+        now: Instant,
+        segment: SegmentId,
+        from: Position,
+        bytes: &Bytes,
+        tail: Tail,
+    ) {
+        let id = segment.shard;
+        let shard = self.shards.entry(id).or_insert_with(|| Shard::new(tail));
+        shard.tail = tail;
+        if shard.segments.back().is_none_or(|open| open.segment != segment) {
+            shard.segments.push_back(Shadow::new(segment, tail.chunk_bytes));
+        }
+        shard.segments.back_mut().expect("pushed if it was missing").extend(from, bytes);
+        self.buffered_bytes += bytes.len();
+        let too_much = shard.buffered_bytes() > self.config.shadow_bytes_max
+            || self.buffered_bytes > self.config.shadow_bytes_total_max;
+        if too_much {
+            let before = shard.buffered_bytes();
+            self.stats.jumps += u64::from(shard.jump());
+            self.buffered_bytes -= before - shard.buffered_bytes();
+        }
+        shard.wanted.get_or_insert(now);
+        self.touch_page(now, PageId::of(id), false);
+        self.reschedule(id);
+    }
+
+    pub(super) fn delete_stream(&mut self, now: Instant, stream: StreamId) {
+        let first = ShardId { stream, shard: ShardNumber(0) };
+        let shards: Vec<_> =
+            self.shards.range(first..).map(|(id, _)| *id).take_while(|id| id.stream == stream).collect();
+        for id in shards {
+            self.remove_shard(id);
+        }
         let pages: Vec<_> = self.pages.keys().filter(|page| page.stream == stream).copied().collect();
-        for page in pages {
-            self.pages.get_mut(&page).expect("just listed").deleted = true;
-            self.touch_page(page, true);
+        for id in pages {
+            self.pages.get_mut(&id).expect("just listed").deleted = true;
+            self.touch_page(now, id, true);
         }
     }
 
@@ -269,158 +260,139 @@ impl WriterState {
         self.pages.keys().copied().collect()
     }
 
+    /// Whether there are pages that were not there at the last call.
+    pub(super) fn take_new_page(&mut self) -> bool {
+        std::mem::take(&mut self.new_page)
+    }
+
     /// Whether the page's lock is held; pages without it are neither published nor are their chunks written.
-    pub(super) fn set_locked(&mut self, id: PageId, locked: bool) {
+    pub(super) fn set_locked(&mut self, now: Instant, id: PageId, locked: bool) {
         let Some(page) = self.pages.get_mut(&id) else { return };
-        let gained = locked && !page.locked;
+        if page.locked == locked {
+            return;
+        }
         page.locked = locked;
-        if gained {
-            // It may have been looked at, and passed over, while it was not locked.
-            page.due = true;
-            page.dirty_since.get_or_insert(self.now);
-            self.dirty_pages.push_back(id);
-            let range = ShardId { stream: id.stream, shard: ShardNumber(id.page * SHARDS_PER_PAGE) }
-                ..ShardId { stream: id.stream, shard: ShardNumber((id.page + 1) * SHARDS_PER_PAGE) };
-            for (shard, state) in self.shards.range_mut(range) {
-                state.queue(*shard, &mut self.dirty);
+        if locked {
+            self.touch_page(now, id, true);
+        } else {
+            self.reschedule_page(id);
+        }
+        let shards: Vec<_> = self.shards.range(id.shards()).map(|(id, _)| *id).collect();
+        for id in shards {
+            if locked {
+                self.shards.get_mut(&id).expect("just listed").wanted.get_or_insert(now);
             }
+            self.reschedule(id);
         }
     }
 
     /// The next batch of chunk writes, if one may be started.
     pub(super) fn next_round(&mut self, now: Instant) -> Option<Round> {
-        self.now = now;
         self.refresh(now);
         if self.rounds_in_flight == SHADOW_ROUNDS_MAX {
             return None;
         }
-        let mut round = Round { shards: Vec::new(), chunks: Vec::new() };
+        let mut round = Round { parts: Vec::new(), chunks: Vec::new() };
         let mut round_bytes = 0;
-        for _ in 0..self.dirty.len() {
-            let Some(id) = self.dirty.pop_front() else { break };
-            let Some(shard) = self.shards.get_mut(&id) else { continue };
-            shard.queued = false;
-            if shard.in_flight {
-                continue; // it is looked at again when its round ends
-            }
-            if !self.pages.get(&PageId::of(id)).is_some_and(|page| page.locked) {
-                continue; // and again when the lock is gained
-            }
-            if now < shard.retry_at {
-                shard.queue(id, &mut self.dirty);
-                continue;
-            }
+        while round_bytes < SHADOW_ROUND_BYTES_MAX {
+            let Some(id) = self.shard_times.due(now) else { break };
+            let shard = self.shards.get_mut(&id).expect("what is scheduled is there");
+            shard.wanted = None;
             // What is shadowed to its end and is not the open segment has nothing more to come.
             while shard.segments.len() > 1 && shard.segments[0].is_shadowed() {
-                shard.segments.pop_front();
+                let old = shard.segments.pop_front().expect("there is more than one");
+                self.buffered_bytes -= old.len();
             }
-            let stale = now.since(shard.written_at) >= CHUNK_REFRESH;
-            let Some(segment) = shard.segments.front() else { continue };
-            if segment.bytes.is_empty() || (segment.is_shadowed() && !stale) {
-                continue;
+            if let Some(shadow) = shard.segments.front_mut().filter(|shadow| shadow.len() > 0) {
+                let (before, bytes) = (round.chunks.len(), shadow.len());
+                shadow.take_chunks(&mut round.chunks);
+                let chunks = round.chunks.len() - before;
+                self.buffered_bytes -= bytes - shadow.len();
+                round.parts.push(Part { segment: shadow.segment, end: shadow.end(), chunks });
+                shard.in_flight = true;
+                round_bytes += bytes;
+                self.stats.chunks_written += chunks as u64;
+                self.stats.chunk_bytes_written += bytes as u64;
             }
-            let before = round.chunks.len();
-            push_chunks(&mut round.chunks, segment);
-            round_bytes += segment.bytes.len();
-            self.stats.chunks_written += (round.chunks.len() - before) as u64;
-            self.stats.chunk_bytes_written += segment.bytes.len() as u64;
-            round.shards.push((segment.segment, segment.end()));
-            shard.in_flight = true;
-            if round_bytes >= SHADOW_ROUND_BYTES_MAX {
-                break;
-            }
+            self.reschedule(id);
         }
-        if round.shards.is_empty() {
+        if round.parts.is_empty() {
             return None;
         }
         self.rounds_in_flight += 1;
         Some(round)
     }
 
-    /// Takes in how a round ended.
-    pub(super) fn round_done(&mut self, now: Instant, outcome: RoundOutcome) {
-        self.now = now;
+    /// Takes in how each part of a round ended.
+    pub(super) fn round_done(&mut self, now: Instant, parts: &[(Part, bool)]) {
         self.rounds_in_flight -= 1;
-        if !outcome.ok {
-            self.stats.rounds_failed += 1;
-        }
-        for (id, end) in outcome.shards {
-            let Some(shard) = self.shards.get_mut(&id.shard) else { continue };
+        self.stats.rounds_failed += u64::from(parts.iter().any(|(_, ok)| !ok));
+        for &(part, ok) in parts {
+            let id = part.segment.shard;
+            // Deleted meanwhile.
+            let Some(shard) = self.shards.get_mut(&id) else { continue };
             shard.in_flight = false;
             shard.written_at = now;
-            let Some(segment) = shard.segments.iter_mut().find(|segment| segment.segment == id) else {
-                continue;
-            };
-            if outcome.ok {
-                segment.cached = segment.cached.max(end);
-                segment.advance_start(end);
+            if ok {
+                // It is not there if the cached stream jumped meanwhile.
+                let shadow = shard.segments.iter_mut().find(|shadow| shadow.segment == part.segment);
+                if let Some(shadow) = shadow {
+                    shadow.cached = shadow.cached.max(part.end);
+                }
             } else {
-                shard.retry_at = now + RETRY_DELAY;
-                self.stats.jumps += 1;
-                jump(shard);
+                let before = shard.buffered_bytes();
+                // Full chunks of the part are given up already.
+                let gave_up = part.chunks > 1 || part.end.0.is_multiple_of(u64::from(shard.tail.chunk_bytes));
+                self.stats.jumps += u64::from(shard.jump() | gave_up);
+                self.buffered_bytes -= before - shard.buffered_bytes();
+                shard.retry_at = now + self.config.retry_delay;
             }
-            shard.queue(id.shard, &mut self.dirty);
-            if outcome.ok {
-                self.touch_page(PageId::of(id.shard), true);
+            if !shard.is_shadowed() {
+                shard.wanted.get_or_insert(now);
+            }
+            self.reschedule(id);
+            if ok {
+                self.touch_page(now, PageId::of(id), true);
             }
         }
     }
 
     /// The next page to publish, if one is due.
     pub(super) fn next_publish(&mut self, now: Instant) -> Option<Publish> {
-        self.now = now;
-        for _ in 0..self.dirty_pages.len() {
-            let id = self.dirty_pages.pop_front()?;
-            let Some(page) = self.pages.get_mut(&id) else { continue };
-            let Some(since) = page.dirty_since else { continue };
-            if page.in_flight || !page.locked {
-                continue; // looked at again when the publication ends, or the lock is gained
-            }
-            if now < page.retry_at || !(page.due || now >= since + PUBLISH_DELAY) {
-                self.dirty_pages.push_back(id);
-                continue;
-            }
-            page.in_flight = true;
-            page.due = false;
-            page.dirty_since = None;
-            let deleted = page.deleted;
-            self.stats.pages_published += 1;
-            let value = self.page_value(id, deleted);
-            return Some(Publish { page: id, key: tail_page_key(id.stream, id.page), value });
-        }
-        None
+        let id = self.page_times.due(now)?;
+        let page = self.pages.get_mut(&id).expect("what is scheduled is there");
+        page.in_flight = true;
+        page.due = false;
+        page.dirty_since = None;
+        let deleted = page.deleted;
+        self.reschedule_page(id);
+        self.stats.pages_published += 1;
+        let value = self.page_value(id, deleted);
+        Some(Publish { page: id, key: tail_page_key(id.stream, id.page), value })
     }
 
     /// Takes in how a publication ended.
-    pub(super) fn publish_done(&mut self, now: Instant, outcome: PublishOutcome) {
-        self.now = now;
-        let Some(page) = self.pages.get_mut(&outcome.page) else { return };
+    pub(super) fn publish_done(&mut self, now: Instant, id: PageId, ok: bool) {
+        let Some(page) = self.pages.get_mut(&id) else { return };
         page.in_flight = false;
         page.published_at = now;
-        if !outcome.ok {
+        if !ok {
             self.stats.publishes_failed += 1;
-            page.retry_at = now + RETRY_DELAY;
+            page.retry_at = now + self.config.retry_delay;
             page.dirty_since.get_or_insert(now);
         }
-        if page.dirty_since.is_some() {
-            self.dirty_pages.push_back(outcome.page);
-        } else if page.deleted {
-            self.pages.remove(&outcome.page);
+        if page.deleted && page.dirty_since.is_none() {
+            self.pages.remove(&id);
+        } else {
+            self.reschedule_page(id);
         }
     }
 
     /// When to look again although nothing happened.
-    pub(super) fn next_deadline(&self, now: Instant) -> Instant {
-        let retries = self.dirty.iter().filter_map(|id| {
-            let shard = self.shards.get(id)?;
-            (!shard.in_flight && now < shard.retry_at).then_some(shard.retry_at)
-        });
-        let publishes = self.dirty_pages.iter().filter_map(|id| {
-            let page = self.pages.get(id)?;
-            let since = page.dirty_since?;
-            (!page.in_flight && page.locked).then(|| (since + PUBLISH_DELAY).max(page.retry_at))
-        });
-        retries.chain(publishes).min().unwrap_or(self.refresh_at).min(self.refresh_at)
+    pub(super) fn next_deadline(&self) -> Instant {
+        let rounds = self.shard_times.next().filter(|_| self.rounds_in_flight < SHADOW_ROUNDS_MAX);
+        let times = [Some(self.refresh_at), rounds, self.page_times.next()];
+        times.into_iter().flatten().min().expect("one is always there")
     }
 
     /// Marks what would expire in the cells if nothing were written.
@@ -428,39 +400,64 @@ impl WriterState {
         if now < self.refresh_at {
             return;
         }
-        self.refresh_at = now + PAGE_REFRESH;
+        // Twice as often as need be, so that nothing waits for longer than it may.
+        let every = self.config.page_refresh.min(self.config.chunk_refresh) / 2;
+        self.refresh_at = now + every;
+        let mut shards = Vec::new();
         for (id, shard) in &mut self.shards {
-            if now.since(shard.written_at) >= CHUNK_REFRESH {
-                shard.queue(*id, &mut self.dirty);
+            if now.since(shard.written_at) + every >= self.config.chunk_refresh {
+                shard.wanted.get_or_insert(now);
+                shards.push(*id);
             }
         }
-        let stale: Vec<_> = self
-            .pages
-            .iter()
-            .filter(|(_, page)| now.since(page.published_at) >= PAGE_REFRESH)
-            .map(|(id, _)| *id)
-            .collect();
+        for id in shards {
+            self.reschedule(id);
+        }
+        let is_stale = |page: &Page| now.since(page.published_at) + every >= self.config.page_refresh;
+        let stale: Vec<_> = self.pages.iter().filter(|(_, page)| is_stale(page)).map(|(id, _)| *id).collect();
         for id in stale {
-            self.touch_page(id, true);
+            self.touch_page(now, id, true);
         }
     }
 
-    fn touch_page(&mut self, id: PageId, due: bool) {
-        let page = self.pages.entry(id).or_default();
+    fn remove_shard(&mut self, id: ShardId) -> Option<Shard> {
+        let mut shard = self.shards.remove(&id)?;
+        self.buffered_bytes -= shard.buffered_bytes();
+        self.shard_times.set(id, &mut shard.scheduled, None);
+        Some(shard)
+    }
+
+    fn touch_page(&mut self, now: Instant, id: PageId, due: bool) {
+        let new_page = &mut self.new_page;
+        let page = self.pages.entry(id).or_insert_with(|| {
+            *new_page = true;
+            Page::default()
+        });
         page.due |= due;
-        if page.dirty_since.is_none() {
-            page.dirty_since = Some(self.now);
-            self.dirty_pages.push_back(id);
-        }
+        page.dirty_since.get_or_insert(now);
+        self.reschedule_page(id);
+    }
+
+    fn reschedule(&mut self, id: ShardId) {
+        let locked = self.pages.get(&PageId::of(id)).is_some_and(|page| page.locked);
+        let Some(shard) = self.shards.get_mut(&id) else { return };
+        let wanted = shard.wanted.filter(|_| locked && !shard.in_flight).map(|at| at.max(shard.retry_at));
+        self.shard_times.set(id, &mut shard.scheduled, wanted);
+    }
+
+    fn reschedule_page(&mut self, id: PageId) {
+        let Some(page) = self.pages.get_mut(&id) else { return };
+        let since = page.dirty_since.filter(|_| page.locked && !page.in_flight);
+        let delay = if page.due { Duration::ZERO } else { self.config.publish_delay };
+        let wanted = since.map(|since| (since + delay).max(page.retry_at));
+        self.page_times.set(id, &mut page.scheduled, wanted);
     }
 
     fn page_value(&self, id: PageId, deleted: bool) -> Bytes {
         let first = id.page * SHARDS_PER_PAGE;
         let mut tails = Vec::new();
         if !deleted {
-            let range = ShardId { stream: id.stream, shard: ShardNumber(first) }
-                ..ShardId { stream: id.stream, shard: ShardNumber(first + SHARDS_PER_PAGE) };
-            for (shard, state) in self.shards.range(range) {
+            for (shard, state) in self.shards.range(id.shards()) {
                 let place = (shard.shard.0 - first) as usize;
                 tails.resize(place, None);
                 tails.push(Some(state.published()));
@@ -470,23 +467,5 @@ impl WriterState {
     }
 }
 
-/// Gives up what is buffered, but for the chunk that the durable stream is in.
-fn jump(shard: &mut Shard) {
-    let Some(mut open) = shard.segments.pop_back() else { return };
-    shard.segments.clear();
-    open.advance_start(open.end());
-    shard.segments.push_back(open);
-}
-
-/// The chunks that cover a segment's unshadowed bytes, each from its beginning.
-fn push_chunks(chunks: &mut Vec<(Bytes, Bytes)>, segment: &Unshadowed) {
-    let chunk_bytes = segment.chunk_bytes as usize;
-    let first = segment.start.0 / u64::from(segment.chunk_bytes);
-    // One copy for the whole round; the chunks are slices of it.
-    let all = Bytes::copy_from_slice(&segment.bytes);
-    for (number, start) in (first..).zip((0..all.len()).step_by(chunk_bytes)) {
-        let end = (start + chunk_bytes).min(all.len());
-        let key = ChunkKey { segment: segment.segment, chunk_bytes: segment.chunk_bytes, chunk: number };
-        chunks.push((key.to_bytes(), all.slice(start..end)));
-    }
-}
+#[cfg(test)]
+mod tests;

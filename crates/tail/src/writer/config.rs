@@ -1,0 +1,41 @@
+//! How a writer behaves.
+
+use std::time::Duration;
+
+use crate::limits::{
+    CHUNK_REFRESH, PAGE_REFRESH, PUBLISH_DELAY, RETRY_DELAY, SHADOW_BYTES_MAX, SHADOW_BYTES_TOTAL_MAX,
+};
+use crate::lock::LockTiming;
+
+/// How a writer behaves. The defaults suit cells with the paper's times to live.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterConfig {
+    /// How long a durable length waits for its bytes to be cached before it is published alone.
+    pub publish_delay: Duration,
+    /// After a failed write to a cell, how long until the next attempt.
+    pub retry_delay: Duration,
+    /// How often an idle shard's partial chunk is written again: well below the data cell's time to live.
+    pub chunk_refresh: Duration,
+    /// How often an idle page of tails is published again.
+    pub page_refresh: Duration,
+    /// Bytes of one shard that wait to be written; beyond it, its cached stream jumps.
+    pub shadow_bytes_max: usize,
+    /// The same for all shards together; beyond it, the one jumps that is extended.
+    pub shadow_bytes_total_max: usize,
+    /// The locks' times.
+    pub lock: LockTiming,
+}
+
+impl Default for WriterConfig {
+    fn default() -> Self {
+        Self {
+            publish_delay: PUBLISH_DELAY,
+            retry_delay: RETRY_DELAY,
+            chunk_refresh: CHUNK_REFRESH,
+            page_refresh: PAGE_REFRESH,
+            shadow_bytes_max: SHADOW_BYTES_MAX,
+            shadow_bytes_total_max: SHADOW_BYTES_TOTAL_MAX,
+            lock: LockTiming::default(),
+        }
+    }
+}
