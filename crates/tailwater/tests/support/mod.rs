@@ -96,6 +96,7 @@ impl Drop for Process {
         if std::thread::panicking() {
             eprintln!("--- {}:\n{}", self.log.display(), self.log());
         }
+        let _ = std::fs::remove_file(&self.log);
     }
 }
 
@@ -137,7 +138,9 @@ impl Node {
         flags: &Vec<String>,
         environment: &[(String, String)],
     ) -> Process {
-        let log = dir.with_extension(format!("log{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        // Not beside the data, whose disk a test may fill.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let log = std::env::temp_dir().join(format!("tailwater-test-{}-{number}.log", std::process::id()));
         let mut command = tailwater();
         command.arg("serve").arg("--data").arg(dir).args(["--admin", admin, "--listen", data]).args(flags);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
