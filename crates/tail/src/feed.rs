@@ -144,6 +144,8 @@ pub(crate) struct Feed {
     busy: bool,
     /// What came from a cell made no sense: take the next entry from the durable layer.
     distrust: bool,
+    /// The beginning of an entry that is there came from the durable layer alone.
+    rest_is_durable: bool,
     /// The durable layer does not have what should come next: ask it for the segments that are left.
     relist: bool,
     retry_at: Option<Instant>,
@@ -175,6 +177,7 @@ impl Feed {
             first: 0,
             busy: false,
             distrust: false,
+            rest_is_durable: false,
             relist: false,
             retry_at: None,
             failures: 0,
@@ -395,9 +398,6 @@ impl Feed {
         if let Err(pause) = self.rate.take(now, to.0 - from.0) {
             return Plan::Wait { at: Some(now + pause) };
         }
-        if durably {
-            self.layer.begin_anew();
-        }
         self.busy = true;
         let range = ByteRange { segment, chunk_bytes: tail.chunk_bytes, from, to };
         Plan::Fetch { range, durable: durably }
@@ -413,6 +413,12 @@ impl Feed {
         if cutter.segment() != range.segment || cutter.end() != range.from {
             return News::default();
         }
+        if durable {
+            self.layer.begin_anew();
+        }
+        // What the beginning of an entry came from counts as much as its end.
+        let durable = durable && (cutter.end() == cutter.position() || self.rest_is_durable);
+        self.rest_is_durable = durable;
         let (block, result) = cutter.push(bytes);
         let position = cutter.position();
         self.place = Some(Place { segment: range.segment.number, position });

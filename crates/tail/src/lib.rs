@@ -13,6 +13,10 @@ pub mod lock;
 mod rate;
 mod reader;
 mod source;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use bytes::{BufMut, Bytes, BytesMut};

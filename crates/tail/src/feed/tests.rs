@@ -1,1 +1,729 @@
+use std::collections::BTreeSet;
 
+use proptest::prelude::*;
+use tailwater_format::{ShardNumber, StreamId};
+
+use super::*;
+use crate::testing::{Appended, MemoryLog};
+
+const CHUNK: u32 = 64;
+const DELAY: Duration = Duration::from_secs(1);
+
+fn shard() -> ShardId {
+    ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) }
+}
+
+fn config(shared: bool, window_bytes: usize) -> FeedConfig {
+    FeedConfig { window_bytes, delay_max: DELAY, bytes_per_s: 1 << 30, shared }
+}
+
+/// A feed over a log in memory. Fetches are answered at once: from the cell with what the log holds, or, if the
+/// range is among the damaged, with something else.
+struct Rig {
+    log: MemoryLog,
+    feed: Feed,
+    now: Instant,
+    cell_is_damaged: bool,
+    durable_fails: bool,
+    cell_fetches: u32,
+    durable_fetches: u32,
+    listings: u32,
+}
+
+/// One reader of the feed.
+struct Reader {
+    seen: Option<u64>,
+    place: Place,
+    offsets: Vec<u64>,
+}
+
+impl Reader {
+    fn at(place: Place) -> Self {
+        Self { seen: None, place, offsets: Vec::new() }
+    }
+
+    /// Takes what is there; the last look.
+    fn drain(&mut self, feed: &mut Feed) -> Look {
+        loop {
+            match feed.look(self.seen, self.place) {
+                Look::Block(number, block) => {
+                    self.seen = Some(number);
+                    self.place = Place { segment: block.segment.number, position: block.end };
+                    for entry in block.entries() {
+                        let header = entry.header;
+                        self.offsets.extend(header.base_offset.0..header.next_offset().0);
+                    }
+                    if !feed.config.shared {
+                        feed.release(number);
+                    }
+                }
+                look => return look,
+            }
+        }
+    }
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(Feed::shared(shard(), config(true, 1 << 20), Instant::default()))
+    }
+
+    fn with(feed: Feed) -> Self {
+        Self {
+            log: MemoryLog::new(CHUNK),
+            feed,
+            now: Instant::default(),
+            cell_is_damaged: false,
+            durable_fails: false,
+            cell_fetches: 0,
+            durable_fetches: 0,
+            listings: 0,
+        }
+    }
+
+    fn append(&mut self, records: usize) -> Appended {
+        self.log.append(shard(), &vec![&[7_u8; 40][..]; records])
+    }
+
+    /// Publishes the log's tail with all of it cached.
+    fn publish(&mut self) {
+        let tail = self.log.tail(shard()).expect("something was appended");
+        self.feed.observe(Tail { cached: tail.durable, ..tail });
+    }
+
+    /// Publishes the log's tail with nothing cached.
+    fn publish_uncached(&mut self) {
+        self.feed.observe(self.log.tail(shard()).expect("something was appended"));
+    }
+
+    /// Plans and answers until the feed waits; until when.
+    fn run(&mut self) -> Option<Instant> {
+        for _ in 0..10_000 {
+            match self.feed.plan(self.now) {
+                Plan::Wait { at } => {
+                    assert!(at.is_none_or(|at| at > self.now), "a feed that waits for the past spins");
+                    return at;
+                }
+                plan => self.answer(plan),
+            }
+        }
+        panic!("the feed spins: {:?}", self.feed);
+    }
+
+    fn answer(&mut self, plan: Plan) {
+        match plan {
+            Plan::Wait { .. } => {}
+            Plan::Fetch { durable: true, .. } if self.durable_fails => {
+                self.feed.failed(self.now, SourceError::Unavailable("a test".to_owned()));
+            }
+            Plan::Fetch { range, durable } => {
+                assert!(range.from < range.to && range.len() <= FETCH_BYTES_MAX, "{range:?}");
+                *(if durable { &mut self.durable_fetches } else { &mut self.cell_fetches }) += 1;
+                let mut bytes = BytesMut::from(&self.log.bytes(range.segment, range.from, range.to)[..]);
+                if bytes.len() as u64 != range.len() {
+                    let error = self.log.read_some(range.segment, range.to, 1).expect_err("it is not there");
+                    self.feed.failed(self.now, error);
+                    return;
+                }
+                if !durable && self.cell_is_damaged {
+                    let middle = bytes.len() / 2;
+                    bytes[middle] ^= 0x5a;
+                }
+                self.feed.fetched(&range, bytes, durable);
+            }
+            Plan::Segments { from } => {
+                self.listings += 1;
+                match self.log.list(shard(), from) {
+                    Ok(segments) => drop(self.feed.listed(self.now, from, &segments)),
+                    Err(error) => drop(self.feed.failed(self.now, error)),
+                }
+            }
+        }
+    }
+
+    /// Lets time pass until the feed waits for nothing any more.
+    fn run_for_long(&mut self) {
+        for _ in 0..100 {
+            match self.run() {
+                Some(at) => self.now = at,
+                None => return,
+            }
+        }
+        panic!("the feed waits for ever: {:?}", self.feed);
+    }
+}
+
+fn start() -> Place {
+    Place { segment: SegmentNumber(1), position: Position(0) }
+}
+
+#[test]
+fn what_is_cached_is_read_from_the_cell_and_seen_once_and_in_order() {
+    let mut rig = Rig::new();
+    let mut reader = Reader::at(start());
+    for round in 1..20 {
+        rig.append(3);
+        rig.publish();
+        rig.feed.begin_near(start());
+        assert_eq!(rig.run(), None);
+        assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
+        assert_eq!(reader.offsets.len(), 3 * round);
+    }
+    assert!(reader.offsets.iter().copied().eq(0..57));
+    assert_eq!((rig.durable_fetches, rig.listings), (0, 0));
+}
+
+#[test]
+fn an_entry_whose_bytes_come_in_parts_is_seen_when_it_is_whole() {
+    let mut rig = Rig::new();
+    let tail = rig.append(10).tail;
+    let mut reader = Reader::at(start());
+    for cached in (0..=tail.durable.0).step_by(7).chain([tail.durable.0]) {
+        rig.feed.observe(Tail { cached: Position(cached), ..tail });
+        rig.feed.begin_near(start());
+        rig.run();
+        reader.drain(&mut rig.feed);
+        assert_eq!(reader.offsets.len(), if cached == tail.durable.0 { 10 } else { 0 }, "{cached}");
+    }
+}
+
+#[test]
+fn a_control_entry_moves_the_place_and_is_not_seen() {
+    let mut rig = Rig::new();
+    rig.append(0);
+    rig.append(2);
+    rig.append(0);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    let mut reader = Reader::at(start());
+    reader.drain(&mut rig.feed);
+    assert_eq!(reader.offsets, [0, 1]);
+    assert_eq!(reader.place.position, rig.log.tail(shard()).expect("it is there").durable);
+}
+
+#[test]
+fn a_segment_is_left_at_its_sealed_length_for_the_next_one() {
+    let mut rig = Rig::new();
+    let mut reader = Reader::at(start());
+    rig.append(2);
+    rig.publish();
+    rig.feed.begin_near(start());
+    for _ in 0..5 {
+        rig.append(2);
+        rig.log.roll(shard());
+        rig.append(1);
+        rig.publish();
+        rig.run();
+        reader.drain(&mut rig.feed);
+    }
+    assert!(reader.offsets.iter().copied().eq(0..17), "{:?}", reader.offsets);
+    assert_eq!(rig.listings, 0, "tails tell of the segment before");
+}
+
+#[test]
+fn segments_that_rolled_unseen_are_asked_of_the_durable_layer() {
+    let mut rig = Rig::new();
+    let mut reader = Reader::at(start());
+    rig.append(2);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    for _ in 0..4 {
+        rig.log.roll(shard());
+        rig.append(3);
+    }
+    rig.publish();
+    rig.run();
+    reader.drain(&mut rig.feed);
+    assert!(reader.offsets.iter().copied().eq(0..14), "{:?}", reader.offsets);
+    assert_eq!(rig.listings, 1);
+}
+
+#[test]
+fn a_reader_at_the_end_of_a_sealed_segment_finds_the_next_one() {
+    for looks_in_between in [false, true] {
+        let mut rig = Rig::new();
+        rig.append(4);
+        let tail = rig.log.roll(shard());
+        let end = Place { segment: tail.segment, position: tail.durable };
+        let mut reader = Reader::at(end);
+        rig.publish();
+        assert!(rig.feed.begin_near(end));
+        rig.run();
+        if looks_in_between {
+            assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
+        }
+        rig.append(2);
+        rig.publish();
+        rig.run();
+        assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
+        assert_eq!(reader.offsets, [4, 5]);
+    }
+}
+
+#[test]
+fn a_cache_that_is_late_is_waited_for_and_then_left() {
+    let mut rig = Rig::new();
+    rig.append(2);
+    rig.publish_uncached();
+    rig.feed.begin_near(start());
+    let deadline = rig.run().expect("there is something to wait for");
+    assert_eq!(deadline, rig.now + DELAY);
+    rig.now = deadline;
+    rig.run();
+    assert_eq!((rig.cell_fetches, rig.durable_fetches), (0, 1));
+    let mut reader = Reader::at(start());
+    reader.drain(&mut rig.feed);
+    assert_eq!(reader.offsets, [0, 1]);
+}
+
+#[test]
+fn a_late_cache_that_trickles_is_left_all_the_same() {
+    let mut rig = Rig::new();
+    rig.append(200);
+    let tail = rig.log.tail(shard()).expect("it is there");
+    rig.feed.observe(tail);
+    rig.feed.begin_near(start());
+    rig.run();
+    rig.now = rig.now + DELAY;
+    // At the very moment at which the wait is over there is something cached, too.
+    rig.feed.observe(Tail { cached: Position(100), ..tail });
+    rig.run();
+    assert_eq!((rig.cell_fetches, rig.durable_fetches), (1, 1));
+}
+
+#[test]
+fn a_rate_limit_does_not_make_the_wait_for_the_cache_begin_anew() {
+    let limit = FeedConfig { bytes_per_s: 1_000, ..config(true, 1 << 20) };
+    let mut rig = Rig::with(Feed::shared(shard(), limit, Instant::default()));
+    rig.append(100);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    rig.append(1);
+    rig.publish_uncached();
+    let paused = rig.run().expect("the cache is waited for");
+    assert_eq!(paused, rig.now + DELAY);
+    rig.now = paused;
+    let limited = rig.run().expect("the first fetch has to be paid for");
+    rig.now = limited;
+    assert_eq!(rig.run(), None);
+    assert_eq!(rig.durable_fetches, 1);
+}
+
+#[test]
+fn without_a_metadata_cell_nothing_is_waited_for() {
+    let mut rig = Rig::new();
+    rig.append(2);
+    rig.publish_uncached();
+    rig.feed.begin_near(start());
+    assert!(rig.feed.set_silent(true));
+    assert_eq!(rig.run(), None);
+    let mut reader = Reader::at(start());
+    reader.drain(&mut rig.feed);
+    assert_eq!(reader.offsets, [0, 1]);
+}
+
+#[test]
+fn lengths_that_go_back_change_nothing() {
+    let mut rig = Rig::new();
+    let old = rig.append(2).tail;
+    rig.append(2);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    let known = rig.feed.tail();
+    for stale in [old, Tail { cached: Position(0), ..old }, Tail { durable: Position(0), ..old }] {
+        assert!(!rig.feed.observe(stale));
+    }
+    assert_eq!(rig.feed.tail(), known);
+    rig.log.roll(shard());
+    rig.append(1);
+    rig.publish();
+    assert!(!rig.feed.observe(old), "the tail of an old segment");
+}
+
+#[test]
+fn two_writers_that_publish_in_turn_are_survived() {
+    let mut rig = Rig::new();
+    let mut reader = Reader::at(start());
+    let mut behind = rig.append(1).tail;
+    rig.feed.observe(behind);
+    rig.feed.begin_near(start());
+    for round in 0..50 {
+        let tail = rig.append(1).tail;
+        rig.feed.observe(Tail { cached: tail.durable, ..tail });
+        rig.run();
+        rig.feed.observe(Tail { cached: Position(behind.durable.0 / 2), ..behind });
+        rig.run();
+        reader.drain(&mut rig.feed);
+        if round % 7 == 0 {
+            behind = tail;
+        }
+    }
+    assert!(reader.offsets.iter().copied().eq(0..51));
+}
+
+#[test]
+fn impossible_tails_are_ignored() {
+    let mut rig = Rig::new();
+    let tail = rig.append(1).tail;
+    for impossible in [
+        Tail { chunk_bytes: 0, ..tail },
+        Tail { durable: Position(u64::MAX), ..tail },
+        Tail { cached: Position(u64::MAX), ..tail },
+        Tail { segment: SegmentNumber(u64::MAX), ..tail },
+        Tail { next_offset: Offset(u64::MAX), ..tail },
+    ] {
+        assert!(!rig.feed.observe(impossible));
+        assert_eq!(rig.feed.tail(), None);
+    }
+}
+
+#[test]
+fn cached_bytes_that_make_no_sense_are_read_from_the_durable_layer() {
+    let mut rig = Rig::new();
+    rig.append(3);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.cell_is_damaged = true;
+    rig.run();
+    assert_eq!((rig.cell_fetches, rig.durable_fetches), (1, 1));
+    let mut reader = Reader::at(start());
+    reader.drain(&mut rig.feed);
+    assert_eq!(reader.offsets, [0, 1, 2]);
+    rig.cell_is_damaged = false;
+    rig.append(1);
+    rig.publish();
+    rig.run();
+    assert_eq!((rig.cell_fetches, rig.durable_fetches), (2, 1), "the cell is believed again");
+}
+
+#[test]
+fn damage_in_the_durable_layer_is_an_error_behind_what_can_be_read() {
+    let mut rig = Rig::new();
+    rig.append(2);
+    let bad = rig.append(2);
+    rig.append(2);
+    rig.log.damage(bad.segment, Position(bad.from.0 + bad.bytes.len() as u64 - 1));
+    rig.publish();
+    rig.feed.begin_near(start());
+    assert_eq!(rig.run(), None);
+    let mut reader = Reader::at(start());
+    let look = reader.drain(&mut rig.feed);
+    let Look::Failed(ReadError::Corrupt { segment, position, .. }) = look else { panic!("{look:?}") };
+    assert_eq!((segment, position), (bad.segment, bad.from));
+    assert_eq!(reader.offsets, [0, 1]);
+}
+
+#[test]
+fn an_entry_that_ends_behind_its_sealed_segment_is_an_error_and_not_left_out() {
+    let mut rig = Rig::new();
+    rig.append(2);
+    let last = rig.append(2);
+    let tail = rig.log.roll(shard());
+    let short = Position(last.from.0 + 10);
+    rig.feed.observe(Tail { cached: short, durable: short, ..tail });
+    rig.feed.begin_near(start());
+    rig.run();
+    let mut reader = Reader::at(start());
+    let look = reader.drain(&mut rig.feed);
+    assert!(matches!(look, Look::Failed(ReadError::Corrupt { .. })), "{look:?}");
+    assert_eq!(reader.offsets, [0, 1]);
+}
+
+#[test]
+fn who_falls_behind_what_retention_removed_is_told_and_the_feed_goes_on() {
+    let mut rig = Rig::with(Feed::private(shard(), config(false, 1), Instant::default(), start(), None));
+    for _ in 0..4 {
+        rig.append(2);
+        rig.log.roll(shard());
+    }
+    rig.publish();
+    rig.run();
+    let mut reader = Reader::at(start());
+    reader.drain(&mut rig.feed);
+    assert_eq!(reader.offsets, [0, 1]);
+    rig.append(2);
+    rig.log.truncate(shard(), Offset(6));
+    rig.publish();
+    rig.run_for_long();
+    assert_eq!(rig.feed.log_start(), Offset(6), "who reads at 2 is told so");
+    while matches!(reader.drain(&mut rig.feed), Look::Front) && reader.offsets.last() != Some(&9) {
+        rig.run_for_long();
+    }
+    assert_eq!(reader.offsets, [0, 1, 6, 7, 8, 9]);
+}
+
+#[test]
+fn a_segment_that_is_removed_behind_its_reader_is_no_truncation() {
+    let mut rig = Rig::new();
+    rig.append(3);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    let mut reader = Reader::at(start());
+    reader.drain(&mut rig.feed);
+    // Two segments further, and what was read is removed: the end of its segment can't be asked any more.
+    rig.log.roll(shard());
+    rig.append(1);
+    rig.log.roll(shard());
+    rig.append(1);
+    rig.log.truncate(shard(), Offset(3));
+    rig.publish();
+    rig.run_for_long();
+    assert_eq!(rig.feed.log_start(), Offset(3));
+    assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
+    assert_eq!(reader.offsets, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_deleted_stream_ends_everything_at_once() {
+    let mut rig = Rig::new();
+    rig.append(3);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    rig.feed.observe_deleted();
+    assert_eq!(rig.run(), None);
+    let look = rig.feed.look(None, start());
+    assert!(matches!(look, Look::Failed(ReadError::StreamDeleted)), "old bytes are not shown: {look:?}");
+}
+
+#[test]
+fn a_source_that_fails_is_asked_again_after_a_pause_that_grows_up_to_a_bound() {
+    let mut rig = Rig::new();
+    rig.append(1);
+    rig.publish_uncached();
+    rig.feed.begin_near(start());
+    rig.durable_fails = true;
+    rig.now = rig.run().expect("the cache is waited for");
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let at = rig.run().expect("it will be asked again");
+        pauses.push(at.since(rig.now).as_millis());
+        rig.now = at;
+        // The layer's delay may pass in between; the pause is what counts here.
+        if rig.feed.retry_at.is_none() {
+            pauses.pop();
+        }
+    }
+    assert!(
+        pauses.is_sorted() && pauses.contains(&50) && pauses.iter().all(|pause| *pause <= 1_000),
+        "{pauses:?}"
+    );
+    rig.durable_fails = false;
+    rig.run_for_long();
+    assert!(matches!(rig.feed.look(None, start()), Look::Block(0, _)));
+}
+
+#[test]
+fn a_listing_that_does_not_help_is_repeated_after_a_pause() {
+    let mut rig =
+        Rig::with(Feed::private(shard(), config(false, 1 << 20), Instant::default(), start(), None));
+    rig.append(1);
+    for _ in 0..3 {
+        rig.log.roll(shard());
+        rig.append(1);
+    }
+    rig.publish();
+    let Plan::Segments { from } = rig.feed.plan(rig.now) else { panic!("it knows nothing of segment 1") };
+    let stale = SegmentInfo {
+        number: from,
+        term: Term(1),
+        base_offset: Offset(0),
+        length: Position(10),
+        sealed: false,
+    };
+    rig.feed.listed(rig.now, from, &[stale]);
+    assert!(matches!(rig.feed.plan(rig.now), Plan::Wait { at: Some(_) }));
+    rig.now = rig.now + DELAY;
+    assert_eq!(rig.feed.plan(rig.now), Plan::Segments { from });
+    rig.feed.listed(rig.now, from, &[]);
+    assert!(matches!(rig.feed.plan(rig.now), Plan::Wait { at: Some(_) }));
+}
+
+#[test]
+fn a_number_that_is_used_again_is_read_from_its_beginning() {
+    let mut rig = Rig::new();
+    rig.append(3);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    let mut reader = Reader::at(start());
+    reader.drain(&mut rig.feed);
+    // With durability `interval`, what was published can be lost; its number and offsets are given again.
+    rig.log.lose(shard(), Position(0));
+    rig.append(5);
+    rig.publish();
+    rig.run();
+    assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
+    assert_eq!(reader.offsets, [0, 1, 2, 0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_segment_that_was_sealed_shorter_than_it_was_seen_is_left() {
+    let mut rig = Rig::new();
+    let first = rig.append(3);
+    rig.append(3);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    let end = Position(first.bytes.len() as u64);
+    rig.feed.observe(rig.log.lose(shard(), end).expect("a part of it is left"));
+    rig.append(2);
+    rig.publish();
+    rig.run();
+    let mut reader = Reader::at(start());
+    assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
+    assert_eq!(reader.offsets, [0, 1, 2, 3, 4, 5, 3, 4], "the cursor hands out both, in two terms");
+}
+
+#[test]
+fn the_shared_window_drops_its_oldest_and_says_so_to_who_is_behind() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    rig.append(1);
+    rig.publish();
+    assert!(rig.feed.begin_near(start()));
+    let mut fast = Reader::at(start());
+    let slow = Reader::at(start());
+    for _ in 0..100 {
+        rig.append(1);
+        rig.publish();
+        rig.run();
+        assert!(matches!(fast.drain(&mut rig.feed), Look::Front));
+    }
+    assert!(fast.offsets.iter().copied().eq(0..101));
+    assert!(rig.feed.window_bytes <= 3_000 && rig.feed.window.len() > 1);
+    assert!(matches!(rig.feed.look(slow.seen, slow.place), Look::Behind));
+    assert!(
+        matches!(rig.feed.look(Some(3), slow.place), Look::Behind),
+        "who has seen some is behind as well"
+    );
+    let oldest = rig.feed.began;
+    assert!(matches!(rig.feed.look(None, oldest), Look::Block(..)));
+}
+
+#[test]
+fn a_shared_feed_does_not_begin_far_behind_the_tail() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    assert!(matches!(rig.feed.look(None, start()), Look::Front), "who knows");
+    for _ in 0..100 {
+        rig.append(1);
+    }
+    rig.publish();
+    assert!(!rig.feed.begin_near(start()));
+    assert!(matches!(rig.feed.look(None, start()), Look::Behind));
+    let tail = rig.log.tail(shard()).expect("it is there");
+    assert!(rig.feed.begin_near(Place { segment: tail.segment, position: tail.durable }));
+}
+
+#[test]
+fn a_private_feed_reads_no_further_than_its_reader_has_room_for() {
+    let mut rig = Rig::with(Feed::private(shard(), config(false, 5_000), Instant::default(), start(), None));
+    // More than one fetch: chunks of 64 bytes are fetched 256 at a time.
+    for _ in 0..400 {
+        rig.append(5);
+    }
+    rig.publish();
+    let mut reader = Reader::at(start());
+    for _ in 0..1_000 {
+        rig.run();
+        assert!(rig.feed.window_bytes <= 5_000 + 40_000, "{} bytes", rig.feed.window_bytes);
+        reader.drain(&mut rig.feed);
+    }
+    assert!(reader.offsets.iter().copied().eq(0..2_000));
+    assert!(rig.cell_fetches > 3);
+}
+
+/// What can happen to a feed.
+#[derive(Clone, Debug)]
+enum Event {
+    Append(usize),
+    Roll,
+    NewTerm,
+    /// A tail with so many hundredths of it cached, as of so many appends ago.
+    Publish {
+        cached: u64,
+        stale: usize,
+    },
+    Pass(u64),
+    Run,
+    Damage(bool),
+    Fail(bool),
+    Silent(bool),
+    Read(usize),
+    Restart(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0_usize..6).prop_map(Event::Append),
+        1 => Just(Event::Roll),
+        1 => Just(Event::NewTerm),
+        4 => (0_u64..=100, 0_usize..4).prop_map(|(cached, stale)| Event::Publish { cached, stale }),
+        1 => (0_u64..2_000).prop_map(Event::Pass),
+        4 => Just(Event::Run),
+        1 => any::<bool>().prop_map(Event::Damage),
+        1 => any::<bool>().prop_map(Event::Fail),
+        1 => any::<bool>().prop_map(Event::Silent),
+        4 => (0_usize..3).prop_map(Event::Read),
+        1 => (0_usize..3).prop_map(Event::Restart),
+    ]
+}
+
+proptest! {
+    /// Whatever is published when, and whatever fails: every reader sees a run of the log without holes, or is told
+    /// that it is behind; and once everything works, all of it.
+    #[test]
+    fn every_reader_sees_what_was_appended(
+        events in prop::collection::vec(event(), 1..200),
+        window in prop_oneof![Just(400_usize), Just(3_000), Just(1 << 20)],
+    ) {
+        let mut rig = Rig::with(Feed::shared(shard(), config(true, window), Instant::default()));
+        let mut tails = vec![rig.append(1).tail];
+        let mut readers: Vec<Reader> = (0..3).map(|_| Reader::at(start())).collect();
+        let mut first = [0_u64; 3];
+        rig.feed.observe(tails[0]);
+        rig.feed.begin_near(start());
+        for event in events {
+            match event {
+                Event::Append(records) => tails.push(rig.append(records).tail),
+                Event::Roll => tails.push(rig.log.roll(shard())),
+                Event::NewTerm => tails.push(rig.log.roll_with_new_term(shard())),
+                Event::Publish { cached, stale } => {
+                    let tail = tails[tails.len().saturating_sub(1 + stale)];
+                    let cached = Position(tail.durable.0 * cached / 100);
+                    rig.feed.observe(Tail { cached, ..tail });
+                }
+                Event::Pass(ms) => rig.now = rig.now + Duration::from_millis(ms),
+                Event::Run => drop(rig.run()),
+                Event::Damage(damaged) => rig.cell_is_damaged = damaged,
+                Event::Fail(fails) => rig.durable_fails = fails,
+                Event::Silent(silent) => drop(rig.feed.set_silent(silent)),
+                Event::Read(which) => drop(readers[which].drain(&mut rig.feed)),
+                Event::Restart(which) => {
+                    let next = readers[which].offsets.last().map_or(first[which], |last| last + 1);
+                    first[which] = next;
+                    readers[which] = Reader::at(rig.log.locate(shard(), Offset(next)));
+                }
+            }
+        }
+        rig.durable_fails = false;
+        rig.publish();
+        rig.run_for_long();
+        let end = rig.log.values(shard()).len() as u64;
+        for (reader, first) in readers.iter_mut().zip(first) {
+            let look = reader.drain(&mut rig.feed);
+            // An entry may begin before the offset that was asked for.
+            let seen: BTreeSet<u64> = reader.offsets.iter().copied().filter(|offset| *offset >= first).collect();
+            prop_assert!(reader.offsets.is_sorted_by(|a, b| *b == a + 1), "{:?}", reader.offsets);
+            match look {
+                Look::Front => prop_assert!(seen.into_iter().eq(first..end), "{:?} of {first}..{end}", reader.offsets),
+                Look::Behind => prop_assert!(window < 1 << 20, "nothing is dropped from a large window"),
+                look => prop_assert!(false, "{:?}", look),
+            }
+        }
+    }
+}
