@@ -50,7 +50,6 @@ struct Inner {
     env: Env,
     node: Arc<Node>,
     reader: TailReader,
-    source: Arc<NodeSource>,
 }
 
 /// A stream, as it was found.
@@ -90,10 +89,9 @@ impl Client {
             }
             _ => None,
         };
-        let source = Arc::new(NodeSource::new(Arc::clone(&node)));
-        let durable: Arc<dyn DurableSource> = source.clone();
-        let reader = TailReader::start(&env, cells, durable, config.reader);
-        Ok(Self { inner: Arc::new(Inner { env, node, reader, source }) })
+        let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
+        let reader = TailReader::start(&env, cells, source, config.reader);
+        Ok(Self { inner: Arc::new(Inner { env, node, reader }) })
     }
 
     /// Finds a stream by its name.
@@ -128,10 +126,6 @@ impl Client {
 
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.inner.node
-    }
-
-    pub(crate) fn source(&self) -> &NodeSource {
-        &self.inner.source
     }
 }
 

@@ -94,7 +94,6 @@ struct Inner {
 
 struct Shared {
     env: Env,
-    config: ProducerConfig,
     state: Mutex<State>,
     /// Rung when there may be something to send.
     work: Notify,
@@ -201,8 +200,7 @@ impl Producer {
             None
         };
         let state = Mutex::new(State::new(stream.shards, config, identity));
-        let shared =
-            Arc::new(Shared { env: env.clone(), config, state, work: Notify::new(), done: Notify::new() });
+        let shared = Arc::new(Shared { env: env.clone(), state, work: Notify::new(), done: Notify::new() });
         let task = env.spawn("producer", run(Arc::clone(&shared), node, stream.clone()));
         Ok(Self { inner: Arc::new(Inner { shared, stream, _task: task }) })
     }

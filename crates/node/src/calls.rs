@@ -220,10 +220,10 @@ fn append_result(result: Result<tailwater_log::Appended, AppendError>) -> Append
             // Not known of a duplicate whose first append was long ago.
             let dlsn = appended.dlsn.unwrap_or_default();
             AppendOutcome::Appended(Appended {
-            base_offset: appended.base_offset.0,
-            last_offset: appended.last_offset.0,
-            term: appended.term.0,
-            append_time_ms: appended.append_time_ms,
+                base_offset: appended.base_offset.0,
+                last_offset: appended.last_offset.0,
+                term: appended.term.0,
+                append_time_ms: appended.append_time_ms,
                 segment: dlsn.segment.0,
                 entry: dlsn.entry.0,
                 slot: dlsn.slot.0,

@@ -166,8 +166,10 @@ async fn truncate_stream(
     for shard in shards {
         let id = ShardId { stream: stream.id, shard: ShardNumber(shard) };
         let found = log.locate(id, before).await.map_err(|error| Failed(read_refusal(error)))?;
-        let log_start =
-            log.truncate(&name, id.shard, found.offset).await.map_err(|error| Failed(stream_refusal(error)))?;
+        let log_start = log
+            .truncate(&name, id.shard, found.offset)
+            .await
+            .map_err(|error| Failed(stream_refusal(error)))?;
         done.push(Truncated { shard, log_start: log_start.0 });
     }
     Ok(Json(done))

@@ -74,9 +74,9 @@ impl Node {
     /// running.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         let env = Env::real();
-        env.disk().create_dir_all(&config.data).with_context(|| {
-            format!("the data directory {} can't be created", config.data.display())
-        })?;
+        env.disk()
+            .create_dir_all(&config.data)
+            .with_context(|| format!("the data directory {} can't be created", config.data.display()))?;
         let admin = TcpListener::bind(config.listen.admin).await.with_context(|| {
             format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
         })?;

@@ -13,12 +13,27 @@ pub(crate) fn render(shared: &Shared) -> String {
 
     let log = shared.log.stats();
     page.counter("tailwater_log_appends_total", "Appends that were acknowledged.", &[], log.appends);
-    page.counter("tailwater_log_appends_failed_total", "Appends that were refused or lost.", &[], log.appends_failed);
-    page.counter("tailwater_log_appends_lost_total", "Appends that were lost with a failed sync.", &[], log.appends_lost);
+    page.counter(
+        "tailwater_log_appends_failed_total",
+        "Appends that were refused or lost.",
+        &[],
+        log.appends_failed,
+    );
+    page.counter(
+        "tailwater_log_appends_lost_total",
+        "Appends that were lost with a failed sync.",
+        &[],
+        log.appends_lost,
+    );
     page.counter("tailwater_log_records_total", "Records that were acknowledged.", &[], log.records);
     page.counter("tailwater_log_entries_total", "Entries that became visible to readers.", &[], log.entries);
     page.counter("tailwater_log_entry_bytes_total", "Bytes of those entries.", &[], log.entry_bytes);
-    page.gauge("tailwater_log_in_flight_bytes", "Bytes of appends that wait for their answer.", &[], log.in_flight_bytes as f64);
+    page.gauge(
+        "tailwater_log_in_flight_bytes",
+        "Bytes of appends that wait for their answer.",
+        &[],
+        log.in_flight_bytes as f64,
+    );
     let streams = shared.log.list_streams();
     let shards: u32 = streams.iter().map(|stream| stream.config.shards).sum();
     page.gauge("tailwater_log_streams", "Streams.", &[], streams.len() as f64);
@@ -36,23 +51,73 @@ pub(crate) fn render(shared: &Shared) -> String {
     }
 
     let tail = shared.log.tail_writer().stats();
-    page.counter("tailwater_tail_chunks_written_total", "Chunks written to the data cell.", &[], tail.chunks_written);
-    page.counter("tailwater_tail_chunk_bytes_written_total", "Bytes of those chunks.", &[], tail.chunk_bytes_written);
-    page.counter("tailwater_tail_rounds_failed_total", "Chunk writes that the data cell did not acknowledge.", &[], tail.rounds_failed);
-    page.counter("tailwater_tail_pages_published_total", "Tail pages written to the metadata cell.", &[], tail.pages_published);
-    page.counter("tailwater_tail_publishes_failed_total", "Tail pages that it did not acknowledge.", &[], tail.publishes_failed);
-    page.counter("tailwater_tail_jumps_total", "Times that a cached stream jumped over bytes.", &[], tail.jumps);
+    page.counter(
+        "tailwater_tail_chunks_written_total",
+        "Chunks written to the data cell.",
+        &[],
+        tail.chunks_written,
+    );
+    page.counter(
+        "tailwater_tail_chunk_bytes_written_total",
+        "Bytes of those chunks.",
+        &[],
+        tail.chunk_bytes_written,
+    );
+    page.counter(
+        "tailwater_tail_rounds_failed_total",
+        "Chunk writes that the data cell did not acknowledge.",
+        &[],
+        tail.rounds_failed,
+    );
+    page.counter(
+        "tailwater_tail_pages_published_total",
+        "Tail pages written to the metadata cell.",
+        &[],
+        tail.pages_published,
+    );
+    page.counter(
+        "tailwater_tail_publishes_failed_total",
+        "Tail pages that it did not acknowledge.",
+        &[],
+        tail.publishes_failed,
+    );
+    page.counter(
+        "tailwater_tail_jumps_total",
+        "Times that a cached stream jumped over bytes.",
+        &[],
+        tail.jumps,
+    );
 
     for cell in shared.cells() {
         let view = cell.view();
         let label = [("cell", view.name.as_str())];
-        page.gauge("tailwater_cell_backends_live", "Backends the node is connected to.", &label, view.live as f64);
+        page.gauge(
+            "tailwater_cell_backends_live",
+            "Backends the node is connected to.",
+            &label,
+            view.live as f64,
+        );
         if let Some(own) = &cell.own {
             let stats = own.backend().stats();
-            page.gauge("tailwater_backend_entries", "Values in the node's own backend.", &label, stats.entries as f64);
+            page.gauge(
+                "tailwater_backend_entries",
+                "Values in the node's own backend.",
+                &label,
+                stats.entries as f64,
+            );
             page.counter("tailwater_backend_sets_total", "SETs that were applied.", &label, stats.sets);
-            page.counter("tailwater_backend_evictions_total", "Values evicted for room.", &label, stats.evicted);
-            page.counter("tailwater_backend_expirations_total", "Values that expired.", &label, stats.expired);
+            page.counter(
+                "tailwater_backend_evictions_total",
+                "Values evicted for room.",
+                &label,
+                stats.evicted,
+            );
+            page.counter(
+                "tailwater_backend_expirations_total",
+                "Values that expired.",
+                &label,
+                stats.expired,
+            );
         }
     }
     page.gauge("tailwater_connections", "Connections of clients.", &[], shared.server.connections() as f64);

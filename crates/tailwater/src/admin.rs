@@ -9,7 +9,13 @@ use tailwater_node::api::{ErrorBody, NodeView};
 #[derive(clap::Args, Clone)]
 pub struct Server {
     /// Admin address of a node.
-    #[arg(long, global = true, env = "TAILWATER_SERVER", default_value = "127.0.0.1:7421", value_name = "HOST:PORT")]
+    #[arg(
+        long,
+        global = true,
+        env = "TAILWATER_SERVER",
+        default_value = "127.0.0.1:7421",
+        value_name = "HOST:PORT"
+    )]
     server: String,
 }
 

@@ -1,5 +1,7 @@
 //! What must go well when things go wrong, with real processes.
 
+#![allow(clippy::disallowed_methods)] // tests of real processes and real files
+
 mod support;
 
 use std::path::Path;
@@ -26,9 +28,7 @@ impl Backends {
                 let addresses = if cell == "data" { &mut backends.data } else { &mut backends.metadata };
                 addresses.push(format!("[\"unix:{}\"]", socket.display()));
                 backends.processes.push(Self::spawn(dir, cell, number));
-                wait_for("a backend to listen", || {
-                    std::os::unix::net::UnixStream::connect(&socket).ok()
-                });
+                wait_for("a backend to listen", || std::os::unix::net::UnixStream::connect(&socket).ok());
             }
         }
         backends
@@ -102,7 +102,9 @@ fn backends_may_die_and_cells_be_emptied_without_an_error_or_a_lost_record() {
         backends.processes[number].kill();
         round(&format!("{} of three metadata backends are dead too", number - 2));
     }
-    for (number, cell) in [(0, "data"), (1, "data"), (2, "data"), (0, "metadata"), (1, "metadata"), (2, "metadata")] {
+    for (number, cell) in
+        [(0, "data"), (1, "data"), (2, "data"), (0, "metadata"), (1, "metadata"), (2, "metadata")]
+    {
         backends.processes.push(Backends::spawn(dir.path(), cell, number));
     }
     round("all are back");
@@ -120,11 +122,8 @@ fn a_killed_consumer_or_producer_is_nobody_else_s_concern() {
     node.run(&["stream", "create", "s"]);
     let survivor = Follower::start(&node, &["consume", "s"]);
     let mut victim = Follower::start(&node, &["consume", "s"]);
-    let mut producer = node
-        .command(&["produce", "s"])
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .expect("it starts");
+    let mut producer =
+        node.command(&["produce", "s"]).stdin(std::process::Stdio::piped()).spawn().expect("it starts");
     node.produce("s", &numbered(0..100));
     assert_eq!(victim.next(), "line 0");
     victim.child().kill().expect("killed");
@@ -155,37 +154,31 @@ fn a_stream_deleted_and_created_again_never_shows_its_old_bytes() {
 
 #[test]
 fn garbage_on_every_port_costs_its_sender_the_connection_and_nobody_else_anything() {
-    use std::io::{Read, Write};
+    use std::io::Write;
     let dir = tempfile::tempdir().expect("a directory");
     let mut node = Node::start(&dir.path().join("data"));
     node.run(&["stream", "create", "s"]);
     let follower = Follower::start(&node, &["consume", "s"]);
-    let mut sockets: Vec<Box<dyn Fn() -> Option<Box<dyn ReadWrite>>>> = Vec::new();
-    let (admin, data) = (node.admin.clone(), node.data.clone());
-    sockets.push(Box::new(move || std::net::TcpStream::connect(&admin).ok().map(|s| Box::new(s) as _)));
-    sockets.push(Box::new(move || std::net::TcpStream::connect(&data).ok().map(|s| Box::new(s) as _)));
-    for name in ["node.sock", "data-cell.sock", "metadata-cell.sock"] {
-        let path = node.dir.join(name);
-        sockets.push(Box::new(move || {
-            std::os::unix::net::UnixStream::connect(&path).ok().map(|s| Box::new(s) as _)
-        }));
-    }
+    let paths = ["node.sock", "data-cell.sock", "metadata-cell.sock"].map(|name| node.dir.join(name));
+    let connect = |port: usize| -> Box<dyn Write> {
+        match port {
+            0 => Box::new(std::net::TcpStream::connect(&node.admin).expect("it listens")),
+            1 => Box::new(std::net::TcpStream::connect(&node.data).expect("it listens")),
+            path => Box::new(std::os::unix::net::UnixStream::connect(&paths[path - 2]).expect("it listens")),
+        }
+    };
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut garbage = vec![0_u8; 64 << 10];
     for byte in &mut garbage {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         *byte = (state >> 56) as u8;
     }
-    for connect in &sockets {
+    for port in 0..2 + paths.len() {
         for length in [1, 100, garbage.len()] {
-            let mut socket = connect().expect("it listens");
             // The far side may hang up in the midst of it, which is the point.
-            let _ = socket.write_all(&garbage[..length]);
-            drop(socket);
-            let mut zeros = connect().expect("it still listens");
-            let _ = zeros.write_all(&vec![0; length]);
-            let mut ones = connect().expect("it still listens");
-            let _ = ones.write_all(&vec![0xff; length]);
+            let _ = connect(port).write_all(&garbage[..length]);
+            let _ = connect(port).write_all(&vec![0; length]);
+            let _ = connect(port).write_all(&vec![0xff; length]);
         }
     }
     node.produce("s", &numbered(0..50));
@@ -193,9 +186,6 @@ fn garbage_on_every_port_costs_its_sender_the_connection_and_nobody_else_anythin
         assert_eq!(follower.next(), line);
     }
     assert!(node.process.is_running());
-
-    trait ReadWrite: Read + Write {}
-    impl<T: Read + Write> ReadWrite for T {}
 }
 
 #[test]
@@ -218,7 +208,8 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     let refusal = loop {
         attempts += 1;
         assert!(attempts < 300, "the disk is full, but nobody says so");
-        let lines: Vec<String> = (0..1_000).map(|number| format!("{} {line}", acknowledged + number)).collect();
+        let lines: Vec<String> =
+            (0..1_000).map(|number| format!("{} {line}", acknowledged + number)).collect();
         match try_produce(&node, &lines) {
             Ok(count) => acknowledged += count,
             Err(why) if why.contains("space") => break why,

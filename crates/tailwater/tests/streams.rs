@@ -1,5 +1,7 @@
 //! Streams through the command line: create, append, read, describe, truncate, delete.
 
+#![allow(clippy::disallowed_methods)] // tests of real processes and real files
+
 mod support;
 
 use support::{Node, tailwater};
@@ -58,7 +60,11 @@ fn keys_choose_shards_and_come_back() {
     let acks = node.run(&["produce", "keyed", path, "--key-delimiter", ":", "-o", "json"]);
     let count: u64 = acks
         .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["count"].as_u64().expect("a number"))
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).expect("JSON")["count"]
+                .as_u64()
+                .expect("a number")
+        })
         .sum();
     assert_eq!(count, 400);
     let out = node.run(&["consume", "keyed", "--exit-at-end", "--format", "%s %k %v\\n"]);

@@ -102,7 +102,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             }
             let mut table = output::table(&["cell", "mode", "backends", "live", "addresses"]);
             for cell in cells {
-                let addresses: Vec<String> = cell.backends.iter().map(|backend| backend.join(" or ")).collect();
+                let addresses: Vec<String> =
+                    cell.backends.iter().map(|backend| backend.join(" or ")).collect();
                 table.add_row([
                     cell.name,
                     cell.mode,

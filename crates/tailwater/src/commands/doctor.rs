@@ -57,8 +57,15 @@ impl Check {
 
 /// Runs all checks; an error if a node would not work.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let checks =
-        [shared_memory(), descriptors(), fsync(&args.data), free_space(&args.data), congestion(), io_uring(), clock()];
+    let checks = [
+        shared_memory(),
+        descriptors(),
+        fsync(&args.data),
+        free_space(&args.data),
+        congestion(),
+        io_uring(),
+        clock(),
+    ];
     match args.output {
         Format::Json => output::print_json(&checks)?,
         Format::Table => {
@@ -184,7 +191,9 @@ fn io_uring() -> Check {
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     match disabled.trim() {
         "0" => Check::new("io_uring", Verdict::Ok, "enabled"),
-        "" => Check::new("io_uring", Verdict::Warn, "the kernel does not say; epoll is used if it is missing"),
+        "" => {
+            Check::new("io_uring", Verdict::Warn, "the kernel does not say; epoll is used if it is missing")
+        }
         _ => Check::new("io_uring", Verdict::Warn, "disabled: epoll is used")
             .mend("sysctl kernel.io_uring_disabled=0 lets TCP readers be served with less CPU"),
     }

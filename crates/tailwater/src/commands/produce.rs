@@ -77,8 +77,7 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     let deadline = Duration::from_millis(args.deadline_ms);
     let config = ProducerConfig { partitioner, codec, deadline, ..Default::default() };
     let client = Client::connect(address).await?;
-    let producer =
-        client.producer(&args.name, config).await?;
+    let producer = client.producer(&args.name, config).await?;
     if let Some(shard) = args.shard {
         let shards = producer.stream().shards;
         anyhow::ensure!(shard < shards, "stream {} has shards 0 to {}, no {shard}", args.name, shards - 1);
@@ -132,7 +131,12 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn send(producer: &Producer, shard: Option<u32>, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
+async fn send(
+    producer: &Producer,
+    shard: Option<u32>,
+    key: Option<&[u8]>,
+    value: &[u8],
+) -> Result<Ack, Error> {
     loop {
         let sent = match shard {
             Some(shard) => producer.send_to(shard, key, value),

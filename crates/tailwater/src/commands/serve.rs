@@ -53,10 +53,7 @@ impl ListenFlags {
 
 /// Runs a node until it is told to stop.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let flags = Flags {
-        data: args.data,
-        listen: ListenFlags { data: args.listen, admin: args.admin },
-    };
+    let flags = Flags { data: args.data, listen: ListenFlags { data: args.listen, admin: args.admin } };
     let config = Config::load(args.config.as_ref(), flags)?;
     if args.print_config {
         print!("{}", config.to_toml()?);

@@ -103,9 +103,10 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
                 Format::Json => output::print_json(&created),
-                Format::Table => {
-                    output::print(&format!("stream {} with {} shards created", created.name, created.config.shards))
-                }
+                Format::Table => output::print(&format!(
+                    "stream {} with {} shards created",
+                    created.name, created.config.shards
+                )),
             }
         }
         Command::Ls { output } => {
@@ -113,9 +114,11 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             if output == Format::Json {
                 return streams.iter().try_for_each(output::print_json);
             }
-            let mut table = output::table(&["name", "shards", "records", "bytes", "flush", "durability", "id"]);
+            let mut table =
+                output::table(&["name", "shards", "records", "bytes", "flush", "durability", "id"]);
             for stream in streams {
-                let records: u64 = stream.shards.iter().map(|shard| shard.next_offset - shard.log_start).sum();
+                let records: u64 =
+                    stream.shards.iter().map(|shard| shard.next_offset - shard.log_start).sum();
                 let bytes: u64 = stream.shards.iter().map(|shard| shard.bytes).sum();
                 table.add_row([
                     stream.name,
@@ -152,7 +155,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 fn limit(text: &str) -> anyhow::Result<Option<u64>> {
     match text {
         "none" | "-1" => Ok(None),
-        number => Ok(Some(number.parse().map_err(|_| anyhow::anyhow!("{number} is neither a number nor `none`"))?)),
+        number => {
+            Ok(Some(number.parse().map_err(|_| anyhow::anyhow!("{number} is neither a number nor `none`"))?))
+        }
     }
 }
 
@@ -182,8 +187,17 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["retention-bytes", &or_none(config.retention_bytes)]);
     output::print(&table)?;
     output::print(&"")?;
-    let mut table =
-        output::table(&["shard", "start", "end", "segments", "bytes", "open segment", "term", "durable", "cached"]);
+    let mut table = output::table(&[
+        "shard",
+        "start",
+        "end",
+        "segments",
+        "bytes",
+        "open segment",
+        "term",
+        "durable",
+        "cached",
+    ]);
     for shard in &stream.shards {
         table.add_row([
             shard.shard.to_string(),

@@ -51,7 +51,8 @@ impl Process {
     /// Starts it with its standard error in `log`.
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("a log file");
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().expect("it starts");
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().expect("it starts");
         Self { child, log: log.to_owned() }
     }
 
@@ -123,8 +124,7 @@ impl Node {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let (admin, data) =
-            (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+        let (admin, data) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
         let process = Self::spawn(dir, &admin, &data, &flags, &environment);
         let mut node = Self { dir: dir.to_owned(), process, admin, data, flags, environment };
         node.wait_until_ready();

@@ -79,7 +79,13 @@ impl Template {
     }
 
     /// Writes one record.
-    pub fn write(&self, out: &mut impl Write, stream: &str, batch: &Batch, record: &Record<'_>) -> io::Result<()> {
+    pub fn write(
+        &self,
+        out: &mut impl Write,
+        stream: &str,
+        batch: &Batch,
+        record: &Record<'_>,
+    ) -> io::Result<()> {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.write_all(text)?,

@@ -41,9 +41,8 @@ fn time_ms(text: &str) -> Result<i64, String> {
     if let Ok(ms) = text.parse() {
         return Ok(ms);
     }
-    let time: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| format!("{text} is neither milliseconds nor like 2026-01-31T23:59:59Z"))?;
+    let time: jiff::Timestamp =
+        text.parse().map_err(|_| format!("{text} is neither milliseconds nor like 2026-01-31T23:59:59Z"))?;
     Ok(time.as_millisecond())
 }
 
