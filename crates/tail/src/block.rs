@@ -246,3 +246,6 @@ pub(crate) enum CutError {
     #[error("offset {found} where {expected} is due")]
     Offset { found: Offset, expected: Offset },
 }
+
+#[cfg(test)]
+mod tests;

@@ -298,8 +298,10 @@ impl WriterState {
             let Some(id) = self.shard_times.due(now) else { break };
             let shard = self.shards.get_mut(&id).expect("what is scheduled is there");
             shard.wanted = None;
-            // What is shadowed to its end and is not the open segment has nothing more to come.
-            while shard.segments.len() > 1 && shard.segments[0].is_shadowed() {
+            // What is shadowed to its end, or was jumped over to its end, and is not the open segment has nothing
+            // more to come.
+            let is_over = |old: &Shadow| old.len() == 0 || old.is_shadowed();
+            while shard.segments.len() > 1 && is_over(&shard.segments[0]) {
                 let old = shard.segments.pop_front().expect("there is more than one");
                 self.buffered_bytes -= old.len();
             }

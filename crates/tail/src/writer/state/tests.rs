@@ -1,1 +1,514 @@
+use bytes::BytesMut;
+use tailwater_format::{ChunkKey, Offset, SegmentNumber, Term};
 
+use super::*;
+
+const CHUNK: u32 = 64;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_ns(ms * 1_000_000)
+}
+
+fn stream() -> StreamId {
+    StreamId(uuid::Uuid::from_u128(5))
+}
+
+fn shard(number: u32) -> ShardId {
+    ShardId { stream: stream(), shard: ShardNumber(number) }
+}
+
+fn segment(of: ShardId, number: u64) -> SegmentId {
+    SegmentId { shard: of, number: SegmentNumber(number), term: Term(1) }
+}
+
+fn tail(segment: SegmentId, durable: u64) -> Tail {
+    Tail {
+        segment: segment.number,
+        term: segment.term,
+        base_offset: Offset(0),
+        cached: Position(0),
+        durable: Position(durable),
+        next_offset: Offset(durable),
+        sealed: false,
+        previous: None,
+        chunk_bytes: CHUNK,
+        log_start: Offset(0),
+    }
+}
+
+fn config() -> WriterConfig {
+    WriterConfig { shadow_bytes_max: 10_000, shadow_bytes_total_max: 25_000, ..WriterConfig::default() }
+}
+
+/// A writer, how long each segment is, and the chunks that a cell would hold.
+struct Rig {
+    state: WriterState,
+    now: Instant,
+    lengths: BTreeMap<SegmentId, u64>,
+    cell: BTreeMap<Bytes, Bytes>,
+}
+
+impl Rig {
+    /// One whose page 0 is locked.
+    fn new() -> Self {
+        let mut rig = Self::unlocked();
+        rig.state.open(rig.now, shard(0), tail(segment(shard(0), 1), 0));
+        rig.state.set_locked(rig.now, PageId::of(shard(0)), true);
+        rig.publish(true);
+        rig
+    }
+
+    fn unlocked() -> Self {
+        let state = WriterState::new(config());
+        // Not at 0, so that times to refresh at do not coincide with the beginning.
+        Self { state, now: at(1_000_000), lengths: BTreeMap::new(), cell: BTreeMap::new() }
+    }
+
+    fn extend(&mut self, segment: SegmentId, len: usize) {
+        let from = self.lengths.entry(segment).or_default();
+        let bytes: Bytes = (0..len).map(|index| byte(segment, *from + index as u64)).collect();
+        let start = Position(*from);
+        *from += len as u64;
+        self.state.extend(self.now, segment, start, &bytes, tail(segment, *from));
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now = self.now + Duration::from_millis(ms);
+    }
+
+    fn round(&mut self) -> Option<Round> {
+        let round = self.state.next_round(self.now)?;
+        assert_eq!(round.parts.iter().map(|part| part.chunks).sum::<usize>(), round.chunks.len());
+        assert!(!round.parts.is_empty() && round.parts.iter().all(|part| part.chunks > 0));
+        Some(round)
+    }
+
+    /// Ends a round; its chunks are in the cell then if it is `ok`.
+    fn end(&mut self, round: Round, ok: bool) {
+        if ok {
+            self.cell.extend(round.chunks);
+        }
+        let parts: Vec<_> = round.parts.into_iter().map(|part| (part, ok)).collect();
+        self.state.round_done(self.now, &parts);
+    }
+
+    /// Writes all there is to write now.
+    fn write_all(&mut self) {
+        while let Some(round) = self.round() {
+            self.end(round, true);
+        }
+    }
+
+    /// Publishes what is due; the pages.
+    fn publish(&mut self, ok: bool) -> Vec<TailPage> {
+        let mut pages = Vec::new();
+        while let Some(publish) = self.state.next_publish(self.now) {
+            assert_eq!(publish.key, tail_page_key(publish.page.stream, publish.page.page));
+            pages.push(TailPage::decode(&publish.value).expect("what it publishes can be read"));
+            self.state.publish_done(self.now, publish.page, ok);
+        }
+        pages
+    }
+
+    /// The one tail of the one page that is published now.
+    fn published(&mut self) -> Tail {
+        let pages = self.publish(true);
+        let [page] = &pages[..] else { panic!("one page, not {pages:?}") };
+        page.tails[0].expect("of the one shard")
+    }
+
+    /// Whether the cell holds all of a segment's bytes in a range.
+    fn has(&self, segment: SegmentId, from: u64, to: u64) -> bool {
+        (from..to).all(|position| {
+            let key = ChunkKey { segment, chunk_bytes: CHUNK, chunk: position / u64::from(CHUNK) };
+            let chunk = self.cell.get(&key.to_bytes());
+            let at = (position % u64::from(CHUNK)) as usize;
+            chunk.and_then(|chunk| chunk.get(at).copied()) == Some(byte(segment, position))
+        })
+    }
+}
+
+fn byte(segment: SegmentId, position: u64) -> u8 {
+    (segment.number.0 * 131 + u64::from(segment.shard.shard.0) * 31 + position * 7) as u8
+}
+
+#[test]
+fn every_chunk_is_written_from_its_beginning_and_what_is_cached_is_there() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    for len in [10, 50, 4, 64, 1, 63, 128, 200, 3, 1_000] {
+        rig.extend(open, len);
+        let round = rig.round().expect("there is something to write");
+        for (key, chunk) in &round.chunks {
+            let number = (0..100).find(|number| {
+                *key == ChunkKey { segment: open, chunk_bytes: CHUNK, chunk: *number }.to_bytes()
+            });
+            let start = number.expect("a chunk of the segment") * u64::from(CHUNK);
+            let expected: BytesMut = (start..start + chunk.len() as u64).map(|at| byte(open, at)).collect();
+            assert_eq!(chunk[..], expected[..]);
+        }
+        rig.end(round, true);
+        let tail = rig.published();
+        assert_eq!(tail.cached, tail.durable);
+        assert!(rig.has(open, 0, tail.cached.0));
+        assert!(rig.round().is_none(), "nothing is written twice");
+    }
+}
+
+#[test]
+fn a_shard_is_in_one_round_at_a_time_and_what_came_meanwhile_goes_next() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 10);
+    let first = rig.round().expect("there is something to write");
+    rig.extend(open, 10);
+    assert!(rig.round().is_none(), "the partial chunk is written in order");
+    rig.end(first, true);
+    assert_eq!(rig.published().cached, Position(10));
+    let second = rig.round().expect("the rest");
+    assert_eq!(second.parts[0].end, Position(20));
+    rig.end(second, true);
+    assert_eq!(rig.published().cached, Position(20));
+}
+
+#[test]
+fn a_durable_length_is_published_alone_when_caching_it_takes_too_long() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 100);
+    let round = rig.round();
+    assert!(rig.publish(true).is_empty(), "it waits for the round");
+    assert_eq!(rig.state.next_deadline(), rig.now + config().publish_delay);
+    rig.pass(10);
+    let tail = rig.published();
+    assert_eq!((tail.cached, tail.durable), (Position(0), Position(100)));
+    rig.end(round.expect("there was something to write"), true);
+    assert_eq!(rig.published().cached, Position(100));
+}
+
+#[test]
+fn a_round_that_fails_makes_the_cached_stream_jump_to_the_chunk_that_the_durable_one_is_in() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 1_000);
+    let round = rig.round().expect("there is something to write");
+    rig.end(round, false);
+    assert!(rig.round().is_none(), "not before the pause is over");
+    assert_eq!(rig.state.next_deadline(), rig.now + config().publish_delay, "for the durable length");
+    rig.pass(10);
+    let tail = rig.published();
+    assert_eq!((tail.cached, tail.durable), (Position(0), Position(1_000)));
+    assert_eq!(rig.state.next_deadline(), rig.now + (config().retry_delay - config().publish_delay));
+    rig.pass(90);
+    let round = rig.round().expect("it is tried again");
+    assert_eq!(round.chunks.len(), 1, "the last chunk alone");
+    rig.end(round, true);
+    assert_eq!(rig.published().cached, Position(1_000));
+    assert!(rig.has(open, 960, 1_000) && !rig.has(open, 0, 960));
+    assert_eq!((rig.state.stats().jumps, rig.state.stats().rounds_failed), (1, 1));
+}
+
+#[test]
+fn a_partial_chunk_that_failed_is_written_again_and_nothing_was_jumped_over() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 10);
+    let round = rig.round().expect("there is something to write");
+    rig.end(round, false);
+    rig.pass(100);
+    rig.write_all();
+    assert!(rig.has(segment(shard(0), 1), 0, 10));
+    assert_eq!(rig.state.stats().jumps, 0);
+}
+
+#[test]
+fn bytes_that_end_with_a_chunk_and_failed_wait_for_the_next_ones() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 128);
+    let round = rig.round().expect("there is something to write");
+    rig.end(round, false);
+    rig.pass(200);
+    assert!(rig.round().is_none(), "there is no chunk left to write");
+    rig.publish(true);
+    rig.extend(open, 5);
+    rig.write_all();
+    assert_eq!(rig.published().cached, Position(133));
+}
+
+#[test]
+fn parts_of_a_round_fail_by_themselves() {
+    let mut rig = Rig::new();
+    for number in 1..4 {
+        rig.state.open(rig.now, shard(number), tail(segment(shard(number), 1), 0));
+    }
+    for number in 0..4 {
+        rig.extend(segment(shard(number), 1), 100);
+    }
+    let round = rig.round().expect("there is something to write");
+    assert_eq!(round.parts.len(), 4, "one round takes all");
+    let parts: Vec<_> = round.parts.iter().map(|part| (*part, part.segment.shard != shard(2))).collect();
+    rig.state.round_done(rig.now, &parts);
+    let pages = rig.publish(true);
+    let cached: Vec<_> = pages[0].tails.iter().map(|tail| tail.expect("all are there").cached.0).collect();
+    assert_eq!(cached, [100, 100, 0, 100]);
+}
+
+#[test]
+fn a_cell_that_is_too_slow_makes_the_stream_jump_and_memory_stays_bounded() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 100);
+    let round = rig.round().expect("there is something to write");
+    for _ in 0..1_000 {
+        rig.extend(open, 100);
+        assert!(rig.state.buffered_bytes <= config().shadow_bytes_max);
+    }
+    assert!(rig.state.stats().jumps > 0);
+    rig.end(round, true);
+    let tail = rig.published();
+    assert_eq!(tail.cached, Position(100), "what is cached is where it was, until more is");
+    rig.write_all();
+    let tail = rig.published();
+    assert_eq!((tail.cached, tail.durable), (Position(100_100), Position(100_100)));
+    assert!(rig.has(open, 100_100 / 64 * 64, 100_100));
+}
+
+#[test]
+fn all_shards_together_are_bounded_too() {
+    let mut rig = Rig::unlocked();
+    for round in 0..100 {
+        for number in 0..10 {
+            rig.extend(segment(shard(number), 1), 90);
+            let sum: usize = rig.state.shards.values().map(Shard::buffered_bytes).sum();
+            assert_eq!(rig.state.buffered_bytes, sum, "round {round}");
+            assert!(sum <= config().shadow_bytes_total_max + 10 * CHUNK as usize, "{sum}");
+        }
+    }
+}
+
+#[test]
+fn the_rest_of_a_segment_is_written_before_the_next_one() {
+    let mut rig = Rig::new();
+    let (old, new) = (segment(shard(0), 1), segment(shard(0), 2));
+    rig.extend(old, 100);
+    let round = rig.round().expect("there is something to write");
+    rig.extend(old, 100);
+    rig.extend(new, 50);
+    assert!(rig.round().is_none());
+    rig.end(round, true);
+    assert_eq!(rig.published().cached, Position(0), "of the new one");
+    let round = rig.round().expect("the rest of the old one");
+    assert_eq!((round.parts[0].segment, round.parts[0].end), (old, Position(200)));
+    rig.end(round, true);
+    let round = rig.round().expect("the new one");
+    assert_eq!(round.parts[0].segment, new);
+    rig.end(round, true);
+    assert!(rig.has(old, 0, 200) && rig.has(new, 0, 50));
+    assert_eq!(rig.published().cached, Position(50));
+}
+
+#[test]
+fn a_segment_that_the_stream_jumped_away_from_while_it_was_in_flight_does_not_hold_the_next_one_up() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 100);
+    let round = rig.round().expect("there is something to write");
+    let new = segment(shard(0), 2);
+    for _ in 0..300 {
+        rig.extend(new, 100);
+    }
+    rig.end(round, true);
+    let round = rig.round().expect("the new segment is written at once");
+    assert_eq!(round.parts[0].segment, new);
+    rig.end(round, true);
+    assert_eq!(rig.published().cached, Position(30_000));
+}
+
+#[test]
+fn nothing_is_written_without_the_lock_and_everything_with_it() {
+    let mut rig = Rig::unlocked();
+    let page = PageId::of(shard(0));
+    rig.state.open(rig.now, shard(0), tail(segment(shard(0), 1), 0));
+    assert!(rig.state.take_new_page() && !rig.state.take_new_page());
+    rig.extend(segment(shard(0), 1), 100);
+    for _ in 0..10 {
+        assert!(rig.round().is_none() && rig.publish(true).is_empty());
+        rig.pass(5);
+    }
+    rig.state.set_locked(rig.now, page, true);
+    assert!(!rig.publish(true).is_empty(), "what was dirty before the lock came is published");
+    rig.write_all();
+    assert_eq!(rig.published().cached, Position(100));
+    rig.state.set_locked(rig.now, page, false);
+    rig.extend(segment(shard(0), 1), 100);
+    rig.pass(50);
+    assert!(rig.round().is_none() && rig.publish(true).is_empty());
+    assert!(rig.state.next_deadline() > rig.now, "and nothing is waited for");
+}
+
+#[test]
+fn a_page_that_changes_while_it_is_published_is_published_again() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 10);
+    rig.write_all();
+    let first = rig.state.next_publish(rig.now).expect("it is due");
+    rig.extend(segment(shard(0), 1), 10);
+    rig.write_all();
+    assert!(rig.state.next_publish(rig.now).is_none(), "one at a time");
+    rig.state.publish_done(rig.now, first.page, true);
+    assert_eq!(rig.published().cached, Position(20));
+}
+
+#[test]
+fn a_publication_that_fails_is_repeated_after_the_pause_with_what_is_true_by_then() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 10);
+    rig.write_all();
+    assert_eq!(rig.publish(false).len(), 1);
+    assert!(rig.publish(true).is_empty());
+    assert_eq!(rig.state.next_deadline(), rig.now + config().retry_delay);
+    rig.extend(segment(shard(0), 1), 10);
+    rig.write_all();
+    rig.pass(100);
+    assert_eq!(rig.published().cached, Position(20));
+    assert_eq!(rig.state.stats().publishes_failed, 1);
+}
+
+#[test]
+fn what_is_idle_is_written_again_before_it_expires() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 100);
+    rig.write_all();
+    rig.publish(true);
+    let (mut pages, mut chunks, began) = (0, 0, rig.now);
+    while rig.now.since(began) < Duration::from_secs(120) {
+        let wake_at = rig.state.next_deadline();
+        assert!(wake_at > rig.now);
+        rig.now = wake_at;
+        while let Some(round) = rig.round() {
+            assert_eq!(round.chunks.len(), 1, "the partial chunk alone");
+            chunks += 1;
+            rig.end(round, true);
+        }
+        pages += rig.publish(true).len();
+    }
+    let (pages_due, chunks_due) =
+        (120 / config().page_refresh.as_secs(), 120 / config().chunk_refresh.as_secs());
+    assert!((pages_due as usize..=2 * pages_due as usize + 7).contains(&pages), "{pages} pages");
+    assert!((chunks_due as usize..=2 * chunks_due as usize).contains(&chunks), "{chunks} chunks");
+}
+
+#[test]
+fn sealed_and_truncated_tails_are_told_at_once_and_do_not_overtake_their_bytes() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 10);
+    rig.write_all();
+    rig.publish(true);
+    rig.state.update(rig.now, shard(0), Tail { sealed: true, ..tail(open, 10) });
+    let tail_now = rig.published();
+    assert!(tail_now.sealed && tail_now.cached == Position(10));
+    rig.extend(segment(shard(0), 2), 10);
+    rig.state.update(rig.now, shard(0), Tail { log_start: Offset(5), ..tail(segment(shard(0), 2), 10) });
+    assert!(rig.publish(true).is_empty(), "the bytes are on their way");
+    rig.write_all();
+    assert_eq!(rig.published().log_start, Offset(5));
+}
+
+#[test]
+fn a_deleted_stream_is_told_until_it_is_acknowledged_and_then_forgotten() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 100);
+    let round = rig.round().expect("there is something to write");
+    rig.state.delete_stream(rig.now, stream());
+    let pages = rig.publish(false);
+    assert!(pages.iter().all(|page| page.deleted && page.tails.is_empty()) && pages.len() == 1);
+    rig.end(round, true);
+    rig.pass(100);
+    assert_eq!(rig.publish(true).len(), 1);
+    assert!(rig.state.pages().is_empty() && rig.state.shards.is_empty());
+    assert_eq!(rig.state.buffered_bytes, 0);
+    assert!(rig.round().is_none());
+}
+
+#[test]
+fn only_the_deleted_stream_s_shards_go() {
+    let mut rig = Rig::new();
+    let other = ShardId { stream: StreamId(uuid::Uuid::from_u128(6)), shard: ShardNumber(0) };
+    rig.state.open(rig.now, other, tail(segment(other, 1), 0));
+    rig.state.open(rig.now, shard(200), tail(segment(shard(200), 1), 0));
+    rig.state.delete_stream(rig.now, stream());
+    assert!(rig.state.shards.keys().eq([&other]));
+}
+
+#[test]
+fn a_shard_that_is_opened_anew_does_not_get_two_rounds_at_once() {
+    let mut rig = Rig::new();
+    rig.extend(segment(shard(0), 1), 100);
+    let round = rig.round().expect("there is something to write");
+    let new = SegmentId { term: Term(2), ..segment(shard(0), 2) };
+    rig.state.open(rig.now, shard(0), tail(new, 0));
+    rig.extend(new, 50);
+    assert!(rig.round().is_none());
+    rig.end(round, true);
+    rig.write_all();
+    assert_eq!(rig.published().cached, Position(50));
+}
+
+#[test]
+fn rounds_are_bounded_and_every_shard_gets_its_turn() {
+    let mut rig = Rig::new();
+    for number in 0..40 {
+        rig.state.open(rig.now, shard(number), tail(segment(shard(number), 1), 0));
+    }
+    let mut under_way = Vec::new();
+    for number in 0..40 {
+        rig.extend(segment(shard(number), 1), 100);
+        under_way.extend(rig.round());
+    }
+    assert_eq!(under_way.len(), SHADOW_ROUNDS_MAX);
+    for round in under_way {
+        rig.end(round, true);
+    }
+    rig.write_all();
+    assert!((0..40).all(|number| rig.has(segment(shard(number), 1), 0, 100)));
+}
+
+proptest::proptest! {
+    /// Whatever fails and whatever the order: what a page says is cached was acknowledged or jumped over, never
+    /// exceeds what is durable, and once the cell works, everything is cached.
+    #[test]
+    fn published_lengths_are_true(steps in proptest::collection::vec((0_u8..8, 1_usize..300), 1..150)) {
+        let mut rig = Rig::new();
+        let (mut number, mut under_way, mut failed) = (1, Vec::new(), false);
+        for (what, len) in steps {
+            match what {
+                0..=2 => rig.extend(segment(shard(0), number), len),
+                3 => number += 1,
+                4 => under_way.extend(rig.round()),
+                5 | 6 => if let Some(round) = under_way.pop() {
+                    failed |= what == 6;
+                    rig.end(round, what == 5);
+                },
+                _ => rig.pass(len as u64),
+            }
+            for page in rig.publish(what != 6) {
+                let tail = page.tails[0].expect("of the one shard");
+                let id = SegmentId { shard: shard(0), number: tail.segment, term: tail.term };
+                proptest::prop_assert!(tail.cached <= tail.durable);
+                proptest::prop_assert!(failed || rig.state.stats().jumps > 0 || rig.has(id, 0, tail.cached.0));
+            }
+        }
+        for round in under_way {
+            rig.end(round, true);
+        }
+        rig.extend(segment(shard(0), number), 1);
+        for _ in 0..3 {
+            rig.pass(200);
+            rig.write_all();
+        }
+        let length = rig.lengths[&segment(shard(0), number)];
+        rig.publish(true);
+        proptest::prop_assert_eq!(rig.state.cached(shard(0)), Position(length));
+        let chunk = length / u64::from(CHUNK) * u64::from(CHUNK);
+        proptest::prop_assert!(rig.has(segment(shard(0), number), chunk, length));
+    }
+}
