@@ -251,6 +251,12 @@ impl Inner {
         state.shared.get(&shard).cloned().into_iter().chain(private).collect()
     }
 
+    #[cfg(test)]
+    pub(crate) fn followed_shards(&self) -> usize {
+        let state = self.state.lock();
+        state.shared.len() + state.heard.len()
+    }
+
     fn announce(&self, feed: &SharedFeed) {
         feed.wake_cursors();
         self.progress.send_modify(|count| *count = count.wrapping_add(1));

@@ -1,0 +1,493 @@
+//! Cursors follow a log, whatever happens to the cells.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_env::{Env, Task};
+use tailwater_format::batch::Records;
+use tailwater_format::{Offset, Position, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
+
+use super::{TestCell, in_runtime, until};
+use crate::lock::LockTiming;
+use crate::testing::MemoryLog;
+use crate::{
+    Cells, Cursor, Entries, Place, ReadError, ReaderConfig, TailReader, TailWriter, Waiter, WriterConfig,
+};
+
+const DATA: u64 = 1;
+const METADATA: u64 = 2;
+
+pub(super) fn shard(number: u32) -> ShardId {
+    ShardId { stream: StreamId(uuid::Uuid::from_u128(9)), shard: ShardNumber(number) }
+}
+
+fn writer_config() -> WriterConfig {
+    WriterConfig {
+        retry_delay: Duration::from_millis(5),
+        page_refresh: Duration::from_millis(100),
+        chunk_refresh: Duration::from_millis(200),
+        lock: LockTiming {
+            check_every: Duration::from_millis(5),
+            seize_after: Duration::from_millis(30),
+            retry_after: Duration::from_millis(100),
+        },
+        ..WriterConfig::default()
+    }
+}
+
+pub(super) fn reader_config() -> ReaderConfig {
+    ReaderConfig {
+        delay_max: Duration::from_millis(30),
+        watch_deadline: Duration::from_millis(10),
+        silent_after: Duration::from_millis(30),
+        silence_check_every: Duration::from_millis(10),
+        durable_lengths_every: Duration::from_millis(500),
+        unchanged_after: Duration::from_millis(300),
+        ..ReaderConfig::default()
+    }
+}
+
+/// A log, its writer, and a process that reads.
+pub(super) struct World {
+    pub(super) env: Env,
+    pub(super) log: MemoryLog,
+    pub(super) data: TestCell,
+    pub(super) metadata: TestCell,
+    pub(super) writer: TailWriter,
+    pub(super) reader: TailReader,
+}
+
+impl World {
+    pub(super) async fn start(env: Env, config: ReaderConfig) -> Self {
+        let (data, metadata) = (TestCell::start(&env, DATA).await, TestCell::start(&env, METADATA).await);
+        let log = MemoryLog::new(256);
+        let cells = Cells { data: data.cell.clone(), metadata: metadata.cell.clone() };
+        let writer = TailWriter::start_with(&env, Some(cells), writer_config());
+        let cells = Cells { data: data.again(DATA, 2).await, metadata: metadata.again(METADATA, 2).await };
+        let reader = TailReader::start(&env, Some(cells), Arc::new(log.clone()), config);
+        Self { env, log, data, metadata, writer, reader }
+    }
+
+    pub(super) fn append(&self, shard: ShardId, values: &[&[u8]]) -> Tail {
+        let appended = self.log.append(shard, values);
+        self.writer.extend(appended.segment, appended.from, &appended.bytes, appended.tail);
+        appended.tail
+    }
+
+    /// Appends so many entries of one to three records each.
+    pub(super) fn append_some(&self, shard: ShardId, entries: usize) {
+        for entry in 0..entries {
+            let value = [entry as u8; 90];
+            let values: Vec<&[u8]> = vec![&value; entry % 3 + 1];
+            self.append(shard, &values);
+        }
+    }
+
+    pub(super) fn roll(&self, shard: ShardId) {
+        self.writer.update(shard, self.log.roll(shard));
+    }
+
+    pub(super) fn cursor(&self, shard: ShardId, offset: u64) -> Cursor {
+        let place = self.log.locate(shard, Offset(offset));
+        Cursor::new(&self.reader, shard, place, Offset(offset), Arc::default())
+    }
+
+    /// Reads in a task of its own from `offset` on.
+    pub(super) fn follow(&self, shard: ShardId, offset: u64) -> Follower {
+        let cursor = self.cursor(shard, offset);
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let task = self.env.spawn("follower", follow(cursor, Arc::clone(&seen)));
+        Follower { shard, from: offset, seen, _task: task }
+    }
+
+    /// Waits until all followers have seen all of their shards, and compares.
+    pub(super) async fn assert_all_seen(&self, followers: &[Follower]) {
+        for follower in followers {
+            let expected = self.expected(follower);
+            let end = expected.keys().last().copied();
+            until(&self.env, "a follower has seen everything", || {
+                let seen = follower.seen.lock();
+                assert_eq!(seen.error, None);
+                seen.values.last().map(|(offset, _)| *offset) >= end
+            })
+            .await;
+            let seen = follower.seen.lock();
+            assert!(seen.values.iter().cloned().eq(expected), "from {}", follower.from);
+        }
+    }
+
+    fn expected(&self, follower: &Follower) -> BTreeMap<Offset, Bytes> {
+        self.log.values(follower.shard).split_off(&Offset(follower.from))
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) values: Vec<(Offset, Bytes)>,
+    pub(super) error: Option<ReadError>,
+}
+
+pub(super) struct Follower {
+    shard: ShardId,
+    from: u64,
+    pub(super) seen: Arc<Mutex<Seen>>,
+    _task: Task,
+}
+
+impl Follower {
+    pub(super) fn count(&self) -> usize {
+        self.seen.lock().values.len()
+    }
+}
+
+async fn follow(mut cursor: Cursor, seen: Arc<Mutex<Seen>>) {
+    loop {
+        match cursor.next().await {
+            Ok(entries) => seen.lock().values.extend(values(&entries)),
+            Err(error) => {
+                seen.lock().error = Some(error);
+                return;
+            }
+        }
+    }
+}
+
+pub(super) fn values(entries: &Entries) -> Vec<(Offset, Bytes)> {
+    let records = entries.batches().iter().flat_map(|batch| Records::new(&batch.header, &batch.records));
+    let records = records.map(|record| record.expect("it was checked"));
+    records
+        .filter(|record| record.offset >= entries.from)
+        .map(|record| (record.offset, Bytes::copy_from_slice(record.value.expect("it has one"))))
+        .collect()
+}
+
+#[test]
+fn a_hundred_cursors_of_several_shards_see_everything_from_the_cell() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        for number in [0, 1, 63, 64] {
+            world.append(shard(number), &[b"first"]);
+        }
+        let followers: Vec<_> = (0..100).map(|n| world.follow(shard([0, 1, 63, 64][n % 4]), 0)).collect();
+        for _ in 0..20 {
+            for number in [0, 1, 63, 64] {
+                world.append_some(shard(number), 3);
+            }
+            world.env.sleep(Duration::from_millis(1)).await;
+        }
+        world.assert_all_seen(&followers).await;
+        let stats = world.reader.stats();
+        assert!(stats.relaxed > 0 && stats.cell_bytes > stats.durable_bytes, "{stats:?}");
+    });
+}
+
+#[test]
+fn a_shard_that_is_followed_later_hears_of_a_page_that_others_have_seen() {
+    in_runtime(|env| async move {
+        let config = ReaderConfig { unchanged_after: Duration::from_secs(3_600), ..reader_config() };
+        let world = World::start(env, config).await;
+        world.append(shard(0), &[b"first"]);
+        world.append(shard(1), &[b"second"]);
+        let first = world.follow(shard(0), 0);
+        until(&world.env, "the page was read", || first.count() == 1).await;
+        let second = world.follow(shard(1), 0);
+        world.assert_all_seen(&[second]).await;
+    });
+}
+
+#[test]
+fn segments_roll_under_cursors_at_the_end_and_in_the_past() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append_some(shard(0), 5);
+        world.roll(shard(0));
+        // At the end of a sealed segment, before there is another one.
+        let end = world.log.values(shard(0)).len() as u64;
+        let mut followers = vec![world.follow(shard(0), end)];
+        for _ in 0..10 {
+            world.append_some(shard(0), 4);
+            world.roll(shard(0));
+        }
+        world.append(shard(0), &[b"last"]);
+        // In every old segment, in the middle of entries too.
+        let end = world.log.values(shard(0)).len() as u64;
+        followers.extend((0..end).step_by(3).map(|offset| world.follow(shard(0), offset)));
+        world.append_some(shard(0), 3);
+        world.assert_all_seen(&followers).await;
+    });
+}
+
+#[test]
+fn a_slow_cursor_falls_out_of_the_window_catches_up_alone_and_holds_nobody_back() {
+    in_runtime(|env| async move {
+        let config = ReaderConfig { window_bytes: 3_000, catch_up_window_bytes: 2_000, ..reader_config() };
+        let world = World::start(env, config).await;
+        world.append(shard(0), &[b"first"]);
+        let fast = [world.follow(shard(0), 0)];
+        let mut slow = world.cursor(shard(0), 0);
+        let mut seen = values(&slow.next().await.expect("the first is there"));
+        for _ in 0..10 {
+            world.append_some(shard(0), 30);
+            world.assert_all_seen(&fast).await;
+        }
+        let expected = world.log.values(shard(0));
+        while seen.len() < expected.len() {
+            seen.extend(values(&slow.next().await.expect("it is only slow")));
+        }
+        assert!(seen.into_iter().eq(expected));
+        // Back in the shared window, it needs no reads of its own.
+        assert!(matches!(slow.poll(), Ok(None)));
+        world.append(shard(0), &[b"last"]);
+        let last = slow.next().await.expect("it follows again");
+        assert_eq!(values(&last)[0].1, &b"last"[..]);
+    });
+}
+
+#[test]
+fn one_two_and_three_backends_of_the_data_cell_are_gone_and_come_back() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append(shard(0), &[b"first"]);
+        let followers: Vec<_> = (0..10).map(|_| world.follow(shard(0), 0)).collect();
+        for gone in [1, 2, 3, 0, 3, 1, 0] {
+            world.data.set_gone(gone);
+            world.append_some(shard(0), 20);
+            world.assert_all_seen(&followers).await;
+        }
+        let tail = world.append(shard(0), &[b"last"]);
+        until(&world.env, "the cell is used again", || world.writer.cached(shard(0)) >= tail.durable).await;
+        assert!(world.reader.stats().durable > 0);
+    });
+}
+
+#[test]
+fn the_metadata_cell_is_silent_and_lengths_come_from_the_durable_layer() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append(shard(0), &[b"first"]);
+        let followers: Vec<_> = (0..10).map(|_| world.follow(shard(0), 0)).collect();
+        world.assert_all_seen(&followers).await;
+        for (gone, data_gone) in [(3, 0), (2, 0), (0, 0), (3, 3), (0, 0)] {
+            world.metadata.set_gone(gone);
+            world.data.set_gone(data_gone);
+            for _ in 0..3 {
+                world.append_some(shard(0), 5);
+                world.assert_all_seen(&followers).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn emptied_cells_cost_time_and_nothing_else() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append(shard(0), &[b"first"]);
+        let followers: Vec<_> = (0..10).map(|_| world.follow(shard(0), 0)).collect();
+        for round in 0..10 {
+            world.append_some(shard(0), 10);
+            if round % 2 == 0 {
+                world.data.clear().await;
+            }
+            if round % 3 == 0 {
+                world.metadata.clear().await;
+            }
+            world.append_some(shard(0), 10);
+            world.assert_all_seen(&followers).await;
+        }
+        // The locks are written again, too: lengths go on coming from the cell.
+        let before = world.writer.stats().pages_published;
+        world.append(shard(0), &[b"last"]);
+        until(&world.env, "pages are published", || world.writer.stats().pages_published > before).await;
+    });
+}
+
+#[test]
+fn without_cells_everything_comes_from_the_durable_layer() {
+    in_runtime(|env| async move {
+        let log = MemoryLog::new(256);
+        let reader = TailReader::start(&env, None, Arc::new(log.clone()), reader_config());
+        log.append(shard(0), &[b"one", b"two"]);
+        let place = Place { segment: SegmentNumber(1), position: Position(0) };
+        let mut cursor = Cursor::new(&reader, shard(0), place, Offset(0), Arc::default());
+        assert_eq!(values(&cursor.next().await.expect("it is durable")).len(), 2);
+        log.append(shard(0), &[b"three"]);
+        assert_eq!(values(&cursor.next().await.expect("it is durable"))[0].1, &b"three"[..]);
+    });
+}
+
+#[test]
+fn a_source_that_is_away_is_waited_for() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append_some(shard(0), 10);
+        world.data.set_gone(3);
+        world.metadata.set_gone(3);
+        world.log.set_available(false);
+        let followers = [world.follow(shard(0), 0), world.follow(shard(0), 7)];
+        world.append_some(shard(0), 10);
+        world.env.sleep(Duration::from_millis(20)).await;
+        assert!(followers.iter().all(|follower| follower.count() == 0));
+        world.log.set_available(true);
+        world.assert_all_seen(&followers).await;
+    });
+}
+
+#[test]
+fn who_reads_what_retention_removed_is_told_where_to_go_on() {
+    in_runtime(|env| async move {
+        let world = World::start(env, ReaderConfig { window_bytes: 1_000, ..reader_config() }).await;
+        for _ in 0..5 {
+            world.append_some(shard(0), 6);
+            world.roll(shard(0));
+        }
+        world.append_some(shard(0), 6);
+        let mut behind = world.cursor(shard(0), 0);
+        behind.next().await.expect("it is there");
+        let read = behind.next_offset();
+        let tail = world.log.truncate(shard(0), Offset(40));
+        world.writer.update(shard(0), tail);
+        let error = loop {
+            match behind.next().await {
+                Ok(entries) => assert!(entries.next_offset() > read),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, ReadError::Truncated { log_start: Offset(40) });
+        let go_on = world.follow(shard(0), 40);
+        world.append_some(shard(0), 2);
+        world.assert_all_seen(&[go_on]).await;
+    });
+}
+
+#[test]
+fn a_deleted_stream_is_told_by_the_page_or_by_the_source() {
+    in_runtime(|env| async move {
+        for metadata_is_gone in [false, true] {
+            let world = World::start(env.clone(), reader_config()).await;
+            world.append_some(shard(0), 3);
+            let followers = [world.follow(shard(0), 0), world.follow(shard(0), 3)];
+            world.assert_all_seen(&followers).await;
+            if metadata_is_gone {
+                world.metadata.set_gone(3);
+            }
+            world.log.delete_stream(shard(0).stream);
+            world.writer.delete_stream(shard(0).stream);
+            for follower in &followers {
+                until(&world.env, "it is told", || follower.seen.lock().error.is_some()).await;
+                assert_eq!(follower.seen.lock().error, Some(ReadError::StreamDeleted));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_second_writer_takes_the_page_over_and_cursors_go_on() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append_some(shard(0), 3);
+        let followers = [world.follow(shard(0), 0)];
+        world.assert_all_seen(&followers).await;
+        // The first one goes on publishing what it knew until it notices.
+        let cells = Cells {
+            data: world.data.again(DATA, 3).await,
+            metadata: world.metadata.again(METADATA, 3).await,
+        };
+        let second = TailWriter::start_with(&world.env, Some(cells), writer_config());
+        second.open(shard(0), world.log.roll_with_new_term(shard(0)));
+        let mut last = None;
+        for _ in 0..20 {
+            let appended = world.log.append(shard(0), &[&[7; 300]]);
+            second.extend(appended.segment, appended.from, &appended.bytes, appended.tail);
+            last = Some(appended.tail.durable);
+            world.env.sleep(Duration::from_millis(2)).await;
+        }
+        world.assert_all_seen(&followers).await;
+        until(&world.env, "the second one caches", || second.cached(shard(0)) >= last.expect("20 of them"))
+            .await;
+    });
+}
+
+#[test]
+fn records_that_were_lost_and_replaced_are_delivered_again_in_a_higher_term() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append(shard(0), &[b"kept"]);
+        world.roll(shard(0));
+        world.append(shard(0), &[b"lost"]);
+        let mut cursor = world.cursor(shard(0), 0);
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            seen.extend(values(&cursor.next().await.expect("it is there")));
+        }
+        let tail = world.log.lose(shard(0), Position(0)).expect("the kept one is there");
+        world.writer.open(shard(0), tail);
+        world.append(shard(0), &[b"replaced", b"more"]);
+        while seen.len() < 4 {
+            seen.extend(values(&cursor.next().await.expect("it is there")));
+        }
+        let seen: Vec<_> = seen.iter().map(|(offset, value)| (offset.0, &value[..])).collect();
+        assert_eq!(seen, [(0, &b"kept"[..]), (1, b"lost"), (1, b"replaced"), (2, b"more")]);
+    });
+}
+
+#[test]
+fn cursors_that_come_and_go_at_once_leave_a_feed_to_whoever_stays() {
+    in_runtime(|env| async move {
+        let world = Arc::new(World::start(env, reader_config()).await);
+        world.append_some(shard(0), 5);
+        let mut tasks = Vec::new();
+        let ended = Arc::new(Mutex::new(0));
+        for n in 0..8_u64 {
+            let (world, ended) = (Arc::clone(&world), Arc::clone(&ended));
+            let env = world.env.clone();
+            tasks.push(env.spawn("coming and going", async move {
+                for round in 0..50 {
+                    let mut cursor = world.cursor(shard(0), (n + round) % 5);
+                    assert!(!values(&cursor.next().await.expect("it is there")).is_empty());
+                }
+                *ended.lock() += 1;
+            }));
+        }
+        until(&world.env, "all have read", || *ended.lock() == 8).await;
+        drop(tasks);
+        let state = world.reader.inner.followed_shards();
+        assert_eq!(state, 0, "nothing is left behind");
+    });
+}
+
+#[test]
+fn one_waiter_is_woken_by_any_of_its_shards() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        let waiter = Arc::new(Waiter::default());
+        let mut cursors = Vec::new();
+        for number in 0..20 {
+            world.append(shard(number), &[b"first"]);
+            let place = Place { segment: SegmentNumber(1), position: Position(0) };
+            cursors.push(Cursor::new(&world.reader, shard(number), place, Offset(0), Arc::clone(&waiter)));
+        }
+        let mut count = 0;
+        for round in 0..5 {
+            for number in 0..20 {
+                world.append(shard((number * 7) % 20), &[b"more"]);
+            }
+            while count < 20 * (round + 2) {
+                waiter.arm();
+                let before = count;
+                for cursor in &mut cursors {
+                    while let Some(entries) = cursor.poll().expect("it is there") {
+                        count += values(&entries).len();
+                    }
+                }
+                if count == before {
+                    waiter.woken().await;
+                }
+            }
+        }
+        assert_eq!(count, 120);
+    });
+}
