@@ -1,4 +1,4 @@
-//! Bugs on purpose: each is caught by the scenario that is there for its kind, with seeds for which the code as it
+//! Bugs on purpose: each is caught by the scenario that is there for its kind, with a seed for which the code as it
 //! is holds. What is not caught here is not checked anywhere.
 
 use tailwater_sim::Plant;
@@ -13,6 +13,7 @@ fn is_caught(plant: Plant, scenario: &str, words: &[&str]) {
     for seed in 0..SEEDS {
         let Err(failure) = scenario.run_seed(seed, plant, false) else { continue };
         let what = failure.violation.to_string();
+        println!("{plant:?}: {failure}");
         assert!(words.iter().any(|word| what.contains(word)), "caught by chance only: {failure}");
         scenario.run_seed(seed, Plant::None, false).expect("without the bug this seed holds");
         return;
@@ -38,4 +39,35 @@ fn a_failed_sync_that_is_tried_again_is_caught() {
 #[test]
 fn a_failed_write_that_is_ignored_is_caught() {
     is_caught(Plant::FailedWriteIgnored, "journal", &["acknowledged and is not there", "damaged"]);
+}
+
+#[test]
+fn a_journal_that_is_trimmed_before_segments_are_synced_is_caught() {
+    is_caught(Plant::TrimBeforeFill, "store", &["is damaged", "were acknowledged or read", "is not there"]);
+}
+
+#[test]
+fn a_partial_chunk_written_from_its_middle_is_caught() {
+    is_caught(Plant::PartialChunkFromItsMiddle, "cluster", &["no prefix of the durable"]);
+}
+
+#[test]
+fn a_length_published_too_early_is_caught() {
+    is_caught(Plant::LengthTooEarly, "cluster", &["was published, but only"]);
+}
+
+#[test]
+fn a_set_that_is_acknowledged_and_not_applied_is_caught() {
+    is_caught(Plant::SetAcknowledgedUnapplied, "cache", &["was acknowledged"]);
+}
+
+#[test]
+fn a_stream_that_acknowledges_before_the_sync_is_caught() {
+    let words = ["was published, but only", "but it was", "foreign record"];
+    is_caught(Plant::IntervalAsFsync, "cluster", &words);
+}
+
+#[test]
+fn a_checkpoint_that_takes_its_name_before_it_is_synced_is_caught() {
+    is_caught(Plant::RenameBeforeSync, "cluster", &["can't be read: it is not a snapshot"]);
 }

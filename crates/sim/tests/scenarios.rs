@@ -34,3 +34,13 @@ fn journal() {
 fn store() {
     holds("store");
 }
+
+#[test]
+fn cache() {
+    holds("cache");
+}
+
+#[test]
+fn cluster() {
+    holds("cluster");
+}

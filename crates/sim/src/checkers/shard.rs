@@ -42,6 +42,16 @@ impl ShardChecker {
         Ok(())
     }
 
+    /// These were refused for good: nobody may ever see them.
+    pub fn refused(&mut self, identities: &[u64]) -> Result<(), Violation> {
+        for identity in identities {
+            let seen = self.records.values().any(|known| known == identity);
+            ensure(!seen, || format!("record {identity:#x} was refused, but somebody has read it"))?;
+            self.produced.remove(identity);
+        }
+        Ok(())
+    }
+
     /// A reader begins at `offset`, or begins again there.
     pub fn reader_at(&mut self, reader: u64, offset: u64) {
         self.readers.insert(reader, offset);
@@ -156,6 +166,14 @@ mod tests {
         shard.truncated(2);
         shard.reader_truncated(1, 2).expect("it was removed");
         shard.read(1, 2, 12).expect("next");
+    }
+
+    #[test]
+    fn a_record_that_was_refused_is_foreign() {
+        let mut shard = shard();
+        shard.refused(&[13]).expect("nobody saw it");
+        assert!(shard.clone().acknowledged(3, &[13]).is_err());
+        assert!(shard.refused(&[12]).is_err(), "it was acknowledged");
     }
 
     #[test]

@@ -26,7 +26,12 @@ impl PlantedDisk {
 impl Disk for PlantedDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let file = self.disk.open(path, mode)?;
-        Ok(Arc::new(PlantedFile { file, plant: self.plant, last_write: AtomicU64::new(0) }))
+        let skips_sync = match self.plant {
+            Plant::TrimBeforeFill => path.to_string_lossy().contains("segments"),
+            Plant::RenameBeforeSync => is_unfinished(path),
+            _ => false,
+        };
+        Ok(Arc::new(PlantedFile { file, plant: self.plant, skips_sync, last_write: AtomicU64::new(0) }))
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
@@ -68,6 +73,8 @@ impl Disk for PlantedDisk {
 struct PlantedFile {
     file: Arc<dyn File>,
     plant: Plant,
+    /// Syncing it does nothing.
+    skips_sync: bool,
     /// Where the last write began.
     last_write: AtomicU64,
 }
@@ -78,6 +85,11 @@ fn swallow(result: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Whether a file is one that gets its final name by a rename.
+fn is_unfinished(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "new" || extension == "unfinished")
 }
 
 impl File for PlantedFile {
@@ -104,6 +116,7 @@ impl File for PlantedFile {
 
     fn sync_data(&self) -> io::Result<()> {
         match self.plant {
+            _ if self.skips_sync => Ok(()),
             Plant::AckBeforeSync if self.last_write.load(Ordering::Relaxed) >= FIRST_PAGE_BYTES => Ok(()),
             Plant::FailedSyncRetried => self.file.sync_data().or_else(|_| self.file.sync_data()),
             _ => self.file.sync_data(),

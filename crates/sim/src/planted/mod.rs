@@ -1,13 +1,15 @@
 //! Bugs on purpose, put in front of the real code at its seams: a checker that does not catch them checks nothing.
 //!
 //! The real code is compiled once and knows nothing of this. A planted bug is a wrapper around something that the
-//! code is given (a disk, a connection) or gives (a chunk, a length), which breaks one promise.
+//! code is given (a disk, a connection), or a way of setting it up, which breaks one promise.
 
+mod connections;
 mod disks;
 
 use std::sync::Arc;
 
 use tailwater_env::Disk;
+use tailwater_rma::Connection;
 
 /// Which bug is planted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,15 +17,29 @@ pub enum Plant {
     /// None: the code as it is.
     #[default]
     None,
-    /// Acknowledges before the sync: once something was written behind a file's first page, `sync_data` answers
-    /// without doing anything.
+    /// The journal acknowledges before the sync: once something was written behind a file's first page,
+    /// `sync_data` answers without doing anything.
     AckBeforeSync,
-    /// Forgets to sync directories: `sync_dir` answers without doing anything.
+    /// Names are not synced: `sync_dir` answers without doing anything.
     NamesNotSynced,
-    /// Tries a failed sync again on the same file, and believes the second answer.
+    /// A failed sync is tried again on the same file, and the second answer is believed.
     FailedSyncRetried,
-    /// Goes on after a failed write: the error is swallowed.
+    /// A failed write is ignored.
     FailedWriteIgnored,
+    /// The journal is trimmed before segment files are synced: `sync_data` of what lies below `segments` answers
+    /// without doing anything.
+    TrimBeforeFill,
+    /// A checkpoint takes its name before its bytes are synced: `sync_data` of what is not finished answers
+    /// without doing anything.
+    RenameBeforeSync,
+    /// A partial chunk is written from its middle: only what was added since the last time.
+    PartialChunkFromItsMiddle,
+    /// A length is published before the bytes are durable.
+    LengthTooEarly,
+    /// A backend answers SETs that it has not applied; two of three do.
+    SetAcknowledgedUnapplied,
+    /// A stream that promises `fsync` acknowledges like one that promises `interval`.
+    IntervalAsFsync,
 }
 
 impl Plant {
@@ -33,8 +49,21 @@ impl Plant {
             Plant::AckBeforeSync
             | Plant::NamesNotSynced
             | Plant::FailedSyncRetried
-            | Plant::FailedWriteIgnored => Arc::new(disks::PlantedDisk::new(disk, self)),
+            | Plant::FailedWriteIgnored
+            | Plant::TrimBeforeFill
+            | Plant::RenameBeforeSync => Arc::new(disks::PlantedDisk::new(disk, self)),
             _ => disk,
+        }
+    }
+
+    /// `connection` to one backend, with the bug in front of it if it is one of what is SET.
+    pub fn connection(self, connection: Arc<dyn Connection>, backend: usize) -> Arc<dyn Connection> {
+        match self {
+            Plant::SetAcknowledgedUnapplied if backend == 0 => connection,
+            Plant::PartialChunkFromItsMiddle | Plant::LengthTooEarly | Plant::SetAcknowledgedUnapplied => {
+                Arc::new(connections::PlantedConnection::new(connection, self))
+            }
+            _ => connection,
         }
     }
 }

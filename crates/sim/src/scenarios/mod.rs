@@ -4,6 +4,9 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+pub mod cache;
+mod cells;
+pub mod cluster;
 mod faults;
 pub mod journal;
 pub mod store;
@@ -36,6 +39,16 @@ pub const ALL: &[Scenario] = &[
         name: "store",
         about: "segments of several shards over one journal: rolls, fences, deletes, readers, the same faults",
         run: store::run,
+    },
+    Scenario {
+        name: "cache",
+        about: "clients of one cell that set, erase and get the same keys in a bad network; backends die",
+        run: cache::run,
+    },
+    Scenario {
+        name: "cluster",
+        about: "the whole log: owner, backends and readers crash, network and disk fail, all records arrive",
+        run: cluster::run,
     },
 ];
 

@@ -60,8 +60,15 @@ struct TaskSlot {
     waker: Arc<TaskWaker>,
 }
 
-/// Woken tasks in the order of their wake-ups; the scheduler picks one by seed.
+/// Woken tasks in the order of their ids; the scheduler picks one by seed. Not in the order of their wake-ups:
+/// `tokio::sync::watch` wakes those who wait for the same change in an order of its own, which differs from run to
+/// run.
 type ReadyList = Mutex<Vec<TaskId>>;
+
+fn insert(ready: &mut Vec<TaskId>, id: TaskId) {
+    let place = ready.partition_point(|other| *other < id);
+    ready.insert(place, id);
+}
 
 struct TaskWaker {
     id: TaskId,
@@ -77,7 +84,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::Relaxed) {
-            self.ready.lock().push(self.id);
+            insert(&mut self.ready.lock(), self.id);
         }
     }
 }
@@ -268,13 +275,13 @@ impl Shared {
         let mut core = self.core.lock();
         let core = &mut *core;
         let mut ready = self.ready.lock();
-        let mut aside = Vec::new();
+        let mut aside: Vec<TaskId> = Vec::new();
         let picked = loop {
             if ready.is_empty() {
                 break None;
             }
             let place = core.rng.index(ready.len());
-            let id = ready.swap_remove(place);
+            let id = ready.remove(place);
             match core.tasks.get(&id) {
                 Some(slot) if slot.future.is_some() => {
                     slot.waker.queued.store(false, Ordering::Relaxed);
@@ -291,7 +298,9 @@ impl Shared {
                 None => {}
             }
         };
-        ready.append(&mut aside);
+        for id in aside {
+            insert(&mut ready, id);
+        }
         let (id, name) = picked?;
         // A poll takes time too: code that waits by looking at the clock gets on.
         core.now_ns += core.rng.between(50, 1_000);

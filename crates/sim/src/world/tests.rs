@@ -238,3 +238,25 @@ fn a_task_that_never_yields_is_noticed() {
     .detach();
     let _ = world.run_for(Duration::from_secs(1));
 }
+
+#[test]
+fn the_order_in_which_one_change_wakes_many_tasks_does_not_matter() {
+    let traced = |seed| {
+        let world = World::new(seed);
+        let env = world.node("a").env();
+        let change = watch::Sender::new(0);
+        for _ in 0..40 {
+            let mut seen = change.subscribe();
+            env.spawn("waiter", async move { while seen.changed().await.is_ok() {} }).detach();
+        }
+        world.run_for(Duration::from_micros(1)).expect("a timer is set");
+        for value in 1..20 {
+            change.send_replace(value);
+            world.run_for(Duration::from_micros(100)).expect("a timer is set");
+        }
+        world.trace()
+    };
+    for seed in 0..10 {
+        assert_eq!(traced(seed), traced(seed), "seed {seed}");
+    }
+}

@@ -1,0 +1,128 @@
+//! A connection to a backend that changes what is SET through it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use prost::Message;
+use tailwater_cache::layout::{Entry, encode_entry};
+use tailwater_cache::protocol::{METHOD_MUTATE, MutateReply, MutateRequest, Outcome, encode_mutate};
+use tailwater_format::{ChunkKey, Position, TailPage};
+use tailwater_rma::{
+    CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
+};
+
+use super::Plant;
+
+pub(super) struct PlantedConnection {
+    inner: Arc<dyn Connection>,
+    plant: Plant,
+    /// How much of each chunk was sent before.
+    sent: Mutex<BTreeMap<Bytes, usize>>,
+}
+
+impl PlantedConnection {
+    pub(super) fn new(inner: Arc<dyn Connection>, plant: Plant) -> Self {
+        Self { inner, plant, sent: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// The request with each entry as the bug makes it.
+    fn change(&self, payload: &Bytes) -> Option<Bytes> {
+        let request = MutateRequest::decode(payload.clone()).ok()?;
+        let mut rest = &request.entries[..];
+        let mut entries = Vec::new();
+        while !rest.is_empty() {
+            let entry = Entry::parse(rest).ok()?;
+            rest = &rest[entry.bytes.len()..];
+            let value = (!entry.tombstone).then(|| self.change_value(entry.key, entry.value));
+            entries.push(encode_entry(entry.key, entry.version, value.as_deref()));
+        }
+        Some(encode_mutate(request.config_id, entries.iter()))
+    }
+
+    fn change_value(&self, key: &[u8], value: &[u8]) -> Vec<u8> {
+        match self.plant {
+            Plant::PartialChunkFromItsMiddle if ChunkKey::from_bytes(key).is_some() => {
+                let before = self.sent.lock().insert(Bytes::copy_from_slice(key), value.len());
+                // Only what was added since, as if the chunk were a file that is appended to.
+                value[before.filter(|before| *before < value.len()).unwrap_or(0)..].to_vec()
+            }
+            Plant::LengthTooEarly => match TailPage::decode(value) {
+                Ok(mut page) => {
+                    for tail in page.tails.iter_mut().flatten().filter(|tail| !tail.sealed) {
+                        tail.durable = Position(tail.durable.0 + 512);
+                        tail.cached = tail.durable;
+                    }
+                    page.encode().to_vec()
+                }
+                Err(_) => value.to_vec(),
+            },
+            _ => value.to_vec(),
+        }
+    }
+
+    /// The answer of a backend that applied everything.
+    fn applied(payload: &Bytes) -> Option<Bytes> {
+        let request = MutateRequest::decode(payload.clone()).ok()?;
+        let mut rest = &request.entries[..];
+        let mut count = 0;
+        while !rest.is_empty() {
+            rest = &rest[Entry::parse(rest).ok()?.bytes.len()..];
+            count += 1;
+        }
+        Some(MutateReply::of(&vec![Outcome::Applied; count]).encode_to_vec().into())
+    }
+}
+
+impl Connection for PlantedConnection {
+    fn peer(&self) -> &str {
+        self.inner.peer()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn regions(&self) -> Vec<RegionInfo> {
+        self.inner.regions()
+    }
+
+    fn read<'a>(
+        &'a self,
+        ops: &'a [ReadOp],
+        out: &'a mut [u8],
+    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
+        self.inner.read(ops, out)
+    }
+
+    fn scar<'a>(
+        &'a self,
+        ops: &'a [ScarOp],
+    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
+        self.inner.scar(ops)
+    }
+
+    fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
+        self.inner.watch(last_seen, deadline)
+    }
+
+    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+        if method != METHOD_MUTATE {
+            return self.inner.call(method, payload);
+        }
+        if self.plant == Plant::SetAcknowledgedUnapplied
+            && let Some(answer) = Self::applied(&payload)
+        {
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
+        let payload = self.change(&payload).unwrap_or(payload);
+        self.inner.call(method, payload)
+    }
+
+    fn lost(&self) -> Option<ConnectionLost> {
+        self.inner.lost()
+    }
+}

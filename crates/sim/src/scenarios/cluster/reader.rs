@@ -1,0 +1,111 @@
+//! Readers: one process each with one cursor for each shard, started again where they were when they die.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_env::Env;
+use tailwater_format::{Offset, Records};
+use tailwater_log::{Locate, Location};
+use tailwater_tail::{Cursor, Entries, Place, ReadError, ReaderConfig, TailReader, Waiter};
+
+use crate::checkers::{Violation, ensure};
+use crate::planted::Plant;
+use crate::world::{Node, run_on};
+
+use super::Cluster;
+use super::client::{Source, decode};
+
+/// Keeps a reader's process up and reading.
+pub(super) async fn keep_reading(shared: Cluster, node: Node, reader: u64) {
+    while !shared.is_over() {
+        if !node.is_up() {
+            shared.outside.sleep(Duration::from_millis(3)).await;
+            node.start();
+        }
+        let env = node.env();
+        let reading = read_all(shared.clone(), node.clone(), env, reader);
+        if node.run("reader", reading).await.is_ok() {
+            // It only ends when the scenario does.
+            return;
+        }
+        shared.count("readers killed");
+    }
+}
+
+/// One process: follows all shards.
+async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
+    // What a reader SETs is nothing, so no bug is planted in front of it.
+    let cells = shared.cells(&node, &env, Plant::None).await;
+    let config = ReaderConfig { delay_max: Duration::from_millis(100), ..ReaderConfig::default() };
+    let tail = TailReader::start(&env, Some(cells), Arc::new(Source(shared.clone())), config);
+    let shards = (0..shared.shards).map(|shard| read_shard(&shared, &env, &tail, shard, reader));
+    futures::future::join_all(shards).await;
+    let stats = tail.stats();
+    let mut state = shared.state.lock();
+    state.report.count("reads relaxed", stats.relaxed);
+    state.report.count("reads durable", stats.durable);
+}
+
+async fn read_shard(shared: &Cluster, env: &Env, tail: &TailReader, shard: u32, reader: u64) {
+    while !shared.is_over() {
+        let offset = {
+            let mut state = shared.state.lock();
+            state.checkers.entry(shard).or_default().reader_next(reader)
+        };
+        let Some((location, id)) = locate(shared, shard, offset).await else {
+            env.sleep(Duration::from_millis(2)).await;
+            continue;
+        };
+        shared.outside.record("reader begins", reader, location.offset.0);
+        shared.outside.record("in segment", location.segment.0, location.position.0);
+        let place = Place { segment: location.segment, position: location.position };
+        let mut cursor = Cursor::new(tail, id, place, location.offset, Arc::new(Waiter::default()));
+        loop {
+            match cursor.next().await {
+                Ok(entries) => {
+                    let checked = check(shared, shard, reader, &entries);
+                    shared.note(checked);
+                }
+                Err(ReadError::Truncated { .. }) => break,
+                Err(error) => {
+                    let what = format!("reader {reader} of shard {shard} can't go on: {error}");
+                    shared.note(Err(Violation::new(what)));
+                    return;
+                }
+            }
+            if shared.is_over() {
+                return;
+            }
+        }
+    }
+}
+
+/// Where the record at `offset` is, if the owner says so.
+async fn locate(shared: &Cluster, shard: u32, offset: u64) -> Option<(Location, tailwater_format::ShardId)> {
+    let (log, env) = shared.log()?;
+    let id = shared.shard(shard)?;
+    let located = run_on(&env, "locate", async move { log.locate(id, Locate::Offset(Offset(offset))).await });
+    Some((located.await?.ok()?, id))
+}
+
+fn check(shared: &Cluster, shard: u32, reader: u64, entries: &Entries) -> Result<(), Violation> {
+    let mut state = shared.state.lock();
+    let checker = state.checkers.entry(shard).or_default();
+    let mut count = 0;
+    for batch in entries.batches() {
+        let mut records = Records::new(&batch.header, &batch.records);
+        let skipped = records.skip_below(entries.from);
+        skipped.map_err(|error| Violation::new(format!("reader {reader}: {error}")))?;
+        for record in records {
+            let record = record.map_err(|error| Violation::new(format!("reader {reader}: {error}")))?;
+            let identity = record.value.and_then(decode);
+            ensure(identity.is_some(), || format!("reader {reader}: damaged record at {}", record.offset))?;
+            checker.read(reader, record.offset.0, identity.unwrap_or_default())?;
+            count += 1;
+        }
+    }
+    state.report.count("records read", count);
+    shared.outside.record("reader reads", reader, entries.from.0);
+    shared.outside.record("in segment", entries.block().segment.number.0, entries.block().end.0);
+    Ok(())
+}
