@@ -36,6 +36,16 @@ fn store() {
 }
 
 #[test]
+fn journal_every_io() {
+    holds("journal-every-io");
+}
+
+#[test]
+fn store_every_io() {
+    holds("store-every-io");
+}
+
+#[test]
 fn cache() {
     holds("cache");
 }

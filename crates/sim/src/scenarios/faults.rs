@@ -61,6 +61,11 @@ impl Life {
         Self { faults, room, crash_at_change, length, end }
     }
 
+    /// One in which nothing goes wrong until the power fails in the `number`-th call that changes something.
+    pub fn until_change(number: u64, length: Duration) -> Self {
+        Self { crash_at_change: Some(number), end: End::Crash(Crash::Power), ..Self::calm(length) }
+    }
+
     /// Lets it begin: sets up the node's disk.
     pub fn begin(&self, node: &Node) {
         node.start();

@@ -25,6 +25,9 @@ const DIR: &str = "/data/journal";
 /// Longest time that a working disk may leave an append without an answer: the journal's longest pause between
 /// two attempts, with room to spare.
 const RESUME_MAX: Duration = Duration::from_secs(20);
+/// I/Os of a life, and of the recovery after it, at each of which some seed lets the power fail.
+const EVERY_IO: u64 = 160;
+const RECOVERY_IO: u64 = 17;
 /// Records that an eager appender has under way, at most.
 const EAGER_APPENDS_MAX: usize = 50;
 const RECORD_BYTES_MAX: usize = 6_000;
@@ -51,6 +54,31 @@ impl State {
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    run_lives(world, plant, |rng| {
+        (0..rng.between(2, 6)).map(|_| Life::draw(rng, 120, Duration::from_millis(60))).collect()
+    })
+}
+
+/// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
+pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let seed = world.seed();
+    run_lives(world, plant, |_| every_io(seed))
+}
+
+/// A crash at each of the first [`EVERY_IO`] I/Os, and then one in the recovery.
+pub(super) fn every_io(seed: u64) -> Vec<Life> {
+    let recovery_io = 1 + (seed / EVERY_IO + seed) % RECOVERY_IO;
+    vec![
+        Life::until_change(1 + seed % EVERY_IO, Duration::from_millis(100)),
+        Life::until_change(recovery_io, Duration::from_millis(100)),
+    ]
+}
+
+fn run_lives(
+    world: &mut World,
+    plant: Plant,
+    lives: impl FnOnce(&mut Rng) -> Vec<Life>,
+) -> Result<Report, Violation> {
     let mut rng = Rng::new(world.seed(), "scenario/journal");
     let node = world.node("a");
     make_data_dir(&node);
@@ -62,9 +90,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         outside: world.outside(),
     };
     let state = Arc::new(Mutex::new(state));
-    let lives = rng.between(2, 6);
-    for _ in 0..lives {
-        let life = Life::draw(&mut rng, 120, Duration::from_millis(60));
+    for life in lives(&mut rng) {
         live(world, &node, &mut rng, &life, plant, &state)?;
     }
     live(world, &node, &mut rng, &Life::calm(Duration::from_millis(5)), plant, &state)?;

@@ -41,6 +41,16 @@ pub const ALL: &[Scenario] = &[
         run: store::run,
     },
     Scenario {
+        name: "journal-every-io",
+        about: "one journal, and a power failure at the next I/O with each seed, then one in the recovery",
+        run: journal::run_every_io,
+    },
+    Scenario {
+        name: "store-every-io",
+        about: "segments of several shards, and a power failure at the next I/O with each seed",
+        run: store::run_every_io,
+    },
+    Scenario {
         name: "cache",
         about: "clients of one cell that set, erase and get the same keys in a bad network; backends die",
         run: cache::run,

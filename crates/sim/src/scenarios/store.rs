@@ -25,7 +25,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, World};
 
 use super::faults::{End, Life};
-use super::journal::make_data_dir;
+use super::journal::{every_io, make_data_dir};
 use model::Model;
 use writer::Writer;
 
@@ -38,12 +38,27 @@ type Outside = Arc<Mutex<Model>>;
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    run_lives(world, plant, |rng| {
+        (0..rng.between(2, 5)).map(|_| Life::draw(rng, 250, Duration::from_millis(80))).collect()
+    })
+}
+
+/// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
+pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let seed = world.seed();
+    run_lives(world, plant, |_| every_io(seed))
+}
+
+fn run_lives(
+    world: &mut World,
+    plant: Plant,
+    lives: impl FnOnce(&mut Rng) -> Vec<Life>,
+) -> Result<Report, Violation> {
     let mut rng = Rng::new(world.seed(), "scenario/store");
     let node = world.node("a");
     make_data_dir(&node);
     let model = Arc::new(Mutex::new(Model::new()));
-    for _ in 0..rng.between(2, 5) {
-        let life = Life::draw(&mut rng, 250, Duration::from_millis(80));
+    for life in lives(&mut rng) {
         live(world, &node, &mut rng, &life, plant, &model)?;
     }
     live(world, &node, &mut rng, &Life::calm(Duration::from_millis(20)), plant, &model)?;
