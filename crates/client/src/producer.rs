@@ -64,6 +64,9 @@ pub struct ProducerConfig {
     pub deadline: Duration,
     /// Whether the node recognizes repetitions.
     pub idempotent: bool,
+    /// Whether the caller gives each record its transaction id ([`Producer::send_at`]); one that is smaller
+    /// than one before it in its shard is refused. Otherwise the node takes the running maximum of timestamps.
+    pub explicit_transaction_ids: bool,
 }
 
 impl Default for ProducerConfig {
@@ -76,6 +79,7 @@ impl Default for ProducerConfig {
             buffer_bytes_max: 64 << 20,
             deadline: Duration::from_secs(120),
             idempotent: true,
+            explicit_transaction_ids: false,
         }
     }
 }
@@ -201,7 +205,10 @@ impl Producer {
         };
         let state = Mutex::new(State::new(stream.shards, config, identity));
         let shared = Arc::new(Shared { env: env.clone(), state, work: Notify::new(), done: Notify::new() });
-        let task = env.spawn("producer", run(Arc::clone(&shared), node, stream.clone()));
+        let task = env.spawn(
+            "producer",
+            run(Arc::clone(&shared), node, stream.clone(), config.explicit_transaction_ids),
+        );
         Ok(Self { inner: Arc::new(Inner { shared, stream, _task: task }) })
     }
 
@@ -213,7 +220,23 @@ impl Producer {
     /// Hands a record over, with a key or without. Never waits: what it returns completes when the record is
     /// acknowledged, and [`Error::BufferFull`] says to wait first ([`Producer::room`]).
     pub fn send(&self, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
-        self.put(None, key, value)
+        self.put(None, None, key, value)
+    }
+
+    /// Hands a record over to one shard with a timestamp of its own, in ms since the epoch; with
+    /// [`ProducerConfig::explicit_transaction_ids`] it is the record's transaction id.
+    ///
+    /// # Panics
+    /// If the stream has no such shard.
+    pub fn send_at(
+        &self,
+        shard: u32,
+        timestamp: i64,
+        key: Option<&[u8]>,
+        value: &[u8],
+    ) -> Result<Ack, Error> {
+        assert!(shard < self.inner.stream.shards, "shard {shard} of {}", self.inner.stream.shards);
+        self.put(Some(shard), Some(timestamp), key, value)
     }
 
     /// Hands a record over to one shard.
@@ -222,7 +245,7 @@ impl Producer {
     /// If the stream has no such shard.
     pub fn send_to(&self, shard: u32, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
         assert!(shard < self.inner.stream.shards, "shard {shard} of {}", self.inner.stream.shards);
-        self.put(Some(shard), key, value)
+        self.put(Some(shard), None, key, value)
     }
 
     /// Completes when there is room for more.
@@ -253,12 +276,19 @@ impl Producer {
         }
     }
 
-    fn put(&self, shard: Option<u32>, key: Option<&[u8]>, value: &[u8]) -> Result<Ack, Error> {
+    fn put(
+        &self,
+        shard: Option<u32>,
+        timestamp: Option<i64>,
+        key: Option<&[u8]>,
+        value: &[u8],
+    ) -> Result<Ack, Error> {
         let shared = &self.inner.shared;
         let random = || shared.env.random_u64();
         let mut state = shared.state.lock();
         let shard = shard.unwrap_or_else(|| state.choose_shard(key, random));
-        let (ack, wake) = state.put(shared.env.now(), shared.env.wall_ms(), shard, key, value)?;
+        let timestamp = timestamp.unwrap_or_else(|| shared.env.wall_ms());
+        let (ack, wake) = state.put(shared.env.now(), timestamp, shard, key, value)?;
         drop(state);
         if wake {
             shared.work.notify_one();
@@ -271,7 +301,7 @@ impl Producer {
 type Sent = (Vec<Sealed>, Result<Appends, Error>);
 
 /// Sends what is ready until the producer is dropped.
-async fn run(shared: Arc<Shared>, node: Arc<Node>, stream: Stream) {
+async fn run(shared: Arc<Shared>, node: Arc<Node>, stream: Stream, explicit_transaction_ids: bool) {
     let wire_stream = stream_to_wire(stream.id);
     let mut under_way: FuturesUnordered<BoxFuture<'static, Sent>> = FuturesUnordered::new();
     loop {
@@ -284,7 +314,8 @@ async fn run(shared: Arc<Shared>, node: Arc<Node>, stream: Stream) {
                 break;
             }
             drop(state);
-            under_way.push(append(Arc::clone(&node), wire_stream.clone(), batches));
+            let stream = wire_stream.clone();
+            under_way.push(append(Arc::clone(&node), stream, batches, explicit_transaction_ids));
         }
         tokio::select! {
             biased;
@@ -298,7 +329,12 @@ async fn run(shared: Arc<Shared>, node: Arc<Node>, stream: Stream) {
     }
 }
 
-fn append(node: Arc<Node>, stream: Bytes, batches: Vec<Sealed>) -> BoxFuture<'static, Sent> {
+fn append(
+    node: Arc<Node>,
+    stream: Bytes,
+    batches: Vec<Sealed>,
+    explicit_transaction_ids: bool,
+) -> BoxFuture<'static, Sent> {
     async move {
         let items = batches
             .iter()
@@ -308,7 +344,8 @@ fn append(node: Arc<Node>, stream: Bytes, batches: Vec<Sealed>) -> BoxFuture<'st
                 expected_term: None,
             })
             .collect();
-        let result = node.call(Method::Append, &Append { stream, items }).await;
+        let append = Append { stream, items, explicit_transaction_ids };
+        let result = node.call(Method::Append, &append).await;
         (batches, result)
     }
     .boxed()

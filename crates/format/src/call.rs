@@ -337,6 +337,10 @@ pub struct Append {
     /// What to append; several items for one shard are appended in this order.
     #[prost(message, repeated, tag = "2")]
     pub items: Vec<AppendItem>,
+    /// The records' timestamps are their transaction ids: an item in which one is smaller than one before it
+    /// is refused. Otherwise transaction ids are the running maximum of the timestamps.
+    #[prost(bool, tag = "3")]
+    pub explicit_transaction_ids: bool,
 }
 
 /// Record batches for one shard.

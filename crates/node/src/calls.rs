@@ -18,7 +18,9 @@ use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
     Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, Term, TransactionId,
 };
-use tailwater_log::{AppendError, AppendOptions, Locate as Target, Log, ReadError, StreamError};
+use tailwater_log::{
+    AppendError, AppendOptions, Locate as Target, Log, ReadError, StreamError, TransactionIds,
+};
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::principal::authorize;
@@ -52,16 +54,20 @@ impl NodeService {
 
     fn append(&self, payload: Bytes, reply: Reply) -> Result<(), (Reply, CallRefusal)> {
         let decoded = decode::<Append>(payload)
-            .and_then(|append| Ok((stream_from_wire(&append.stream).map_err(malformed)?, append.items)));
-        let (stream, items) = match decoded {
+            .and_then(|append| Ok((stream_from_wire(&append.stream).map_err(malformed)?, append)));
+        let (stream, append) = match decoded {
             Ok(decoded) => decoded,
             Err(refused) => return Err((reply, refused)),
         };
-        let appends: Vec<_> = items
+        let transaction_ids = match append.explicit_transaction_ids {
+            true => TransactionIds::Explicit,
+            false => TransactionIds::RunningMaximum,
+        };
+        let appends: Vec<_> = append
+            .items
             .into_iter()
             .map(|AppendItem { shard, batches, expected_term }| {
-                let options =
-                    AppendOptions { expected_term: expected_term.map(Term), ..AppendOptions::default() };
+                let options = AppendOptions { expected_term: expected_term.map(Term), transaction_ids };
                 self.log.submit(stream, ShardNumber(shard), batches, options)
             })
             .collect();

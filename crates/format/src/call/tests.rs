@@ -40,7 +40,7 @@ fn every_error_code_has_a_number_of_its_own_and_unknown_ones_are_kept() {
 #[test]
 fn the_bytes_of_an_append_never_change() {
     let item = AppendItem { shard: 3, batches: Bytes::from_static(b"abc"), expected_term: Some(2) };
-    let append = Append { stream: stream_to_wire(stream()), items: vec![item] };
+    let append = Append { stream: stream_to_wire(stream()), items: vec![item], ..Append::default() };
     let mut expected = vec![0x0a, 16];
     expected.extend_from_slice(stream().0.as_bytes());
     expected.extend_from_slice(&[0x12, 9, 0x08, 3, 0x12, 3, b'a', b'b', b'c', 0x18, 2]);
@@ -51,7 +51,7 @@ fn the_bytes_of_an_append_never_change() {
 #[test]
 fn batches_of_an_append_share_the_payloads_memory() {
     let item = AppendItem { shard: 3, batches: Bytes::from(vec![7; 1000]), expected_term: None };
-    let payload = encode_call(&Append { stream: stream_to_wire(stream()), items: vec![item] });
+    let payload = encode_call(&Append { stream: stream_to_wire(stream()), items: vec![item], ..Append::default() });
     let append: Append = decode_call(payload.clone()).expect("it was just encoded");
     let range = payload.as_ptr_range();
     assert!(range.contains(&append.items[0].batches.as_ptr()));

@@ -1,0 +1,122 @@
+//! The client library against a real node, as an application uses it.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes and real files
+
+mod support;
+
+use support::Node;
+use tailwater_client::{Client, ConsumerConfig, Error, ProducerConfig, Start};
+use tailwater_format::call::ErrorCode;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn explicit_transaction_ids_position_exactly_and_a_decreasing_one_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    runtime().block_on(async {
+        let client = Client::connect(&node.data).await.expect("connected");
+        let config = ProducerConfig { explicit_transaction_ids: true, ..ProducerConfig::default() };
+        let producer = client.producer("s", config).await.expect("a producer");
+        for id in [10, 20, 20, 35] {
+            let value = format!("transaction {id}");
+            producer.send_at(0, id, None, value.as_bytes()).expect("room").await.expect("appended");
+        }
+        let refused = producer.send_at(0, 34, None, b"too late").expect("room").await;
+        let Err(Error::Refused(refusal)) = refused else { panic!("{refused:?}") };
+        assert_eq!(refusal.code, ErrorCode::TransactionIdDecreased);
+
+        for (wanted, first) in [(0, 0), (10, 0), (11, 1), (20, 1), (21, 3), (35, 3)] {
+            let config = ConsumerConfig { start: Start::TransactionId(wanted), ..Default::default() };
+            let mut consumer = client.consumer("s", config).await.expect("a consumer");
+            let batch = consumer.next().await.expect("readable").expect("records");
+            let record = batch.records().next().expect("a record");
+            assert_eq!(record.offset.0, first, "the first record with a transaction id of at least {wanted}");
+        }
+    });
+}
+
+#[test]
+fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
+    use tailwater_client::{ClientConfig, Transport};
+    use tailwater_format::batch::Codec;
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    runtime().block_on(async {
+        let client = Client::connect(&node.data).await.expect("connected");
+        let mut sent = Vec::new();
+        for codec in Codec::ALL {
+            let config = ProducerConfig { codec, ..ProducerConfig::default() };
+            let producer = client.producer("s", config).await.expect("a producer");
+            for number in 0..200 {
+                let value = format!("{codec} {number} {}", "text that repeats ".repeat(10));
+                let _ = producer.send(Some(b"key"), value.as_bytes()).expect("room");
+                sent.push(value);
+            }
+            producer.flush().await;
+        }
+        for transport in [Transport::Shm, Transport::Tcp] {
+            let config = ClientConfig { transport, ..ClientConfig::default() };
+            let env = tailwater_env::Env::real();
+            let client = Client::connect_with(env, &node.data, config).await.expect("connected");
+            let config = ConsumerConfig { start: Start::Beginning, ..Default::default() };
+            let mut consumer = client.consumer("s", config).await.expect("a consumer");
+            let mut received = Vec::new();
+            while received.len() < sent.len() {
+                let batch = consumer.next().await.expect("readable").expect("records");
+                for record in batch.records() {
+                    let value = record.value.expect("a value").to_vec();
+                    received.push(String::from_utf8(value).expect("text"));
+                }
+            }
+            assert_eq!(received, sent, "{transport:?}");
+        }
+    });
+}
+
+#[test]
+fn records_that_a_dying_node_may_have_taken_are_there_once_and_in_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let runtime = runtime();
+    let address = node.data.clone();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopping = std::sync::Arc::clone(&stop);
+    // Sends without a pause while the node is killed again and again; every record must end acknowledged.
+    let sending = runtime.spawn(async move {
+        let client = Client::connect(&address).await.expect("connected");
+        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        let mut acks = std::collections::VecDeque::new();
+        let mut count = 0_u64;
+        while !stopping.load(std::sync::atomic::Ordering::Relaxed) {
+            while acks.len() < 100 {
+                acks.push_back(producer.send_to(0, None, count.to_string().as_bytes()).expect("room"));
+                count += 1;
+            }
+            acks.pop_front().expect("100 of them").await.expect("acknowledged in the end");
+        }
+        for ack in acks {
+            ack.await.expect("acknowledged in the end");
+        }
+        count
+    });
+    for _ in 0..4 {
+        support::wait_for("some appends", || {
+            let metrics = node.get("/metrics")?;
+            let line = metrics.lines().find(|line| line.starts_with("tailwater_log_appends_total "))?;
+            let appends: f64 = line.rsplit(' ').next()?.parse().ok()?;
+            (appends > 50.0).then_some(())
+        });
+        node.process.kill();
+        node.restart();
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let count = runtime.block_on(sending).expect("it ended");
+    let expected: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+    assert_eq!(node.consume("s"), expected);
+}
