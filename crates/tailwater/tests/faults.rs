@@ -229,6 +229,38 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     assert!(node.consume("s").len() > acknowledged);
 }
 
+#[test]
+fn a_failing_sync_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_resumes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let library = dir.path().join("failing_sync.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/failing_sync.c");
+    let compiled = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .args([source, "-ldl"])
+        .status()
+        .expect("a C compiler links Rust programs too");
+    assert!(compiled.success());
+    let trigger = dir.path().join("fail");
+    let paths = [library, trigger.clone()].map(|path| path.to_str().expect("text").to_owned());
+    let environment = [("LD_PRELOAD", paths[0].as_str()), ("FAILING_SYNC", paths[1].as_str())];
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    node.run(&["stream", "create", "s"]);
+    node.produce("s", &numbered(0..500));
+    std::fs::write(&trigger, "").expect("written");
+    let refusal = try_produce(&node, &["lost".to_owned()]).expect_err("it can't be durable");
+    assert!(refusal.contains("sync") || refusal.contains("journal"), "{refusal}");
+    assert_eq!(node.consume("s"), numbered(0..500), "while syncs fail");
+    std::fs::remove_file(&trigger).expect("removed");
+    wait_for("service to resume", || try_produce(&node, &["after".to_owned()]).ok());
+    let resumed = node.consume("s");
+    assert_eq!(resumed[..500], numbered(0..500));
+    assert_eq!(resumed.last().expect("records"), "after");
+    node.process.kill();
+    node.restart();
+    assert_eq!(node.consume("s"), resumed);
+}
+
 /// Appends lines, waiting for no longer than a few seconds; the number acknowledged, or why not.
 fn try_produce(node: &Node, lines: &[String]) -> Result<usize, String> {
     use std::io::Write;
