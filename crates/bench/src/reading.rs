@@ -261,7 +261,12 @@ async fn follow(process: Rc<Process>, number: usize) {
             _ = progress.changed() => {}
         }
         let polled = tokio::time::Instant::now();
-        readers.append(&mut process.fresh.borrow_mut()[number]);
+        let fresh = std::mem::take(&mut process.fresh.borrow_mut()[number]);
+        if !fresh.is_empty() {
+            readers.extend(fresh);
+            // Consumers of the same shards one after the other: the records are then still in the core's cache.
+            readers.sort_by_key(|reader| reader.first_shard);
+        }
         for reader in &mut readers {
             let moved = {
                 let mut tally = process.tally.borrow_mut();

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// Form of the output.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +17,16 @@ pub enum Format {
 /// Prints a result.
 pub fn print(format: Format, result: &impl Serialize) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let value = serde_json::to_value(result)?;
+    let text = serde_json::to_string(result)?;
     match format {
-        Format::Json => writeln!(out, "{}", serde_json::to_string(result)?)?,
+        Format::Json => writeln!(out, "{text}")?,
         Format::Table => {
-            let Value::Object(fields) = value else { return Ok(()) };
-            let width = fields.keys().map(String::len).max().unwrap_or(0);
+            let Shown::Fields(fields) = serde_json::from_str(&text)? else {
+                anyhow::bail!("a result without fields");
+            };
+            let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
             for (name, value) in fields {
-                writeln!(out, "{name:width$}  {}", for_people(&value))?;
+                writeln!(out, "{name:width$}  {}", value.in_words())?;
             }
         }
     }
@@ -32,18 +34,88 @@ pub fn print(format: Format, result: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn for_people(value: &Value) -> String {
-    match value {
-        Value::Object(fields) => {
-            let fields: Vec<_> =
-                fields.iter().map(|(name, value)| format!("{name} {}", for_people(value))).collect();
-            fields.join("   ")
+/// A result as it is shown to people: as its JSON, in the order in which it was written.
+enum Shown {
+    Fields(Vec<(String, Shown)>),
+    List(Vec<Shown>),
+    Plain(String),
+}
+
+impl Shown {
+    fn in_words(&self) -> String {
+        match self {
+            Shown::Fields(fields) => {
+                let words = fields.iter().map(|(name, value)| format!("{name} {}", value.in_words()));
+                words.collect::<Vec<_>>().join("   ")
+            }
+            Shown::List(values) if values.len() > LIST_MAX => {
+                format!("{} values, which -o json shows", values.len())
+            }
+            Shown::List(values) => {
+                let words = values.iter().map(|value| format!("\n    {}", value.in_words()));
+                words.collect()
+            }
+            Shown::Plain(text) => text.clone(),
         }
-        Value::Array(values) if values.len() > 8 => format!("{} values; see them with -o json", values.len()),
-        Value::Array(values) => values.iter().map(for_people).collect::<Vec<_>>().join("\n    "),
-        Value::String(text) => text.clone(),
-        Value::Null => "-".to_owned(),
-        other => other.to_string(),
+    }
+}
+
+/// Longest list that is shown to people.
+const LIST_MAX: usize = 40;
+
+impl<'de> Deserialize<'de> for Shown {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ShownVisitor)
+    }
+}
+
+struct ShownVisitor;
+
+impl<'de> Visitor<'de> for ShownVisitor {
+    type Value = Shown;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Shown, E> {
+        Ok(Shown::Plain(if value { "yes" } else { "no" }.to_owned()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Shown, E> {
+        Ok(Shown::Plain(value.to_string()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Shown, E> {
+        Ok(Shown::Plain(value.to_string()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Shown, E> {
+        Ok(Shown::Plain(value.to_string()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Shown, E> {
+        Ok(Shown::Plain(value.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Shown, E> {
+        Ok(Shown::Plain("-".to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shown, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(Shown::List(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shown, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Shown::Fields(fields))
     }
 }
 
@@ -72,5 +144,16 @@ impl Drop for ProgressLine {
         if self.shown {
             eprint!("\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_shown_in_the_order_in_which_they_were_written() {
+        let shown: Shown = serde_json::from_str(r#"{"b":{"z":1,"a":0.5},"a":null,"c":true}"#).expect("JSON");
+        assert_eq!(shown.in_words(), "b z 1   a 0.5   a -   c yes");
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::child::Child;
+use crate::clock::monotonic_ns;
 use crate::interrupt;
 
 /// Time to live of values in the data cell, in ms: the paper's.
@@ -349,7 +350,21 @@ fn agent() -> ureq::Agent {
     config.timeout_global(Some(Duration::from_secs(30))).build().into()
 }
 
-/// An address of this host that nobody listens at. Somebody else may take it before it is used; the run fails then.
+/// An address of this host that nobody listens at, and that no connection of anybody else's is given meanwhile: it
+/// lies outside the range that the kernel takes ports of outgoing connections from. Another bench may take it before
+/// it is used; the run fails then.
 fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let first_ephemeral = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok());
+    let ports = 10_000..first_ephemeral.unwrap_or(32_768u16);
+    anyhow::ensure!(ports.len() > 1_000, "the kernel gives outgoing connections nearly every port there is");
+    // Runs that begin at the same time look in different places.
+    let seed = monotonic_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
+    let first = (seed >> 20) as usize % ports.len();
+    let mut ports = ports.clone().cycle().skip(first).take(ports.len());
+    ports
+        .find_map(|port| {
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).and_then(|free| free.local_addr()).ok()
+        })
+        .context("no port is free")
 }
