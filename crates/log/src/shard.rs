@@ -120,6 +120,9 @@ pub struct Shard {
     changes: Changes,
     /// Completed segments, oldest first.
     completed: VecDeque<SegmentRecord>,
+    /// The last of them, if it was cut by a loss and metadata does not know its length yet. Until then a crash
+    /// may bring the cut entries back, so readers are not told that it ends there.
+    cut: Option<SegmentNumber>,
 
     /// Accepted and in no entry yet.
     buffer: VecDeque<Accepted>,
@@ -184,6 +187,7 @@ impl Shard {
             closing: false,
             changes: Changes::new(owner, record, version, unsaved),
             completed,
+            cut: None,
             buffer: VecDeque::new(),
             buffer_bytes: 0,
             buffer_since: Instant::default(),
@@ -225,16 +229,16 @@ impl Shard {
             cached: Position(0),
             durable: self.visible.durable,
             next_offset: self.acked_next,
-            sealed: self.visible.sealed,
+            sealed: self.visible.sealed && self.cut != Some(self.visible.number),
             previous: self.visible.previous,
             chunk_bytes: self.config.chunk_bytes,
             log_start: self.changes.log_start(),
         }
     }
 
-    /// Completed segments, oldest first.
-    pub fn completed(&self) -> impl ExactSizeIterator<Item = &SegmentRecord> {
-        self.completed.iter()
+    /// Completed segments whose lengths are final, oldest first.
+    pub fn completed(&self) -> impl Iterator<Item = &SegmentRecord> {
+        self.completed.iter().filter(|segment| self.cut != Some(segment.number))
     }
 
     /// Whether tail or list of segments changed since the last call: (tail, list).

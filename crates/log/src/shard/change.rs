@@ -220,6 +220,13 @@ impl Shard {
         self.changes.record = change.record;
         self.changes.version = version;
         self.changes.completed.drain(..change.completed.len());
+        let is_known = |cut| change.completed.iter().any(|segment| segment.number == cut);
+        if self.cut.is_some_and(is_known) {
+            self.cut = None;
+            self.list_changed = true;
+            self.tail_changed = true;
+            out.push(Output::Update(self.tail()));
+        }
         if claimed {
             self.changes.claim = false;
             // Nothing was written in this term, even if those who made us claim it were refused meanwhile.

@@ -61,6 +61,9 @@ impl Shard {
         self.completed.push_back(record);
         self.changes.completed(record);
         self.list_changed = true;
+        if segment.synced < segment.length {
+            self.cut = Some(record.number);
+        }
         out.push(Output::Seal(segment.id, segment.synced));
         if self.visible.is(segment.id) && self.visible.durable == segment.synced {
             self.visible.sealed = true;

@@ -561,8 +561,14 @@ fn a_failed_sync_fails_what_was_in_flight_and_the_log_goes_on_with_a_higher_term
     }
     let segment = *world.segments.keys().next().expect("one");
     assert_eq!(world.sealed[&segment], length);
+    // Until metadata knows the length, a crash may bring back what was lost: readers are not told of an end.
+    let tail = world.shard.tail();
+    assert!(!tail.sealed && tail.durable == length && tail.next_offset == Offset(1));
+    assert_eq!(world.shard.completed().count(), 0);
+    world.settle_all();
     let tail = world.shard.tail();
     assert!(tail.sealed && tail.durable == length && tail.next_offset == Offset(1));
+    assert_eq!(world.shard.completed().count(), 1);
 
     let retried = world.append_as(7, 0, 1, 1);
     world.settle_all();
