@@ -13,7 +13,7 @@ use tailwater_rma::Address;
 use tailwater_tail::{Cells, DurableSource, ReaderConfig, ReaderStats, TailReader};
 
 use crate::connection::Node;
-use crate::limits::CONNECT_DEADLINE;
+use crate::limits::{CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
 use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerConfig};
 
@@ -99,6 +99,9 @@ impl Client {
         let find = FindStream { name: name.to_owned() };
         let found: call::StreamInfo = self.inner.node.call(Method::FindStream, &find).await?;
         let id = stream_from_wire(&found.stream)?;
+        if !(1..=SHARDS_MAX).contains(&found.shards) {
+            return Err(Error::Malformed(format!("a stream of {} shards", found.shards)));
+        }
         Ok(Stream { name: found.name.into(), id, shards: found.shards })
     }
 
@@ -146,7 +149,7 @@ where
     let end = env.now() + CONNECT_DEADLINE;
     loop {
         match attempt().await {
-            Err(error) if error.is_retriable() && env.now() < end => {}
+            Err(error) if error.is_retriable() && env.now() < end => env.sleep(RETRY_PAUSE).await,
             done => return done,
         }
     }

@@ -24,11 +24,15 @@ pub(crate) struct Node {
 struct State {
     connection: Option<Arc<dyn Connection>>,
     pause: Duration,
+    /// How many attempts to connect failed, and why the last one did.
+    failures: u64,
+    reason: String,
 }
 
 impl Node {
     pub(crate) fn new(env: Env, address: Address) -> Self {
-        let state = State { connection: None, pause: RECONNECT_PAUSE_MIN };
+        let state =
+            State { connection: None, pause: RECONNECT_PAUSE_MIN, failures: 0, reason: String::new() };
         Self { env, address, state: Mutex::new(state), connecting: tokio::sync::Mutex::new(()) }
     }
 
@@ -51,7 +55,11 @@ impl Node {
         let connection = self.connection().await?;
         let answer = self.env.timeout(CALL_DEADLINE, connection.call(method.number(), payload)).await;
         match answer {
-            None => Err(Error::Deadline { address: self.address.to_string(), deadline: CALL_DEADLINE }),
+            None => {
+                // Its network may be gone without a word. Others that wait for an answer keep it.
+                self.forget(&connection);
+                Err(Error::Deadline { address: self.address.to_string(), deadline: CALL_DEADLINE })
+            }
             Some(Ok(answer)) => Ok(answer),
             Some(Err(CallError::Lost(lost))) => {
                 self.forget(&connection);
@@ -71,9 +79,17 @@ impl Node {
         if let Some(connection) = self.connected() {
             return Ok(connection);
         }
+        let failures = self.state.lock().failures;
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(connection) = self.connected() {
             return Ok(connection);
+        }
+        {
+            // An attempt that failed meanwhile failed for all who waited for it: none waits for several.
+            let state = self.state.lock();
+            if state.failures != failures {
+                return Err(self.unreachable(state.reason.clone()));
+            }
         }
         match connect(&self.env, &self.address).await {
             Ok(connection) => {
@@ -83,15 +99,16 @@ impl Node {
                 Ok(connection)
             }
             Err(error) => {
-                // Whoever is next in the queue waits in its turn, so that a dead node is not hammered.
-                let pause = {
-                    let mut state = self.state.lock();
-                    state.pause = (state.pause * 2).min(RECONNECT_PAUSE_MAX);
-                    state.pause
-                };
+                let reason = error.to_string();
+                // While the lock is held, so that a dead node is not hammered.
+                let pause = self.state.lock().pause;
                 let jitter = self.env.random_below(pause.as_micros() as u64 / 2 + 1);
                 self.env.sleep(pause / 2 + Duration::from_micros(jitter)).await;
-                Err(self.unreachable(error.to_string()))
+                let mut state = self.state.lock();
+                state.pause = (state.pause * 2).min(RECONNECT_PAUSE_MAX);
+                state.failures += 1;
+                state.reason.clone_from(&reason);
+                Err(self.unreachable(reason))
             }
         }
     }

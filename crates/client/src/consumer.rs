@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt, TryStreamExt};
 use tailwater_format::batch::{Record, Records};
-use tailwater_format::call::{DlsnInfo, Locate, LocateWhat, Location, Method, stream_to_wire};
+use tailwater_format::call::{
+    DlsnInfo, Locate, LocateWhat, Location, Method, offset_from_wire, stream_to_wire,
+};
 use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Term};
 use tailwater_tail::{Cursor, Entries, Place, ReadError, Waiter};
 
+use crate::limits::LOCATES_IN_FLIGHT_MAX;
 use crate::{Client, Error, Stream};
 
 /// Where to begin.
@@ -47,8 +51,8 @@ pub struct Consumer {
     waiter: Arc<Waiter>,
     /// Which cursor is asked first, so that a busy shard does not starve the others.
     turn: usize,
-    /// A cursor whose next records were removed, and where it goes on.
-    moved: Option<(usize, Offset)>,
+    /// A cursor whose next records were removed.
+    moved: Option<usize>,
 }
 
 /// Records of one shard that come next; borrows the process's one validated copy of them.
@@ -67,7 +71,7 @@ impl Batch {
             .batches()
             .iter()
             .flat_map(|batch| Records::new(&batch.header, &batch.records))
-            // A batch that was validated when the block was made has no bad record.
+            // Every record was read once when the block was made, so that none is bad here.
             .map_while(Result::ok)
             .skip_while(move |record| record.offset < from)
     }
@@ -93,10 +97,8 @@ impl Consumer {
         let waiter = Arc::new(Waiter::default());
         let shards = if config.shards.is_empty() { (0..stream.shards).collect() } else { config.shards };
         let mut consumer = Self { client, stream, cursors: Vec::new(), waiter, turn: 0, moved: None };
-        for shard in shards {
-            let cursor = consumer.locate(shard, config.start).await?;
-            consumer.cursors.push(cursor);
-        }
+        let cursors = futures::stream::iter(shards).map(|shard| consumer.locate(shard, config.start));
+        consumer.cursors = cursors.buffered(LOCATES_IN_FLIGHT_MAX).try_collect().await?;
         Ok(consumer)
     }
 
@@ -105,10 +107,15 @@ impl Consumer {
         &self.stream
     }
 
-    /// The next records of any of the shards, as soon as there are some. `Ok(None)` never comes while the
-    /// stream exists. Cancelling it loses nothing.
+    /// The next records of any of the shards, as soon as there are some; never `Ok(None)`. Cancelling it loses
+    /// nothing.
     ///
-    /// After [`Error::Truncated`] it goes on with the oldest records that are left; other errors are final.
+    /// After [`Error::Truncated`] it goes on with the oldest records that are left, for which it asks the node, so
+    /// that it may fail with an error for which [`Error::is_retriable`] holds. Other errors are final for their
+    /// shard.
+    ///
+    /// Offsets of a shard go up by one, but for one case: records of a stream with durability `interval` that were
+    /// delivered and then lost come again as others, in a higher [`Batch::term`].
     pub async fn next(&mut self) -> Result<Option<Batch>, Error> {
         loop {
             self.resume().await?;
@@ -138,8 +145,8 @@ impl Consumer {
                 Ok(Some(entries)) => return Ok(Some(Batch { shard, entries })),
                 Ok(None) => {}
                 Err(error) => {
-                    if let ReadError::Truncated { log_start } = error {
-                        self.moved = Some((index, log_start));
+                    if let ReadError::Truncated { .. } = error {
+                        self.moved = Some(index);
                     }
                     return Err(Error::from_read(&self.stream.name, shard, from, error));
                 }
@@ -148,11 +155,13 @@ impl Consumer {
         Ok(None)
     }
 
-    /// After [`Error::Truncated`]: moves to the oldest record that is left. Does nothing otherwise.
+    /// After [`Error::Truncated`]: moves to the oldest record that is left. Does nothing otherwise. Cancelling it
+    /// loses nothing.
     pub async fn resume(&mut self) -> Result<(), Error> {
-        if let Some((index, log_start)) = self.moved {
+        if let Some(index) = self.moved {
             let shard = self.cursors[index].shard().shard.0;
-            self.cursors[index] = self.locate(shard, Start::Offset(log_start)).await?;
+            // Not the offset that the error named: that may be removed by now, too.
+            self.cursors[index] = self.locate(shard, Start::Beginning).await?;
             self.moved = None;
         }
         Ok(())
@@ -183,6 +192,6 @@ impl Consumer {
         let place = Place { segment: SegmentNumber(found.segment), position: Position(found.position) };
         let shard = self.stream.shard(shard);
         let waiter = Arc::clone(&self.waiter);
-        Ok(Cursor::new(self.client.reader(), shard, place, Offset(found.offset), waiter))
+        Ok(Cursor::new(self.client.reader(), shard, place, offset_from_wire(found.offset)?, waiter))
     }
 }

@@ -24,5 +24,19 @@ pub const APPENDS_IN_FLIGHT_MAX: usize = 8;
 /// Bytes of batches in one append CALL; the node takes CALLs of 8 MiB.
 pub const APPEND_BYTES_MAX: usize = 4 << 20;
 
+/// The most bytes of records that a batch is filled to. With one record of the greatest length behind them, it still
+/// fits a CALL.
+pub const BATCH_BYTES_TARGET_MAX: usize = APPEND_BYTES_MAX / 2;
+
+/// The most shards of a stream that a node is believed to have: a producer keeps a little for each.
+pub const SHARDS_MAX: u32 = 1 << 16;
+
+/// Shards whose places are looked up at the same time when a consumer starts.
+pub const LOCATES_IN_FLIGHT_MAX: usize = 16;
+
 /// Pause before a batch that was refused with an error that may pass is sent again.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+const _: () =
+    assert!(BATCH_BYTES_TARGET_MAX + APPEND_BYTES_MAX / 2 < tailwater_format::limits::BATCH_BYTES_MAX);
+const _: () = assert!(APPEND_BYTES_MAX < tailwater_format::limits::CALL_BYTES_MAX / 2 + 1);

@@ -9,12 +9,15 @@
 //! A batch is sealed when it is full, when its time is up, or as soon as nothing of its shard is in flight:
 //! alone, a record waits for nobody; under load, batches grow by themselves. What was not acknowledged is sent
 //! again with the same sequence, so the node can tell a repetition; the order within a shard never changes.
+//! (A producer that is not idempotent has one batch of a shard in flight at a time, for the order's sake.)
+//!
+//! When a batch of an idempotent producer fails for good, so does everything behind it, and the producer is
+//! closed: its sequence has a hole that the node would refuse.
 
+mod ack;
 mod state;
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,16 +26,18 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Task};
+use tailwater_format::ShardNumber;
 use tailwater_format::batch::Codec;
 use tailwater_format::call::{
-    Append, AppendItem, Appended, Appends, CallRefusal, InitProducer, Method, ProducerInfo, stream_to_wire,
+    Append, AppendItem, Appended, Appends, CallRefusal, InitProducer, Method, ProducerInfo, offset_from_wire,
+    stream_to_wire,
 };
-use tailwater_format::{Offset, ShardNumber};
 use tokio::sync::Notify;
 
 use crate::connection::Node;
 use crate::limits::{APPENDS_IN_FLIGHT_MAX, CALL_DEADLINE};
 use crate::{Error, Stream};
+pub use ack::{Ack, Acked};
 use state::{Outcome, Sealed, State};
 
 /// Which shard a record goes to when the caller does not say.
@@ -54,7 +59,7 @@ pub struct ProducerConfig {
     pub partitioner: Partitioner,
     /// Compression of record batches.
     pub codec: Codec,
-    /// Bytes of records in one batch.
+    /// Bytes of records in one batch; at most [`crate::limits::BATCH_BYTES_TARGET_MAX`].
     pub batch_bytes: usize,
     /// How long a batch waits for more records although nothing is in flight.
     pub linger: Duration,
@@ -105,90 +110,6 @@ struct Shared {
     done: Notify,
 }
 
-/// Where a record went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acked {
-    /// Its shard.
-    pub shard: u32,
-    /// Its offset.
-    pub offset: Offset,
-    /// Offset of the first record of the batch that was acknowledged with it.
-    pub base_offset: Offset,
-    /// Number of records in that batch.
-    pub count: u32,
-}
-
-/// A record on its way: a future that completes once the record is as durable as its stream promises.
-/// Dropping it does not take the record back.
-#[must_use = "a record may still fail"]
-pub struct Ack {
-    batch: Arc<BatchAck>,
-    index: u32,
-    waiting: Option<BoxFuture<'static, ()>>,
-}
-
-/// The acknowledgement that the records of one batch share.
-struct BatchAck {
-    shard: u32,
-    result: OnceLock<Result<(Offset, u32), Error>>,
-    done: Notify,
-}
-
-impl BatchAck {
-    fn new(shard: u32) -> Arc<Self> {
-        Arc::new(Self { shard, result: OnceLock::new(), done: Notify::new() })
-    }
-
-    fn complete(&self, result: Result<(Offset, u32), Error>) {
-        // Only the first result counts, and there is only one.
-        let _ = self.result.set(result);
-        self.done.notify_waiters();
-    }
-}
-
-impl Ack {
-    /// Whether both records are in the same batch, and so share one acknowledgement.
-    pub fn same_batch(&self, other: &Ack) -> bool {
-        Arc::ptr_eq(&self.batch, &other.batch)
-    }
-
-    /// The result, if it is there.
-    pub fn try_result(&self) -> Option<Result<Acked, Error>> {
-        let result = self.batch.result.get()?;
-        Some(result.clone().map(|(base_offset, count)| Acked {
-            shard: self.batch.shard,
-            offset: Offset(base_offset.0 + u64::from(self.index)),
-            base_offset,
-            count,
-        }))
-    }
-}
-
-impl Future for Ack {
-    type Output = Result<Acked, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
-        loop {
-            if let Some(result) = self.try_result() {
-                return std::task::Poll::Ready(result);
-            }
-            let batch = Arc::clone(&self.batch);
-            let waiting = self.waiting.get_or_insert_with(|| {
-                async move {
-                    let mut notified = std::pin::pin!(batch.done.notified());
-                    notified.as_mut().enable();
-                    if batch.result.get().is_none() {
-                        notified.await;
-                    }
-                }
-                .boxed()
-            });
-            std::task::ready!(waiting.as_mut().poll(context));
-            self.waiting = None;
-        }
-    }
-}
-
 impl Producer {
     pub(crate) async fn start(
         env: Env,
@@ -198,8 +119,10 @@ impl Producer {
     ) -> Result<Self, Error> {
         let identity = if config.idempotent {
             let info: ProducerInfo = node.call(Method::InitProducer, &InitProducer {}).await?;
-            let epoch = i16::try_from(info.epoch).map_err(|_| Error::Malformed("a producer epoch".into()))?;
-            Some((info.producer_id, epoch))
+            match i16::try_from(info.epoch) {
+                Ok(epoch) if info.producer_id >= 0 => Some((info.producer_id, epoch)),
+                _ => return Err(Error::Malformed(format!("{info:?} is no producer"))),
+            }
         } else {
             None
         };
@@ -248,7 +171,8 @@ impl Producer {
         self.put(Some(shard), None, key, value)
     }
 
-    /// Completes when there is room for more.
+    /// Completes when there is room for more, or when the producer is closed, which the next send then says. Where
+    /// clones send as well, the room may be gone again by then.
     pub async fn room(&self) {
         let shared = &self.inner.shared;
         loop {
@@ -261,15 +185,16 @@ impl Producer {
         }
     }
 
-    /// Completes when everything handed over so far was acknowledged or failed.
+    /// Completes when everything handed over so far was acknowledged or failed, without waiting for batches to fill.
+    /// Cancelling it changes nothing but that nobody waits.
     pub async fn flush(&self) {
         let shared = &self.inner.shared;
-        shared.state.lock().flush();
+        let upto = shared.state.lock().flush();
         shared.work.notify_one();
         loop {
             let mut done = std::pin::pin!(shared.done.notified());
             done.as_mut().enable();
-            if shared.state.lock().is_idle() {
+            if shared.state.lock().is_flushed(upto) {
                 return;
             }
             done.await;
@@ -338,11 +263,7 @@ fn append(
     async move {
         let items = batches
             .iter()
-            .map(|batch| AppendItem {
-                shard: batch.ack.shard,
-                batches: batch.bytes.clone(),
-                expected_term: None,
-            })
+            .map(|batch| AppendItem { shard: batch.shard, batches: batch.bytes.clone(), expected_term: None })
             .collect();
         let append = Append { stream, items, explicit_transaction_ids };
         let result = node.call(Method::Append, &append).await;
@@ -370,7 +291,10 @@ fn outcomes(batches: Vec<Sealed>, result: Result<Appends, Error>) -> Vec<(Sealed
         .map(|(batch, result)| {
             let outcome = match result.outcome {
                 Some(AppendOutcome::Appended(Appended { base_offset, .. })) => {
-                    Outcome::Acked(Offset(base_offset))
+                    match offset_from_wire(base_offset) {
+                        Ok(base_offset) => Outcome::Acked(base_offset),
+                        Err(error) => Outcome::Failed(error.into()),
+                    }
                 }
                 Some(AppendOutcome::Failed(failure)) => {
                     Outcome::from_error(Error::Refused(CallRefusal::from(failure)))

@@ -58,10 +58,15 @@ impl DurableSource for NodeSource {
             let request = ReadDurable { segment: Some(SegmentRef::from(segment)), position: from.0, len };
             match self.node.call_bytes(Method::ReadDurable, encode_call(&request)).await {
                 Ok(bytes) => Ok(bytes),
-                Err(Error::Refused(refusal)) if refusal.code == ErrorCode::UnknownSegment => {
-                    // Removed, most likely; the oldest segment that is left says where to go on.
-                    let (_, log_start) = self.list(segment.shard, segment.number).await?;
-                    Err(SourceError::Truncated { log_start })
+                Err(Error::Refused(refusal)) if is_missing(refusal.code) => {
+                    // Removed, most likely; the segments that are left say so.
+                    let (segments, log_start) = self.list(segment.shard, segment.number).await?;
+                    match segments.first() {
+                        Some(oldest) if oldest.number > segment.number => {
+                            Err(SourceError::Truncated { log_start })
+                        }
+                        _ => Err(SourceError::Unavailable(refusal.to_string())),
+                    }
                 }
                 Err(error) => Err(source_error(error)),
             }
@@ -101,6 +106,11 @@ impl DurableSource for NodeSource {
     ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
         Box::pin(async move { Ok(self.list(shard, from).await?.0) })
     }
+}
+
+/// Whether the node says that it does not have what was asked for.
+fn is_missing(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::UnknownSegment | ErrorCode::OffsetOutOfRange)
 }
 
 fn source_error(error: Error) -> SourceError {

@@ -1,30 +1,44 @@
 //! What a producer sends next, as a state machine without I/O.
+//!
+//! What holds:
+//! - The batches of a shard are sent in the order in which they were begun. What has to be sent again goes
+//!   before everything else, in order, and not before nothing of the shard is in flight.
+//! - A batch is only sent while the oldest unacknowledged one of its shard is among the last
+//!   [`BATCHES_IN_FLIGHT_MAX`] with it: the node remembers that many, and takes an older one that is sent again
+//!   for a gap in the sequence. Counting those in flight is not enough: answers may overtake one another.
+//! - Every batch is acknowledged or failed exactly once, whatever way it leaves: [`Promise`].
+//! - A shard is in the schedule exactly while it has something that may be sent at some time: whatever changes
+//!   that ends in [`State::reschedule`].
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_format::Offset;
 use tailwater_format::batch::{BatchBuilder, Producer};
 use tailwater_format::call::ErrorCode;
+use tailwater_format::limits::APPEND_ITEMS_MAX;
 
-use super::{Ack, BatchAck, Partitioner, ProducerConfig, shard_of_key};
+use super::ack::{Ack, Promise};
+use super::{Partitioner, ProducerConfig, shard_of_key};
 use crate::Error;
-use crate::limits::{APPEND_BYTES_MAX, BATCHES_IN_FLIGHT_MAX, RETRY_PAUSE};
+use crate::limits::{APPEND_BYTES_MAX, BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_MAX, RETRY_PAUSE};
 
 /// Memory of a record beside its bytes, roughly: counted, so that empty records are bounded too.
 const RECORD_OVERHEAD: usize = 32;
 
 /// A batch that will not change any more.
 pub(super) struct Sealed {
+    pub(super) shard: u32,
     pub(super) bytes: Bytes,
-    pub(super) ack: Arc<BatchAck>,
+    promise: Promise,
+    /// Its place among all batches, in the order in which they were begun.
+    number: u64,
+    /// Its place among the batches of its shard.
+    order: u64,
     count: u32,
     /// What it counts against the buffer's bound.
     buffered: usize,
-    /// Its place among the batches of its shard.
-    order: u64,
     since: Instant,
 }
 
@@ -44,8 +58,8 @@ impl Outcome {
 
 struct Open {
     builder: BatchBuilder,
-    ack: Arc<BatchAck>,
-    count: u32,
+    promise: Promise,
+    number: u64,
     buffered: usize,
     since: Instant,
 }
@@ -56,13 +70,15 @@ struct Shard {
     /// Sealed and not in flight, in order.
     queue: VecDeque<Sealed>,
     in_flight: usize,
-    /// Came back unacknowledged; sent again, before anything else, once nothing of the shard is in flight.
+    /// Came back unacknowledged.
     back: Vec<Sealed>,
-    next_sequence: i32,
+    /// The places of those that were sent and are not acknowledged: in flight, or back.
+    sent: BTreeSet<u64>,
     next_order: u64,
+    next_sequence: i32,
     retry_at: Instant,
-    /// In the list of shards that may have something to send.
-    listed: bool,
+    /// Where it is in the schedule.
+    scheduled: Option<Instant>,
 }
 
 /// All of a producer but its I/O.
@@ -71,49 +87,55 @@ pub(super) struct State {
     /// Producer id and epoch.
     identity: Option<(i64, i16)>,
     shards: Vec<Shard>,
-    /// Shards that may have something to send.
-    list: VecDeque<u32>,
+    /// Shards that have something to send, by the time at which they may.
+    schedule: BTreeSet<(Instant, u32)>,
     /// Bytes that wait for acknowledgement.
     buffered: usize,
-    /// Batches not acknowledged yet, open ones included.
-    outstanding: usize,
+    /// Numbers of the batches that are not acknowledged yet, open ones included.
+    outstanding: BTreeSet<u64>,
+    next_number: u64,
+    /// Batches below this number are sealed without waiting for more.
+    flush_upto: u64,
     round_robin: u32,
-    flushing: bool,
     /// Why nothing more is taken.
     closed: Option<String>,
 }
 
 impl State {
     pub(super) fn new(shards: u32, config: ProducerConfig, identity: Option<(i64, i16)>) -> Self {
+        assert!(shards > 0, "a stream has at least one shard");
+        let batch_bytes = config.batch_bytes.min(BATCH_BYTES_TARGET_MAX);
         Self {
-            config,
+            config: ProducerConfig { batch_bytes, ..config },
             identity,
             shards: (0..shards).map(|_| Shard::default()).collect(),
-            list: VecDeque::new(),
+            schedule: BTreeSet::new(),
             buffered: 0,
-            outstanding: 0,
+            outstanding: BTreeSet::new(),
+            next_number: 0,
+            flush_upto: 0,
             round_robin: 0,
-            flushing: false,
             closed: None,
         }
     }
 
+    /// Whether [`State::put`] answers something else than that the buffer is full.
     pub(super) fn has_room(&self) -> bool {
         self.buffered < self.config.buffer_bytes_max || self.closed.is_some()
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.outstanding == 0
+    /// Seals what is open as soon as it may be sent. Answers what to ask [`State::is_flushed`] with.
+    pub(super) fn flush(&mut self) -> u64 {
+        self.flush_upto = self.next_number;
+        for shard in 0..self.shards.len() as u32 {
+            self.reschedule(shard);
+        }
+        self.flush_upto
     }
 
-    /// What is open is sealed without waiting for more.
-    pub(super) fn flush(&mut self) {
-        self.flushing = self.outstanding > 0;
-        for shard in 0..self.shards.len() as u32 {
-            if self.shards[shard as usize].open.is_some() {
-                self.list(shard);
-            }
-        }
+    /// Whether every batch below this number was acknowledged or failed.
+    pub(super) fn is_flushed(&self, upto: u64) -> bool {
+        self.outstanding.first().is_none_or(|oldest| *oldest >= upto)
     }
 
     pub(super) fn choose_shard(&mut self, key: Option<&[u8]>, random: impl FnOnce() -> u64) -> u32 {
@@ -128,7 +150,7 @@ impl State {
         }
     }
 
-    /// Takes a record in; whether the sender should look for something to send.
+    /// Takes a record in; whether the sender has to look again sooner than it was going to.
     pub(super) fn put(
         &mut self,
         now: Instant,
@@ -151,186 +173,199 @@ impl State {
         }
         let buffered = bytes + RECORD_OVERHEAD;
         self.buffered += buffered;
-        let full = {
-            let open = &self.shards[shard as usize].open;
-            open.as_ref().is_some_and(|open| open.builder.len() + buffered > self.config.batch_bytes)
-        };
-        if full {
+        let open = &self.shards[shard as usize].open;
+        if open.as_ref().is_some_and(|open| open.builder.len() + buffered > self.config.batch_bytes) {
             self.seal(shard);
         }
         let state = &mut self.shards[shard as usize];
         let open = state.open.get_or_insert_with(|| {
-            self.outstanding += 1;
-            let builder = BatchBuilder::new();
-            Open { builder, ack: BatchAck::new(shard), count: 0, buffered: 0, since: now }
+            let number = self.next_number;
+            self.next_number += 1;
+            self.outstanding.insert(number);
+            let (builder, promise) = (BatchBuilder::new(), Promise::new(shard));
+            Open { builder, promise, number, buffered: 0, since: now }
         });
+        let ack = open.promise.ack(open.builder.record_count());
         open.builder
             .append(key, Some(value), &[], timestamp_ms)
             .expect("a batch is sealed long before it is as long as a batch may be");
         open.buffered += buffered;
-        let ack = Ack { batch: Arc::clone(&open.ack), index: open.count, waiting: None };
-        open.count += 1;
-        // While a batch of the shard is in flight, its answer is what makes the sender look again.
-        let wake = state.in_flight == 0 || full || open.builder.len() >= self.config.batch_bytes / 4;
-        let newly = wake && self.list(shard);
-        Ok((ack, newly))
+        Ok((ack, self.reschedule(shard)))
     }
 
     /// The batches of the next append CALL; empty if none may be sent.
     pub(super) fn take_ready(&mut self, now: Instant) -> Vec<Sealed> {
         let (mut ready, mut bytes) = (Vec::new(), 0);
-        for _ in 0..self.list.len() {
-            let Some(number) = self.list.pop_front() else { break };
-            self.shards[number as usize].listed = false;
-            loop {
-                if !self.may_send(now, number) {
-                    break;
-                }
-                if self.shards[number as usize].queue.is_empty() {
-                    self.seal(number);
-                }
-                let shard = &mut self.shards[number as usize];
-                let Some(batch) = shard.queue.front() else { break };
-                if bytes > 0 && bytes + batch.bytes.len() > APPEND_BYTES_MAX {
-                    self.list(number);
-                    return ready;
-                }
-                bytes += batch.bytes.len();
-                shard.in_flight += 1;
-                ready.push(shard.queue.pop_front().expect("just seen"));
+        while let Some(&(at, number)) = self.schedule.first() {
+            if at > now {
+                break;
             }
-            if self.waits_for_time(now, number) {
-                self.list(number);
+            self.take_back(number);
+            if self.shards[number as usize].queue.is_empty() {
+                self.seal(number);
             }
+            let shard = &mut self.shards[number as usize];
+            let len = shard.queue.front().expect("what is due has something to send").bytes.len();
+            if ready.len() == APPEND_ITEMS_MAX || (bytes > 0 && bytes + len > APPEND_BYTES_MAX) {
+                break;
+            }
+            bytes += len;
+            let batch = shard.queue.pop_front().expect("just seen");
+            shard.in_flight += 1;
+            shard.sent.insert(batch.order);
+            ready.push(batch);
+            self.reschedule(number);
         }
         ready
     }
 
-    /// When a batch is due that nothing else will make the sender look for.
+    /// When a batch may be sent, if there is one.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let due = |number: &u32| {
-            let shard = &self.shards[*number as usize];
-            let linger = shard.open.as_ref().map(|open| open.since + self.config.linger);
-            Some(linger.unwrap_or(shard.retry_at).max(shard.retry_at))
-        };
-        self.list.iter().filter_map(due).min()
+        self.schedule.first().map(|(at, _)| *at)
     }
 
     /// Takes in what became of batches.
     pub(super) fn answered(&mut self, now: Instant, outcomes: Vec<(Sealed, Outcome)>) {
         for (batch, outcome) in outcomes {
-            let number = batch.ack.shard;
+            let number = batch.shard;
             let shard = &mut self.shards[number as usize];
             shard.in_flight -= 1;
             // Behind a batch that has to be sent again, the node sees a hole in the sequence.
-            let hole = |error: &Error| matches!(error, Error::Refused(refusal) if refusal.code == ErrorCode::OutOfOrderSequence);
+            let is_behind = shard.in_flight > 0 || !shard.back.is_empty();
             match outcome {
                 Outcome::Acked(base_offset) => self.finish(batch, |count| Ok((base_offset, count))),
-                Outcome::Failed(error) if hole(&error) && (shard.in_flight > 0 || !shard.back.is_empty()) => {
+                Outcome::Failed(error) if is_hole(&error) && is_behind && self.closed.is_none() => {
                     shard.back.push(batch);
                 }
-                Outcome::Retry(error) if now.since(batch.since) < self.config.deadline => {
+                Outcome::Retry(error)
+                    if now.since(batch.since) < self.config.deadline && self.closed.is_none() =>
+                {
                     tracing::debug!(shard = number, %error, "sending a batch again");
                     shard.retry_at = now + RETRY_PAUSE;
                     shard.back.push(batch);
                 }
                 Outcome::Retry(error) | Outcome::Failed(error) => {
-                    self.closed.get_or_insert_with(|| error.to_string());
+                    if self.identity.is_some() {
+                        // The shard's sequence has a hole: nothing later can be appended.
+                        self.closed.get_or_insert_with(|| error.to_string());
+                    }
                     self.finish(batch, |_| Err(error));
                 }
             }
-            self.list(number);
+            self.reschedule(number);
         }
-        if self.closed.is_some() {
-            self.fail_rest();
-        }
-        if self.outstanding == 0 {
-            self.flushing = false;
+        if let Some(why) = self.closed.clone() {
+            self.fail_rest(&why);
         }
     }
 
-    fn may_send(&mut self, now: Instant, number: u32) -> bool {
+    /// Puts what came back in front of what waits, in order.
+    fn take_back(&mut self, number: u32) {
         let shard = &mut self.shards[number as usize];
-        if now < shard.retry_at {
-            return false;
+        shard.back.sort_by_key(|batch| batch.number);
+        for batch in shard.back.drain(..).rev() {
+            shard.queue.push_front(batch);
         }
-        if !shard.back.is_empty() {
-            if shard.in_flight > 0 {
-                return false;
-            }
-            shard.back.sort_by_key(|batch| batch.order);
-            for batch in shard.back.drain(..).rev() {
-                shard.queue.push_front(batch);
-            }
-        }
-        if shard.in_flight >= BATCHES_IN_FLIGHT_MAX {
-            return false;
-        }
-        if !shard.queue.is_empty() {
-            return true;
-        }
-        let Some(open) = &shard.open else { return false };
-        let large = open.builder.len() >= self.config.batch_bytes / 4;
-        let aged = now >= open.since + self.config.linger;
-        large || self.flushing || (aged && shard.in_flight == 0)
     }
 
-    /// Whether time alone will make the shard ready.
-    fn waits_for_time(&self, now: Instant, number: u32) -> bool {
+    /// When the shard may send a batch, if nothing happens until then.
+    fn may_send_at(&self, number: u32) -> Option<Instant> {
         let shard = &self.shards[number as usize];
-        let something = !shard.queue.is_empty() || !shard.back.is_empty() || shard.open.is_some();
-        let lingering = shard.open.as_ref().is_some_and(|open| now < open.since + self.config.linger);
-        something && shard.in_flight == 0 && (now < shard.retry_at || lingering)
+        // Without sequences nobody but the sender keeps the order: one after the other.
+        let window = if self.identity.is_some() { BATCHES_IN_FLIGHT_MAX as u64 } else { 1 };
+        let next = shard.queue.front().map_or(shard.next_order, |first| first.order);
+        let since = if let Some(back) = shard.back.first() {
+            (shard.in_flight == 0).then_some(back.since)?
+        } else if shard.sent.first().is_some_and(|oldest| next >= oldest + window) {
+            return None;
+        } else if let Some(first) = shard.queue.front() {
+            first.since
+        } else {
+            let open = shard.open.as_ref()?;
+            if open.number < self.flush_upto || open.builder.len() >= self.config.batch_bytes / 4 {
+                open.since
+            } else if shard.in_flight == 0 {
+                open.since + self.config.linger
+            } else {
+                return None; // it grows until the answer is there
+            }
+        };
+        Some(since.max(shard.retry_at))
+    }
+
+    /// Puts the shard where it belongs in the schedule; whether that is earlier than it was.
+    fn reschedule(&mut self, number: u32) -> bool {
+        let wanted = self.may_send_at(number);
+        let shard = &mut self.shards[number as usize];
+        let before = std::mem::replace(&mut shard.scheduled, wanted);
+        if before == wanted {
+            return false;
+        }
+        if let Some(at) = before {
+            self.schedule.remove(&(at, number));
+        }
+        if let Some(at) = wanted {
+            self.schedule.insert((at, number));
+        }
+        wanted.is_some_and(|at| before.is_none_or(|before| at < before))
     }
 
     fn seal(&mut self, number: u32) {
         let shard = &mut self.shards[number as usize];
         let Some(mut open) = shard.open.take() else { return };
+        let count = open.builder.record_count();
         if let Some((id, epoch)) = self.identity {
             open.builder.set_producer(Producer { id, epoch, base_sequence: shard.next_sequence });
             // Kafka's sequence numbers go from the largest 32-bit number to 0.
-            let next = i64::from(shard.next_sequence) + i64::from(open.count);
+            let next = i64::from(shard.next_sequence) + i64::from(count);
             shard.next_sequence = (next % (i64::from(i32::MAX) + 1)) as i32;
         }
         let order = shard.next_order;
         shard.next_order += 1;
         shard.queue.push_back(Sealed {
-            bytes: open.builder.finish(self.config.codec),
-            ack: open.ack,
-            count: open.count,
-            buffered: open.buffered,
+            shard: number,
             order,
+            bytes: open.builder.finish(self.config.codec),
+            promise: open.promise,
+            number: open.number,
+            count,
+            buffered: open.buffered,
             since: open.since,
         });
     }
 
     fn finish(&mut self, batch: Sealed, result: impl FnOnce(u32) -> Result<(Offset, u32), Error>) {
-        self.buffered -= batch.buffered;
-        self.outstanding -= 1;
-        batch.ack.complete(result(batch.count));
+        self.shards[batch.shard as usize].sent.remove(&batch.order);
+        self.forget(batch.number, batch.buffered);
+        batch.promise.keep(result(batch.count));
     }
 
-    /// After a batch failed for good its shard's sequence has a hole: nothing later can be appended.
-    fn fail_rest(&mut self) {
-        let why = self.closed.clone().unwrap_or_default();
+    fn forget(&mut self, number: u64, buffered: usize) {
+        self.buffered -= buffered;
+        self.outstanding.remove(&number);
+    }
+
+    /// Fails everything that is not in flight.
+    fn fail_rest(&mut self, why: &str) {
         for number in 0..self.shards.len() as u32 {
-            self.seal(number);
             let shard = &mut self.shards[number as usize];
-            let rest: Vec<_> = shard.back.drain(..).chain(shard.queue.drain(..)).collect();
-            for batch in rest {
-                self.finish(batch, |_| Err(Error::Closed(why.clone())));
+            shard.sent.clear();
+            let sealed = shard.back.drain(..).chain(shard.queue.drain(..));
+            let open = shard.open.take().map(|open| (open.number, open.buffered, open.promise));
+            let rest: Vec<_> =
+                sealed.map(|batch| (batch.number, batch.buffered, batch.promise)).chain(open).collect();
+            for (batch, buffered, promise) in rest {
+                self.forget(batch, buffered);
+                promise.keep(Err(Error::Closed(why.to_owned())));
             }
+            self.reschedule(number);
         }
-    }
-
-    /// Puts the shard on the list; whether it was not on it.
-    fn list(&mut self, number: u32) -> bool {
-        let shard = &mut self.shards[number as usize];
-        if shard.listed {
-            return false;
-        }
-        shard.listed = true;
-        self.list.push_back(number);
-        true
     }
 }
+
+fn is_hole(error: &Error) -> bool {
+    matches!(error, Error::Refused(refusal) if refusal.code == ErrorCode::OutOfOrderSequence)
+}
+
+#[cfg(test)]
+mod tests;

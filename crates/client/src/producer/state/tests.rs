@@ -1,0 +1,496 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tailwater_format::batch::{Batch, Decompressor};
+use tailwater_format::call::CallRefusal;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_ns(ms * MS)
+}
+
+fn config() -> ProducerConfig {
+    ProducerConfig { batch_bytes: 1_000, buffer_bytes_max: 100_000, ..ProducerConfig::default() }
+}
+
+fn refused(code: ErrorCode) -> Error {
+    Error::Refused(CallRefusal::new(code, "a test"))
+}
+
+/// A producer of three shards, and a node that takes batches as one does: in sequence, each once.
+struct Rig {
+    state: State,
+    now: Instant,
+    node: Vec<NodeShard>,
+    acks: Vec<(u32, Vec<u8>, Ack)>,
+}
+
+#[derive(Default)]
+struct NodeShard {
+    values: Vec<Vec<u8>>,
+    next_sequence: i32,
+    /// The last five batches: first sequence, offset.
+    last: VecDeque<(i32, u64)>,
+}
+
+impl Rig {
+    fn new(config: ProducerConfig) -> Self {
+        let identity = config.idempotent.then_some((7, 0));
+        let node = (0..3).map(|_| NodeShard::default()).collect();
+        Self { state: State::new(3, config, identity), now: at(1_000), node, acks: Vec::new() }
+    }
+
+    fn put(&mut self, shard: u32, value: &[u8]) -> bool {
+        let (ack, wake) = self.state.put(self.now, 5, shard, None, value).expect("there is room");
+        self.acks.push((shard, value.to_vec(), ack));
+        wake
+    }
+
+    fn take(&mut self) -> Vec<Sealed> {
+        let taken = self.state.take_ready(self.now);
+        let bytes: usize = taken.iter().map(|batch| batch.bytes.len()).sum();
+        assert!(taken.len() <= 1 || bytes <= APPEND_BYTES_MAX);
+        taken
+    }
+
+    /// Appends as the node does.
+    fn append(&mut self, batch: &Sealed) -> Outcome {
+        let parsed = Batch::validate(&batch.bytes, 1 << 20).expect("a batch that a node takes");
+        let node = &mut self.node[batch.shard as usize];
+        let offset = node.values.len() as u64;
+        if let Some(producer) = parsed.header().producer() {
+            if let Some((_, offset)) = node.last.iter().find(|(first, _)| *first == producer.base_sequence) {
+                return Outcome::Acked(Offset(*offset));
+            }
+            if producer.base_sequence != node.next_sequence {
+                return Outcome::from_error(refused(ErrorCode::OutOfOrderSequence));
+            }
+            node.next_sequence += parsed.header().record_count as i32;
+            node.last.push_back((producer.base_sequence, offset));
+            if node.last.len() > 5 {
+                node.last.pop_front();
+            }
+        }
+        let mut decompressor = Decompressor::new();
+        for record in parsed.records(&mut decompressor, 1 << 20).expect("it can be read") {
+            node.values.push(record.expect("it can be read").value.expect("it has one").to_vec());
+        }
+        Outcome::Acked(Offset(offset))
+    }
+
+    fn answer(&mut self, batches: Vec<Sealed>) {
+        let mut outcomes = Vec::new();
+        for batch in batches {
+            let outcome = self.append(&batch);
+            outcomes.push((batch, outcome));
+        }
+        self.state.answered(self.now, outcomes);
+    }
+
+    fn refuse(&mut self, batches: Vec<Sealed>, code: ErrorCode) {
+        let outcomes = batches.into_iter().map(|batch| (batch, Outcome::from_error(refused(code)))).collect();
+        self.state.answered(self.now, outcomes);
+    }
+
+    /// Sends and answers until nothing is left.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let batches = self.take();
+            if !batches.is_empty() {
+                self.answer(batches);
+            } else if let Some(at) = self.state.next_deadline() {
+                assert!(at > self.now, "what is due is taken");
+                self.now = at;
+            } else {
+                return;
+            }
+        }
+        panic!("it does not come to an end");
+    }
+
+    /// Every record is acknowledged, at the offset at which the node has it.
+    fn assert_all_acked(&self) {
+        for (shard, value, ack) in &self.acks {
+            let acked = ack.try_result().expect("it is answered").expect("it is acknowledged");
+            assert_eq!(acked.shard, *shard);
+            assert_eq!(&self.node[*shard as usize].values[acked.offset.0 as usize], value);
+            assert!(
+                (acked.base_offset.0..acked.base_offset.0 + u64::from(acked.count)).contains(&acked.offset.0)
+            );
+        }
+        assert_eq!((self.state.buffered, self.state.outstanding.len()), (0, 0));
+    }
+
+    /// Each shard of the node has what was put there, once and in order.
+    fn assert_in_order(&self) {
+        for (number, node) in self.node.iter().enumerate() {
+            let put =
+                self.acks.iter().filter(|(shard, ..)| *shard == number as u32).map(|(_, value, _)| value);
+            assert!(node.values.iter().eq(put), "shard {number}");
+        }
+    }
+}
+
+#[test]
+fn alone_a_record_goes_at_once_and_under_load_batches_grow() {
+    let mut rig = Rig::new(config());
+    assert!(rig.put(0, b"first"));
+    let first = rig.take();
+    assert_eq!(first.len(), 1);
+    for _ in 0..5 {
+        assert!(!rig.put(0, b"more"), "the answer makes the sender look again");
+    }
+    assert!(rig.take().is_empty());
+    rig.answer(first);
+    let second = rig.take();
+    assert_eq!((second.len(), second[0].count), (1, 5));
+    rig.answer(second);
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn full_batches_do_not_wait_for_answers_up_to_as_many_as_the_node_remembers() {
+    let mut rig = Rig::new(config());
+    let mut taken = Vec::new();
+    for _ in 0..100 {
+        rig.put(0, &[1; 200]);
+        taken.extend(rig.take());
+    }
+    assert_eq!(taken.len(), BATCHES_IN_FLIGHT_MAX);
+    rig.answer(taken);
+    rig.settle();
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn a_batch_that_fills_up_while_it_lingers_goes_at_once() {
+    let mut rig = Rig::new(ProducerConfig { linger: Duration::from_millis(100), ..config() });
+    assert!(rig.put(0, b"first"));
+    assert!(rig.take().is_empty());
+    assert_eq!(rig.state.next_deadline(), Some(at(1_100)));
+    assert!(!rig.put(0, b"second"));
+    assert!(rig.put(0, &[0; 300]), "the sender is woken before the time");
+    assert_eq!(rig.take().len(), 1);
+}
+
+#[test]
+fn a_flush_waits_for_what_was_there_and_not_for_what_comes() {
+    let mut rig = Rig::new(ProducerConfig { linger: Duration::from_secs(100), ..config() });
+    rig.put(0, b"one");
+    rig.put(1, b"two");
+    let upto = rig.state.flush();
+    let flushed = rig.take();
+    assert_eq!(flushed.len(), 2, "they do not linger");
+    rig.put(0, b"later");
+    assert!(!rig.state.is_flushed(upto));
+    rig.answer(flushed);
+    assert!(rig.state.is_flushed(upto), "though a later record lingers");
+    assert!(rig.take().is_empty());
+    let upto = rig.state.flush();
+    assert!(!rig.state.is_flushed(upto));
+    rig.settle();
+    assert!(rig.state.is_flushed(upto));
+}
+
+#[test]
+fn a_full_buffer_refuses_and_has_room_again_after_the_answer() {
+    let mut rig = Rig::new(ProducerConfig { buffer_bytes_max: 500, ..config() });
+    for _ in 0..4 {
+        rig.put(0, &[0; 100]);
+    }
+    assert!(!rig.state.has_room());
+    let refused = rig.state.put(rig.now, 5, 0, None, b"one more");
+    assert!(matches!(refused, Err(Error::BufferFull { bytes: 528, bytes_max: 500 })));
+    let batches = rig.take();
+    rig.answer(batches);
+    assert!(rig.state.has_room());
+}
+
+#[test]
+fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
+    let mut rig = Rig::new(ProducerConfig { batch_bytes: usize::MAX, buffer_bytes_max: 1 << 30, ..config() });
+    let long = vec![0; APPEND_BYTES_MAX / 2];
+    for _ in 0..6 {
+        let (ack, _) = rig.state.put(rig.now, 5, 0, None, &long).expect("it is not too long");
+        drop(ack);
+    }
+    let too_long = rig.state.put(rig.now, 5, 0, Some(b"k"), &long);
+    assert!(matches!(too_long, Err(Error::RecordTooLong { .. })));
+    let mut count = 0;
+    while let [batch] = &rig.take()[..] {
+        assert!(batch.bytes.len() < tailwater_format::limits::BATCH_BYTES_MAX);
+        count += batch.count;
+    }
+    assert!(count > 0);
+}
+
+#[test]
+fn one_call_carries_many_shards_and_no_more_than_a_node_takes() {
+    let shards = 3 * APPEND_ITEMS_MAX as u32 / 2;
+    let mut state =
+        State::new(shards, ProducerConfig { buffer_bytes_max: 1 << 30, ..config() }, Some((1, 0)));
+    for shard in 0..shards {
+        drop(state.put(at(0), 5, shard, None, b"value").expect("there is room"));
+    }
+    assert_eq!(state.take_ready(at(0)).len(), APPEND_ITEMS_MAX);
+    assert_eq!(state.take_ready(at(0)).len(), APPEND_ITEMS_MAX / 2);
+    assert!(state.take_ready(at(0)).is_empty());
+}
+
+#[test]
+fn a_refusal_that_may_pass_is_followed_by_the_same_batches_in_order() {
+    let mut rig = Rig::new(config());
+    for n in 0..20_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    let first = rig.take();
+    assert_eq!(first.len(), BATCHES_IN_FLIGHT_MAX);
+    let sequences: Vec<Bytes> = first.iter().map(|batch| batch.bytes.clone()).collect();
+    rig.refuse(first, ErrorCode::Overloaded);
+    assert!(rig.take().is_empty(), "after a pause");
+    rig.now = rig.state.next_deadline().expect("it is tried again");
+    assert_eq!(rig.now, at(1_000) + RETRY_PAUSE);
+    let again = rig.take();
+    assert!(again.iter().map(|batch| &batch.bytes).eq(&sequences), "the same bytes, with the same sequences");
+    rig.answer(again);
+    rig.settle();
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn batches_behind_a_refused_one_are_sent_again_and_not_failed() {
+    let mut rig = Rig::new(config());
+    for n in 0..12_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    let mut batches = rig.take();
+    let refused_one = batches.remove(0);
+    // The node never saw the first one, so the others are out of order; their answers may come before or after.
+    let late = batches.split_off(2);
+    rig.answer(batches);
+    assert!(rig.take().is_empty(), "nothing is sent while some are in flight");
+    rig.refuse(vec![refused_one], ErrorCode::Overloaded);
+    rig.answer(late);
+    rig.settle();
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn what_was_appended_but_not_answered_is_not_appended_twice() {
+    let mut rig = Rig::new(config());
+    for n in 0..12_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    let batches = rig.take();
+    for batch in &batches {
+        assert!(matches!(rig.append(batch), Outcome::Acked(_)));
+    }
+    let lost = Error::Unreachable { address: "node".to_owned(), reason: "reset".to_owned() };
+    let outcomes = batches.into_iter().map(|batch| (batch, Outcome::from_error(lost.clone()))).collect();
+    rig.state.answered(rig.now, outcomes);
+    rig.settle();
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn a_batch_that_waits_for_its_answer_stays_among_those_that_the_node_remembers() {
+    let mut rig = Rig::new(config());
+    for n in 0..20_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    let mut batches = rig.take();
+    let first = batches.remove(0);
+    assert!(matches!(rig.append(&first), Outcome::Acked(_)));
+    // The others' answers overtake the first one's, and that is lost.
+    rig.answer(batches);
+    assert!(rig.take().is_empty(), "a sixth one would make the node forget the first");
+    let lost = Outcome::Retry(refused(ErrorCode::Unavailable));
+    rig.state.answered(rig.now, vec![(first, lost)]);
+    rig.settle();
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn without_sequences_a_shard_has_one_batch_in_flight_so_that_order_is_kept() {
+    let mut rig = Rig::new(ProducerConfig { idempotent: false, ..config() });
+    for n in 0..12_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    let first = rig.take();
+    assert_eq!(first.len(), 1);
+    rig.refuse(first, ErrorCode::Overloaded);
+    rig.settle();
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn without_sequences_a_failure_is_one_batch_s_own() {
+    let mut rig = Rig::new(ProducerConfig { idempotent: false, ..config() });
+    rig.put(0, b"bad");
+    let first = rig.take();
+    rig.refuse(first, ErrorCode::CorruptBatch);
+    assert!(matches!(rig.acks[0].2.try_result(), Some(Err(Error::Refused(_)))));
+    rig.put(0, b"good");
+    rig.settle();
+    assert!(matches!(rig.acks[1].2.try_result(), Some(Ok(_))));
+}
+
+#[test]
+fn a_failure_for_good_fails_what_is_behind_it_and_closes_the_producer() {
+    let mut rig = Rig::new(config());
+    for n in 0..12_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    rig.put(1, b"in flight");
+    let mut batches = rig.take();
+    let other = batches.pop().expect("that of shard 1");
+    assert_eq!(other.shard, 1);
+    rig.put(1, b"open");
+    let bad = batches.remove(0);
+    rig.refuse(vec![bad], ErrorCode::ProducerFenced);
+    assert!(matches!(rig.acks[0].2.try_result(), Some(Err(Error::Refused(_)))), "why");
+    assert!(matches!(rig.acks[13].2.try_result(), Some(Err(Error::Closed(_)))), "what was never sent");
+    assert!(matches!(rig.state.put(rig.now, 5, 2, None, b"late"), Err(Error::Closed(_))));
+    assert!(rig.state.has_room(), "nobody waits for room that never comes");
+    // What is in flight may still be acknowledged, or fails now.
+    rig.answer(vec![other]);
+    assert!(matches!(rig.acks[12].2.try_result(), Some(Ok(_))));
+    rig.refuse(batches, ErrorCode::Overloaded);
+    assert!(rig.acks.iter().all(|(_, _, ack)| ack.try_result().is_some()));
+    assert_eq!((rig.state.buffered, rig.state.next_deadline()), (0, None));
+    assert!(rig.state.is_flushed(u64::MAX));
+}
+
+#[test]
+fn a_node_that_does_not_come_back_is_given_up_at_the_deadline() {
+    let mut rig = Rig::new(ProducerConfig { deadline: Duration::from_secs(2), ..config() });
+    rig.put(0, b"value");
+    while rig.acks[0].2.try_result().is_none() {
+        rig.now = rig.now.max(rig.state.next_deadline().expect("it is tried again"));
+        let batches = rig.take();
+        assert_eq!(batches.len(), 1);
+        rig.refuse(batches, ErrorCode::Unavailable);
+    }
+    assert!(rig.now >= at(3_000));
+    assert!(matches!(rig.acks[0].2.try_result(), Some(Err(Error::Refused(_)))));
+}
+
+#[test]
+fn sequences_go_from_the_largest_number_to_zero() {
+    let mut rig = Rig::new(config());
+    rig.state.shards[0].next_sequence = i32::MAX - 1;
+    for _ in 0..3 {
+        rig.put(0, b"value");
+    }
+    let batch = &rig.take()[0];
+    let header = *Batch::parse(&batch.bytes).expect("a batch").header();
+    assert_eq!(header.producer().expect("it has one").base_sequence, i32::MAX - 1);
+    assert_eq!(rig.state.shards[0].next_sequence, 1);
+}
+
+#[test]
+fn whatever_way_a_batch_is_lost_its_records_are_answered() {
+    let mut rig = Rig::new(config());
+    for shard in 0..2 {
+        rig.put(shard, b"value");
+    }
+    let in_flight = rig.take();
+    rig.put(0, b"open");
+    drop(in_flight);
+    drop(rig.state);
+    for (_, _, ack) in rig.acks {
+        assert!(matches!(futures::executor::block_on(ack), Err(Error::Closed(_))));
+    }
+}
+
+#[test]
+fn shards_are_chosen_as_the_configuration_says() {
+    let chosen = |partitioner, key: Option<&[u8]>| {
+        let mut state = State::new(4, ProducerConfig { partitioner, ..config() }, None);
+        (0..8_u64).map(|n| state.choose_shard(key, || n * 3)).collect::<Vec<_>>()
+    };
+    assert_eq!(chosen(Partitioner::RoundRobin, Some(b"key")), [1, 2, 3, 0, 1, 2, 3, 0]);
+    assert_eq!(chosen(Partitioner::Key, None), [1, 2, 3, 0, 1, 2, 3, 0]);
+    assert_eq!(chosen(Partitioner::Random, Some(b"key")), [0, 3, 2, 1, 0, 3, 2, 1]);
+    // As Kafka: murmur2("foobar") = -790332482, made positive, modulo 4.
+    let expected = ((-790_332_482_i32 & 0x7fff_ffff) % 4) as u32;
+    assert!(chosen(Partitioner::Key, Some(b"foobar")).iter().all(|shard| *shard == expected));
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Answered,
+    /// Refused before anything was done.
+    Overloaded,
+    /// Done, but the answer is lost.
+    AnswerLost,
+    /// Only the first batch was done, the others refused.
+    Cut,
+}
+
+proptest! {
+    /// Whatever happens to calls, and in whichever order their answers come: every record is acknowledged, and the
+    /// node has each once and in order.
+    #[test]
+    fn every_record_is_appended_once_and_in_order(
+        steps in prop::collection::vec((0_u8..4, 0_u32..3, 0_usize..400), 1..200),
+        idempotent in prop::bool::weighted(0.8),
+    ) {
+        let mut rig = Rig::new(ProducerConfig { idempotent, ..config() });
+        let mut under_way: VecDeque<Vec<Sealed>> = VecDeque::new();
+        for (number, (what, shard, len)) in steps.into_iter().enumerate() {
+            match what {
+                0 | 1 => drop(rig.put(shard, &[&(number as u32).to_le_bytes()[..], &vec![0; len]].concat())),
+                2 => {
+                    // As on the wire: the node does what it does in the order of sending.
+                    let batches = rig.take();
+                    if !batches.is_empty() {
+                        under_way.push_back(batches);
+                    }
+                }
+                _ => {
+                    rig.now = rig.now + Duration::from_millis(len as u64);
+                    let Some(batches) = under_way.pop_front() else { continue };
+                    let fate = match len % 5 {
+                        0 => Fate::Overloaded,
+                        // Without sequences an answer that is lost makes a record come twice.
+                        1 if idempotent => Fate::AnswerLost,
+                        2 => Fate::Cut,
+                        _ => Fate::Answered,
+                    };
+                    let mut outcomes = Vec::new();
+                    for (index, batch) in batches.into_iter().enumerate() {
+                        let outcome = match fate {
+                            Fate::Answered => rig.append(&batch),
+                            Fate::AnswerLost => {
+                                drop(rig.append(&batch));
+                                Outcome::Retry(refused(ErrorCode::StorageFailed))
+                            }
+                            Fate::Cut if index == 0 => rig.append(&batch),
+                            Fate::Cut | Fate::Overloaded => Outcome::Retry(refused(ErrorCode::Overloaded)),
+                        };
+                        outcomes.push((batch, outcome));
+                    }
+                    rig.state.answered(rig.now, outcomes);
+                }
+            }
+        }
+        for batches in under_way {
+            rig.answer(batches);
+        }
+        rig.settle();
+        rig.assert_all_acked();
+        rig.assert_in_order();
+    }
+}
