@@ -14,8 +14,10 @@
 //! | last file | a frame does not verify, nothing behind it knew it durable | the end |
 //! | last file | a frame does not verify, one behind it knew it durable | damage to acknowledged records |
 //!
-//! The last file is synced before its records are handed out: they may be in the page cache only, and whoever
-//! is handed a record takes it for durable.
+//! The last file is made durable before its records are handed out: they may be in the page cache only, and
+//! whoever is handed a record takes it for durable. A sync alone does not do: if one failed before the process
+//! was killed, the system may hold the bytes for written although the disk does not have them. So the file is
+//! written over with what was read from it, which it then has to sync.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -62,7 +64,7 @@ pub(crate) fn recover(
     if let Some((last, file)) = found.journals.get(&sequence_max) {
         journal = last.journal;
         incarnation = last.incarnation;
-        file.sync_data()
+        make_durable(&**file)
             .map_err(|error| Failure::new("sync", &directory.journal_path(sequence_max), &error))?;
         let chain = recover_chain(directory, &found, sequence_max)?;
         dead.retain(|sequence| chain.iter().all(|header| header.sequence != *sequence));
@@ -79,6 +81,24 @@ pub(crate) fn recover(
 }
 
 /// Sorts out the names, reads the headers, and removes what was never finished.
+/// Writes a file over with its own bytes and syncs it. Where even that needs room and there is none, a sync has
+/// to do.
+fn make_durable(file: &dyn File) -> io::Result<()> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut position = 0;
+    loop {
+        let count = file.read_at(&mut buffer, position)?;
+        if count == 0 {
+            return file.sync_data();
+        }
+        match file.write_all_at(&buffer[..count], position) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => return file.sync_data(),
+            written => written?,
+        }
+        position += count as u64;
+    }
+}
+
 fn recover_names(directory: &Directory) -> Result<Found, OpenError> {
     let disk = &directory.disk;
     let names =

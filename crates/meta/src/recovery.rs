@@ -68,6 +68,9 @@ impl Recovery {
             _ => Path::new("."),
         };
         disk.sync_dir(parent).map_err(|error| failed("sync", parent, error))?;
+        // A snapshot whose name a failed sync left in memory only would be gone after the next crash, and with it
+        // what the journal was trimmed for.
+        disk.sync_dir(dir).map_err(|error| failed("sync", dir, error))?;
         let newest = stored(disk, dir).map_err(|error| failed("listing", dir, error))?.pop();
         let mut snapshot = Snapshot::default();
         if let Some((revision, path)) = newest {
