@@ -24,7 +24,7 @@ use crate::text::Text;
 pub struct Args {
     /// Append the lines of this file, again and again, and not the text that this machine has.
     #[arg(long, env = "INPUT", value_name = "FILE")]
-    input: Option<PathBuf>,
+    input: Option<String>,
     /// How many consumers; each reads everything.
     #[arg(long, default_value_t = 1_000)]
     consumers: usize,
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.rate > 0.0 && args.seconds > 0.0, "a rate and a time above 0");
     interrupt::listen()?;
     // An empty variable is none.
-    let input = args.input.clone().filter(|input| !input.as_os_str().is_empty());
+    let input = args.input.as_deref().filter(|input| !input.is_empty()).map(PathBuf::from);
     let input =
         input.map(|file| file.canonicalize().with_context(|| format!("{} can't be read", file.display())));
     let input = input.transpose()?;
