@@ -51,7 +51,8 @@ fn the_bytes_of_an_append_never_change() {
 #[test]
 fn batches_of_an_append_share_the_payloads_memory() {
     let item = AppendItem { shard: 3, batches: Bytes::from(vec![7; 1000]), expected_term: None };
-    let payload = encode_call(&Append { stream: stream_to_wire(stream()), items: vec![item], ..Append::default() });
+    let payload =
+        encode_call(&Append { stream: stream_to_wire(stream()), items: vec![item], ..Append::default() });
     let append: Append = decode_call(payload.clone()).expect("it was just encoded");
     let range = payload.as_ptr_range();
     assert!(range.contains(&append.items[0].batches.as_ptr()));

@@ -1,0 +1,26 @@
+//! Documents name files that exist.
+
+#![allow(clippy::disallowed_methods)] // it reads the documents as they are
+
+use std::path::Path;
+
+#[test]
+fn every_file_that_a_document_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut documents = vec![root.join("README.md"), root.join("spec/README.md")];
+    for entry in std::fs::read_dir(root.join("docs")).expect("a folder") {
+        let path = entry.expect("readable").path();
+        documents.extend(path.extension().is_some_and(|extension| extension == "md").then_some(path));
+    }
+    let mut checked = 0;
+    for document in documents {
+        let text = std::fs::read_to_string(&document).expect("readable");
+        let words = text.split(|char: char| char.is_whitespace() || "`()[],;:*".contains(char));
+        for word in words.filter(|word| word.starts_with("crates/") && !word.contains(['{', '}'])) {
+            let named = word.trim_end_matches(['.', '/']);
+            assert!(root.join(named).exists(), "{} names {named}", document.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "only {checked} names were found: does this test still look at the right words?");
+}
