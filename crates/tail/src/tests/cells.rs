@@ -13,17 +13,23 @@ use tailwater_rma::{
     ScarOp, ScarReply,
 };
 
+/// Whoever waits for as long as this waits for ever.
+const NEVER: Duration = Duration::from_secs(120);
+
 /// Runs a test in the real world, on two threads.
 pub(crate) fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(async { test(Env::real()).await });
+    runtime.expect("a runtime").block_on(async {
+        let env = Env::real();
+        assert!(env.timeout(NEVER, test(env.clone())).await.is_some(), "the test never ends");
+    });
 }
 
 /// Waits for `condition`; says what it waits for if that does not come about for so long that it never will.
 pub(crate) async fn until(env: &Env, what: &str, mut condition: impl FnMut() -> bool) {
     let began = env.now();
     while !condition() {
-        assert!(env.now().since(began) < Duration::from_secs(120), "still waiting until {what}");
+        assert!(env.now().since(began) < NEVER / 2, "still waiting until {what}");
         env.sleep(Duration::from_millis(1)).await;
     }
 }
