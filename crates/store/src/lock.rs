@@ -26,7 +26,16 @@ pub fn lock_data_dir(env: &Env, dir: &Path) -> Result<DataDir, OpenError> {
     let disk = env.disk();
     let path = Layout::new(dir).lock();
     let failed = |source| OpenError::Disk { path: path.clone(), source };
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && disk.list(path).is_err();
+    let missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
     disk.create_dir_all(dir).map_err(failed)?;
+    // A name that is not synced goes with the next power failure, and all that is below it. That of `dir` itself
+    // may have been left unsynced by a process that was killed right here.
+    for name in std::iter::once(dir).chain(missing) {
+        let parent = name.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new(if name.is_absolute() { "/" } else { "." }));
+        disk.sync_dir(parent).map_err(failed)?;
+    }
     let lock = match disk.lock(&path) {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -311,9 +311,12 @@ fn after_a_failed_sync_the_file_is_replaced_and_nothing_is_lost() {
             }
             bytes.extend(fill(&bench, &store, &mut entries, 6));
             bench.faults(faults);
-            let first = bench.flush(&store);
-            // A name that is durable already is not synced again, and a file that is there not created.
-            assert!(first.is_err() || filled_before, "{faults:?}");
+            // Whether the filler's own round meets the fault or this one.
+            let _ = bench.flush(&store);
+            // A name that is durable already is not synced again, and a file that is there not created; with the
+            // filler's own round in between, a name may be durable at any time.
+            let may_be_spared = filled_before || matches!(faults.sync_dir, Fault::Next(_));
+            assert!(store.stats().rounds_failed > 0 || may_be_spared, "{faults:?}");
             bench.faults(Faults::default());
             assert_eq!(bench.read(&store, &entries), bytes);
             bench.flush(&store).expect("the second attempt");
