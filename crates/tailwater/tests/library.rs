@@ -54,7 +54,7 @@ fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
             let producer = client.producer("s", config).await.expect("a producer");
             for number in 0..200 {
                 let value = format!("{codec} {number} {}", "text that repeats ".repeat(10));
-                let _ = producer.send(Some(b"key"), value.as_bytes()).expect("room");
+                drop(producer.send(Some(b"key"), value.as_bytes()).expect("room"));
                 sent.push(value);
             }
             producer.flush().await;
