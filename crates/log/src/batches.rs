@@ -3,6 +3,8 @@
 //!
 //! Checking costs the caller's time (checksums over all bytes), so that the owner, who serves many, does none of it.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use tailwater_format::batch::assign;
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
@@ -24,7 +26,7 @@ pub enum TransactionIds {
     Explicit,
 }
 
-/// The batches of one append, whose headers and checksums are right.
+/// The batches of one append, whose headers, checksums and records are right.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The batches, one after the other.
@@ -50,8 +52,13 @@ enum Counts {
     Many(Vec<(u32, u32)>),
 }
 
+thread_local! {
+    /// Its buffers are used again by every check of a thread.
+    static DECOMPRESSOR: RefCell<Decompressor> = RefCell::new(Decompressor::new());
+}
+
 impl Checked {
-    /// Checks the batches of one append. An idempotent one has to be one batch, as in Kafka.
+    /// Checks the batches of one append, down to their records. An idempotent one has to be one batch, as in Kafka.
     pub fn check(bytes: Bytes, transaction_ids: TransactionIds) -> Result<Self, AppendError> {
         if bytes.len() > APPEND_BYTES_MAX {
             return Err(AppendError::TooLarge { given: bytes.len(), max: APPEND_BYTES_MAX });
@@ -88,7 +95,12 @@ impl Checked {
             if checked.records > APPEND_RECORDS_MAX {
                 return Err(invalid(format!("more than {APPEND_RECORDS_MAX} records in one append")));
             }
-            checked.max_timestamp = checked.max_timestamp.max(TransactionId(header.max_timestamp_ms));
+            // A batch whose records nobody can read would stop every reader of the shard. Their largest timestamp
+            // is what positioning goes by, whatever the header says it is.
+            let max_timestamp = DECOMPRESSOR
+                .with_borrow_mut(|codecs| batch.check_records(codecs, RECORDS_DECOMPRESSED_BYTES_MAX))
+                .map_err(|error| invalid(error.to_string()))?;
+            checked.max_timestamp = checked.max_timestamp.max(TransactionId(max_timestamp));
             checked.claim = header.producer().map(|producer| Claim {
                 producer: producer.id,
                 epoch: producer.epoch,
@@ -196,6 +208,7 @@ pub fn encode(fields: &EntryFields, appends: &[Accepted]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use tailwater_format::batch::{BATCH_HEADER_BYTES, set_append_time};
     use tailwater_format::{
         BatchBuilder, Codec, EntryId, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId,
         batches, parse_entry,
@@ -315,5 +328,20 @@ mod tests {
             bases.push(batch.header().base_offset.0);
         }
         assert_eq!(bases, [100, 102, 103]);
+    }
+
+    #[test]
+    fn a_batch_with_a_right_checksum_over_unreadable_records_is_refused() {
+        let mut builder = BatchBuilder::new();
+        builder.append(None, Some(b"value"), &[], 5).expect("short");
+        let sound = builder.finish(Codec::None);
+        assert!(Checked::check(sound.clone(), TransactionIds::RunningMaximum).is_ok());
+
+        let mut poisoned = sound.to_vec();
+        poisoned[BATCH_HEADER_BYTES] = 0x7e;
+        // It leaves a right checksum behind.
+        set_append_time(&mut poisoned, 5);
+        let refused = Checked::check(poisoned.into(), TransactionIds::RunningMaximum);
+        assert!(matches!(refused, Err(AppendError::Invalid(_))), "{refused:?}");
     }
 }

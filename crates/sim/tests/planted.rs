@@ -33,7 +33,8 @@ fn names_that_are_not_synced_are_caught() {
 
 #[test]
 fn a_failed_sync_that_is_tried_again_is_caught() {
-    is_caught(Plant::FailedSyncRetried, "journal", &["acknowledged and is not there", "damaged"]);
+    let words = ["acknowledged and is not there", "damaged", "is not a readable journal file"];
+    is_caught(Plant::FailedSyncRetried, "journal", &words);
 }
 
 #[test]
