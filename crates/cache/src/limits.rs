@@ -54,6 +54,9 @@ pub const MUTATE_BYTES_MAX: usize = 4 << 20;
 /// The most entries in one mutation CALL. Small entries cost the backend about 0.3 us each.
 pub const MUTATE_ENTRIES_MAX: usize = 8_192;
 
+/// Payload bytes up to which a CALL is carried out by the engine that received it: some tens of microseconds.
+pub const SHORT_CALL_BYTES_MAX: usize = 256 << 10;
+
 /// The most hashes in one LOOKUP.
 pub const LOOKUP_KEYS_MAX: usize = 1_024;
 

@@ -1,8 +1,8 @@
 //! The node's side of the CALL protocol: decodes, authorizes, asks the log, answers.
 //!
-//! Appends are handed to the log in the order in which they arrive, on the one worker that the server runs for
-//! this service, so that batches which a producer sends one behind the other are taken in that order. Nothing
-//! waits on that worker: whatever takes time goes on in a task.
+//! Appends are handed to the log in the order in which they arrive, on the engine thread of their connection, so
+//! that batches which a producer sends one behind the other are taken in that order. Nothing waits on that thread:
+//! whatever takes time goes on in a task.
 
 use std::sync::Arc;
 
@@ -133,6 +133,10 @@ impl Service for NodeService {
 
     fn scar(&self, _op: &ScarOp) -> Option<ScarHit> {
         None
+    }
+
+    fn is_short(&self, _method: u16, _payload_len: usize) -> bool {
+        true
     }
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {

@@ -141,7 +141,7 @@ pub trait Connection: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>>;
 
     /// Completes when the server's doorbell differs from `last_seen`, or after `deadline`, with the doorbell as
-    /// it is then. Every transport looks at the word itself at least every [`crate::limits::LOOK_AGAIN`], so that
+    /// it is then. Every transport looks at the word itself at least every [`crate::limits::LOOK_AGAIN_IDLE`], so that
     /// a wake which went missing costs no more than that, and `deadline` may be as long as the caller likes; a
     /// short one costs a timer each time.
     fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>>;

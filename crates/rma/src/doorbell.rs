@@ -5,7 +5,7 @@
 //! - What was written to regions before a ring is visible to whoever sees the word moved by it.
 //! - A ring is followed by a wake within [`WAKE_INTERVAL`] and scheduling delays; many rings share one wake. A
 //!   wake is not a promise to every reader (a process that maps the page can requeue others' waits), so readers
-//!   look at the word themselves at least every [`crate::limits::LOOK_AGAIN`].
+//!   look at the word themselves at least every [`crate::limits::LOOK_AGAIN_IDLE`].
 //!
 //! Ringing costs one atomic addition, and one system call at most once per interval.
 

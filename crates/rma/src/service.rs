@@ -26,7 +26,7 @@ pub struct ScarHit {
 }
 
 /// An application behind a server. Everything but `call` is called on engine threads, which serve all
-/// connections: it must neither block, nor take a lock that a writer holds.
+/// connections: it must neither block, nor take a lock that a writer holds for long.
 pub trait Service: Send + Sync + 'static {
     /// The regions that clients may read, in the order of their ids; new connections are told of these.
     fn regions(&self) -> Vec<Arc<Region>>;
@@ -34,8 +34,17 @@ pub trait Service: Send + Sync + 'static {
     /// Scans a bucket; `None` where the service has no buckets or `op` is out of their range.
     fn scar(&self, op: &ScarOp) -> Option<ScarHit>;
 
+    /// Whether a CALL of this method, with a payload of so many bytes, is work of some microseconds without
+    /// waiting. The engine then does it itself, which spares two threads waking each other; as long as it does,
+    /// nobody else is served.
+    fn is_short(&self, method: u16, payload_len: usize) -> bool {
+        let _ = (method, payload_len);
+        false
+    }
+
     /// A CALL. Answer through `reply`, from any thread, now or later; dropping it answers an error. Runs on a
-    /// worker that may do short work, not on an engine thread.
+    /// worker that may do some work, or on an engine thread if it [is short](Self::is_short). CALLs of one
+    /// connection that are all short run in the order in which they were sent.
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply);
 }
 

@@ -31,8 +31,9 @@ pub const CHUNK_REFRESH: Duration = Duration::from_secs(20);
 /// without an idle page.
 pub const PAGE_REFRESH: Duration = Duration::from_secs(5);
 
-/// Lengths are looked at after this long even if no doorbell rang (a wake-up can be stolen).
-pub const WATCH_DEADLINE: Duration = Duration::from_millis(50);
+/// Lengths are looked at after this long even if no doorbell rang: often enough that a cell which answers never
+/// counts as silent. Stolen wake-ups are the transport's care, which looks more often.
+pub const WATCH_DEADLINE: Duration = Duration::from_millis(750);
 
 /// Bytes of one file that are fetched at once.
 pub const FETCH_BYTES_MAX: u64 = 1 << 20;
@@ -66,7 +67,7 @@ pub const SEGMENTS_KEPT_MAX: usize = 1_024;
 pub const POSITION_END: u64 = 1 << 62;
 
 /// A page that the metadata cell has not told of for this long is asked of the durable source.
-pub const SILENT_AFTER: Duration = Duration::from_millis(500);
+pub const SILENT_AFTER: Duration = Duration::from_millis(850);
 
 /// How often a silent page is asked of the durable source: with [`SILENT_AFTER`], a length is followed within a
 /// second.
@@ -83,4 +84,5 @@ pub const DURABLE_LENGTHS_EVERY: Duration = Duration::from_secs(10);
 pub const ASKS_MAX: usize = 16;
 
 const _: () = assert!(UNCHANGED_AFTER.as_nanos() > 2 * PAGE_REFRESH.as_nanos());
+const _: () = assert!(SILENT_AFTER.as_nanos() > WATCH_DEADLINE.as_nanos());
 const _: () = assert!(SHADOW_BYTES_MAX <= SHADOW_BYTES_TOTAL_MAX);

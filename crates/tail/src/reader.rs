@@ -58,6 +58,8 @@ pub(crate) struct Inner {
     state: Mutex<State>,
     /// Rung when a feed may have something to plan.
     wake: Notify,
+    /// Rung when the metadata cell failed to tell of a page.
+    untold: Notify,
     /// Counts the shards that were followed anew.
     followed: watch::Sender<u64>,
     /// Counts what became readable.
@@ -117,6 +119,7 @@ impl TailReader {
             follows_cell: metadata.is_some(),
             state: Mutex::new(State::default()),
             wake: Notify::new(),
+            untold: Notify::new(),
             followed: watch::Sender::new(0),
             progress: watch::Sender::new(0),
         });
@@ -283,7 +286,7 @@ enum Done {
 type UnderWay = FuturesUnordered<BoxFuture<'static, Done>>;
 
 /// Plans again at the latest after this long, though everything that matters wakes the planner.
-const PLAN_EVERY: Duration = Duration::from_secs(1);
+const PLAN_EVERY: Duration = Duration::from_secs(5);
 
 /// Fetches what the feeds want, until the reader and all cursors are dropped.
 async fn run(inner: Arc<Inner>) {

@@ -31,7 +31,7 @@ use crate::layout::{
 };
 use crate::limits::{
     APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX,
-    MUTATE_ENTRIES_MAX, SWEEP_ENTRIES_MAX,
+    MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
     InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR, METHOD_INFO, METHOD_LOOKUP,
@@ -282,6 +282,10 @@ impl Service for Backend {
             _ => None,
         };
         Some(ScarHit { bucket: (0, bucket_offset(op.bucket), BUCKET_BYTES as u32), data })
+    }
+
+    fn is_short(&self, method: u16, payload_len: usize) -> bool {
+        matches!(method, METHOD_MUTATE | METHOD_LOOKUP) && payload_len <= SHORT_CALL_BYTES_MAX
     }
 
     fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {

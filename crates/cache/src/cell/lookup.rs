@@ -150,6 +150,7 @@ async fn scan_and_read(
             .map(|hash| ScarOp { bucket: hash.bucket(live.buckets), key_hash: hash.0 })
             .collect();
         let replies = live.connection.scar(&ops).await.map_err(|_| Gone)?;
+        live.note_answer(&cell.env);
         for (key, reply) in wanted.iter().copied().zip(replies) {
             // A server that refuses what it said it has was replaced by another one.
             let reply = reply.map_err(|_| Gone)?;
@@ -190,6 +191,7 @@ pub(super) async fn read_buckets(
     let total = wanted.len() * BUCKET_BYTES;
     let mut buffer = cell.buffers.take(total);
     let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| Gone)?;
+    live.note_answer(&cell.env);
     cell.count_bytes(total);
     let mut named = Vec::with_capacity(wanted.len());
     let mut overflowed = Vec::new();
@@ -239,6 +241,7 @@ pub(super) async fn read_data(
         }
         let mut buffer = cell.buffers.take(total);
         let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| Gone)?;
+        live.note_answer(&cell.env);
         cell.count_bytes(total);
         if results.iter().any(|result| matches!(result, Err(OpError::StaleRegion | OpError::Unsupported))) {
             return Err(Gone);

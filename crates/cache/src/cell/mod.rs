@@ -14,6 +14,7 @@
 mod backends;
 mod buffers;
 mod consistent;
+mod hedge;
 mod lookup;
 mod mapped;
 mod placement;
@@ -40,6 +41,7 @@ use crate::limits::{BACKENDS_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
 use crate::protocol::METHOD_CLEAR;
 use crate::version::{Version, VersionClock};
 use buffers::Buffers;
+use hedge::HedgeBudget;
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use stats::Counters;
@@ -121,7 +123,8 @@ pub struct CellConfig {
     pub deadline: Duration,
     /// The longest that one attempt to connect to a backend takes, at all of its addresses together.
     pub connect_deadline: Duration,
-    /// After this long a relaxed read also asks another replica.
+    /// After this long a relaxed read also asks another replica, if its backend has not answered anything for as
+    /// long; else only one read in 20 does.
     pub hedge_after: Duration,
     /// SETs that wait for one backend, in bytes of their entries.
     pub queue_bytes_max: usize,
@@ -131,7 +134,8 @@ pub struct CellConfig {
     pub reconnect_after_min: Duration,
     /// The longest such pause.
     pub reconnect_after_max: Duration,
-    /// How long one WATCH lasts before the doorbell is looked at again.
+    /// How long one WATCH lasts, and how often it is looked whether an unwatched backend is still there. Moves
+    /// are told at once; this only bounds how long a lost connection goes unnoticed while nobody uses it.
     pub watch_slice: Duration,
 }
 
@@ -151,7 +155,7 @@ impl CellConfig {
             queue_entries_max: 65_536,
             reconnect_after_min: Duration::from_millis(10),
             reconnect_after_max: Duration::from_secs(1),
-            watch_slice: Duration::from_millis(50),
+            watch_slice: Duration::from_secs(4),
         }
     }
 }
@@ -183,6 +187,7 @@ struct Inner {
     mode: Mode,
     deadline: Duration,
     hedge_after: Duration,
+    hedges: HedgeBudget,
     sending: SendConfig,
     versions: VersionClock,
     replicas: Vec<Arc<Replica>>,
@@ -256,6 +261,7 @@ impl Cell {
             mode: config.mode,
             deadline: config.deadline,
             hedge_after: config.hedge_after,
+            hedges: HedgeBudget::new(),
             sending,
             versions: VersionClock::new(config.client_id),
             replicas,
@@ -271,6 +277,7 @@ impl Cell {
     pub async fn get_relaxed(&self, keys: &[Bytes]) -> Vec<Lookup> {
         let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
+            self.inner.hedges.earn(some.len());
             lookups.extend(relaxed::get(&self.inner, some).await);
         }
         self.inner.counters.relaxed.add(keys.len() as u64);

@@ -81,8 +81,8 @@ async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>])
             biased;
             Some(reply) = under_way.next() => read.answered(reply, &mut groups),
             () = late => {
-                *hedge = None;
-                read.hedge(&mut groups);
+                let again = read.hedge(&mut groups).then(|| cell.env.sleep(cell.hedge_after));
+                *hedge = again;
             }
             () = deadline => break,
         }
@@ -137,21 +137,32 @@ impl Relaxed<'_> {
         }
     }
 
-    /// Asks another replica for every key that has no answer, and notes who kept them waiting.
-    fn hedge(&mut self, groups: &mut Vec<(usize, usize)>) {
+    /// Asks another replica for the keys that wait for a backend which is stuck, and notes it; for the others as
+    /// far as the budget goes. Whether some are left that may have to be asked of another one later.
+    fn hedge(&mut self, groups: &mut Vec<(usize, usize)>) -> bool {
         let cell = self.cell;
-        let suspect_until = cell.env.now() + SUSPECT_FACTOR * cell.hedge_after;
+        let now = cell.env.now();
+        let mut left = false;
         for key in 0..self.lookups.len() {
             if self.lookups[key].is_some() {
                 continue;
             }
             let late = backend_of(self.keys.hashes[key], self.asked[key].last(), cell.replicas.len());
-            cell.replicas[late].suspect(suspect_until);
+            let late = &cell.replicas[late];
+            if late.has_answered_since(now - cell.hedge_after) {
+                if !cell.hedges.spend() {
+                    left = true;
+                    continue;
+                }
+            } else {
+                late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
+            }
             if let Some(backend) = self.ask(key) {
                 cell.counters.hedged.add(1);
                 groups.push((backend, key));
             }
         }
+        left
     }
 
     fn finish(&mut self, key: usize, lookup: Lookup) {

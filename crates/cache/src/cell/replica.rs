@@ -25,6 +25,8 @@ pub(super) struct Live {
     pub(super) index: RegionInfo,
     pub(super) data: RegionInfo,
     pub(super) buckets: u64,
+    /// When it last answered a read that took time (nanoseconds of the world's clock); 0: not yet.
+    pub(super) answered_ns: AtomicU64,
 }
 
 impl Live {
@@ -56,7 +58,14 @@ impl Live {
             return Err("its index belongs to another data region".to_owned());
         }
         let can = connection.capabilities();
-        Ok(Self { connection, can, index, data, buckets: header.buckets })
+        Ok(Self { connection, can, index, data, buckets: header.buckets, answered_ns: AtomicU64::new(0) })
+    }
+
+    /// It has just answered.
+    pub(super) fn note_answer(&self, env: &Env) {
+        if !self.can.memory {
+            self.answered_ns.fetch_max(env.now().as_ns(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -109,6 +118,14 @@ impl Replica {
     /// Makes relaxed reads prefer others for a while, because this one kept one waiting.
     pub(super) fn suspect(&self, until: Instant) {
         self.suspect_until_ns.fetch_max(until.as_ns(), Ordering::Relaxed);
+    }
+
+    /// Whether the backend answered anything at `time` or later: then it is slow at worst, not stuck.
+    pub(super) fn has_answered_since(&self, time: Instant) -> bool {
+        self.live().is_some_and(|live| {
+            let answered_ns = live.answered_ns.load(Ordering::Relaxed);
+            answered_ns > 0 && answered_ns >= time.as_ns()
+        })
     }
 
     /// Whether there is a connection, and it did not keep a read waiting lately.
@@ -201,12 +218,15 @@ async fn follow(
             return;
         }
         let watched = replica.watched.load(Ordering::Relaxed);
+        // At times that all backends share, so that an idle process wakes once for all of them.
+        let now = env.now();
+        let slice = until_next(now, config.watch_slice);
         let next = async {
             if watched {
-                return live.connection.watch(last_seen, config.watch_slice).await;
+                return live.connection.watch(last_seen, slice).await;
             }
             // Nobody watches: only look from time to time whether it is still there.
-            env.sleep(4 * config.watch_slice).await;
+            env.sleep_until(now + slice).await;
             Ok(last_seen)
         };
         tokio::select! {
@@ -222,4 +242,10 @@ async fn follow(
             }
         }
     }
+}
+
+/// From `now` to the next multiple of `period`; never nothing.
+fn until_next(now: Instant, period: Duration) -> Duration {
+    let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
+    Duration::from_nanos(period_ns - now.as_ns() % period_ns)
 }

@@ -232,6 +232,25 @@ fn a_relaxed_read_that_a_stalled_backend_keeps_waiting_is_hedged() {
 }
 
 #[test]
+fn a_backend_that_is_slow_but_answers_is_hedged_as_far_as_the_budget_goes_only() {
+    in_runtime(|env| async move {
+        let mut world = world(env, Mode::R32, 3, WIRE).await;
+        let items = items(400, 100);
+        world.set_everywhere(&items).await;
+        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_millis(50);
+        for (replica, faults) in world.cell.inner.replicas.iter().zip(&world.faults) {
+            faults.stalled.store(true, Ordering::Relaxed);
+            // As if it answered others all the time.
+            replica.live().expect("it is connected").answered_ns.store(u64::MAX, Ordering::Relaxed);
+        }
+        let lookups = world.cell.get_relaxed(&keys_of(&items)).await;
+        assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(Failure::Deadline)));
+        // 64 saved up, which 400 reads add nothing to.
+        assert_eq!(world.cell.stats().hedged, 64);
+    });
+}
+
+#[test]
 fn a_backend_that_was_late_is_not_the_first_to_be_asked_for_a_while() {
     in_runtime(|env| async move {
         let world = world(env, Mode::R32, 3, WIRE).await;

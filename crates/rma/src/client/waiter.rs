@@ -2,9 +2,9 @@
 //!
 //! Each wake costs the one who rings about 2 us per sleeper, so a process has one sleeper however many of its
 //! tasks wait; it tells them through channels. What holds:
-//! - A task that waits is told within [`LOOK_AGAIN`] of the word's move, and as a rule at once: the thread's sleep
-//!   ends by the ring, or after that time, when it looks at all words again. (Any process that maps a doorbell
-//!   can steal its wakes by requeueing.)
+//! - A task that waits is told of the word's move at once as a rule: the ring ends the thread's sleep. (Any process
+//!   that maps a doorbell can steal its wakes by requeueing.) At the latest it is told when the thread looks at all
+//!   words again: after [`LOOK_AGAIN_IDLE`], or [`LOOK_AGAIN`] where a look found what no wake had told of.
 //! - While no task waits, the thread sleeps without a deadline.
 //!
 //! The thread sleeps on a word of its own as well, by which it is told that the set of doorbells changed. So that
@@ -24,11 +24,11 @@ use tailwater_env::Env;
 use tokio::sync::watch;
 
 use crate::atomics::{AtomicU32, Ordering};
-use crate::limits::{DOORBELLS_WAITED_MAX, LOOK_AGAIN, POLL_PERIOD};
+use crate::limits::{DOORBELLS_WAITED_MAX, LOOK_AGAIN, LOOK_AGAIN_IDLE, POLL_PERIOD};
 use crate::mapping::Mapping;
 
-/// For how many looks without a waiter a doorbell stays in the set that is slept on: about a second.
-const PASSES_KEPT: u32 = 20;
+/// For how many looks without a waiter a doorbell stays in the set that is slept on: some seconds.
+const PASSES_KEPT: u32 = 10;
 
 /// A doorbell's page, mapped, and a channel to the tasks of this process that wait for it.
 pub(crate) struct Bell {
@@ -68,12 +68,13 @@ impl Bell {
         self.told.send_modify(|_| {});
     }
 
-    /// Tells whoever waits if the word moved; answers its value if the thread is to sleep on it.
-    fn look(&self, woken: bool) -> Option<u32> {
+    /// Tells whoever waits if the word moved; answers whether it did, and its value if the thread is to sleep on
+    /// it.
+    fn look(&self, woken: bool) -> (bool, Option<u32>) {
         let mut listening = self.listening.lock();
         let anybody = self.told.receiver_count() > 0;
         let value = self.value();
-        self.told.send_if_modified(|told| std::mem::replace(told, value) != value);
+        let moved = self.told.send_if_modified(|told| std::mem::replace(told, value) != value);
         listening.idle_passes = match (anybody, woken) {
             (true, _) => 0,
             // Rings that nobody waits for must not wake us for ever.
@@ -81,7 +82,7 @@ impl Bell {
             (false, false) => listening.idle_passes.saturating_add(1),
         };
         listening.listened = !listening.lost && listening.idle_passes < PASSES_KEPT;
-        listening.listened.then_some(value)
+        (moved, listening.listened.then_some(value))
     }
 }
 
@@ -188,6 +189,7 @@ impl Waiter {
         let mut bells: Vec<Arc<Bell>> = Vec::new();
         let mut bells_of = None;
         let mut waits = Vec::new();
+        let mut look_again = LOOK_AGAIN;
         loop {
             // Before the set is read: a change behind this ends the sleep below at once.
             let poked = self.poked.load(Ordering::Acquire);
@@ -202,8 +204,14 @@ impl Waiter {
             }
             waits.clear();
             waits.push(wait_for(&self.poked, poked, futex::WaitFlags::PRIVATE));
+            look_again = (look_again * 2).min(LOOK_AGAIN_IDLE);
             for bell in &bells {
-                if let Some(value) = bell.look(woken) {
+                let (moved, value) = bell.look(woken);
+                if moved && !woken {
+                    // No wake told of it: somebody steals them.
+                    look_again = LOOK_AGAIN;
+                }
+                if let Some(value) = value {
                     // Not private: the same page is mapped by the process that rings.
                     waits.push(wait_for(bell.page.word(), value, futex::WaitFlags::empty()));
                 }
@@ -213,7 +221,7 @@ impl Waiter {
             waits.truncate(if waitv_works { 1 + DOORBELLS_WAITED_MAX } else { 1 });
             let period = match (anybody_waits, all) {
                 (false, _) => None,
-                (true, true) => Some(LOOK_AGAIN),
+                (true, true) => Some(look_again),
                 (true, false) => Some(POLL_PERIOD),
             };
             match self.sleep(poked, &waits, period) {

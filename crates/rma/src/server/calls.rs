@@ -23,6 +23,22 @@ pub(crate) struct Job {
     pub(crate) engine: Arc<Mailbox>,
 }
 
+impl Job {
+    /// Has the application carry it out, on this thread.
+    pub(crate) fn run(self, service: &dyn Service) {
+        let Job { peer, method, payload, connection, request, engine } = self;
+        let reply = Reply::new(move |answer| {
+            let answer = checked(answer);
+            engine.send(Message::Answer { connection, request, answer });
+        });
+        // A panic has dropped, and so answered, the reply; the thread is there for what comes next.
+        let run = AssertUnwindSafe(|| service.call(&peer, method, payload, reply));
+        if std::panic::catch_unwind(run).is_err() {
+            tracing::error!(peer = peer.address, method, "the application panicked in a call");
+        }
+    }
+}
+
 struct Queue {
     jobs: VecDeque<Job>,
     bytes: usize,
@@ -81,16 +97,7 @@ impl Calls {
 
     fn work(&self, service: &dyn Service) {
         while let Some(job) = self.next() {
-            let Job { peer, method, payload, connection, request, engine } = job;
-            let reply = Reply::new(move |answer| {
-                let answer = checked(answer);
-                engine.send(Message::Answer { connection, request, answer });
-            });
-            // A panic has dropped, and so answered, the reply; the worker is there for the next CALL.
-            let run = AssertUnwindSafe(|| service.call(&peer, method, payload, reply));
-            if std::panic::catch_unwind(run).is_err() {
-                tracing::error!(peer = peer.address, method, "the application panicked in a call");
-            }
+            job.run(service);
         }
     }
 

@@ -242,14 +242,20 @@ impl<D: Driver> Engine<D> {
         let (shared, mailbox) = (&self.shared, &self.mailbox);
         let doorbell = || shared.doorbell.value();
         let mut submit = |call: Call| {
-            shared.calls.submit(Job {
+            let job = Job {
                 peer: peer.clone(),
                 method: call.method,
                 payload: call.payload,
                 connection: id,
                 request: call.request,
                 engine: mailbox.clone(),
-            })
+            };
+            if shared.service.is_short(job.method, job.payload.len()) {
+                // Handing it over would take longer.
+                job.run(&*shared.service);
+                return true;
+            }
+            shared.calls.submit(job)
         };
         let world = World {
             now: shared.env.now(),

@@ -1,14 +1,14 @@
 //! The server: engine threads that answer for a service's regions.
 //!
 //! ```text
-//! clients == sockets ==> engine threads ---- READ, SCAR: straight from the regions
+//! clients == sockets ==> engine threads ---- READ, SCAR: straight from the regions; short CALLs
 //!                            |     ^
-//!                       CALL |     | answers, by mailbox
+//!                 other CALL |     | answers, by mailbox
 //!                            v     |
 //!                     bounded queue, worker threads ---- the application
 //! ```
 //!
-//! Engines wait for sockets and for nothing else: they take no lock that is held while the application runs.
+//! Engines wait for sockets and for nothing else. A CALL that the application calls short they carry out themselves.
 //! Everything a peer can make grow is bounded, and a peer that goes beyond a bound, or sends what is no frame, is
 //! dropped with one line in the log; the others do not notice.
 

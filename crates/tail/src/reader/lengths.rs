@@ -2,6 +2,7 @@
 //! durable source when the cell is silent, and now and then in any case.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,12 +24,20 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
     followed.mark_changed(); // what is followed already is new here
     let mut versions: BTreeMap<Page, Version> = BTreeMap::new();
     let mut read_at = Instant::default();
+    let mut all_told = false;
     loop {
+        let deadline = if all_told {
+            inner.config.watch_deadline
+        } else {
+            // The source is to be asked as soon as a page that nothing is heard of counts as silent.
+            let now = env.now();
+            inner.silent_at(now).since(now).min(inner.config.silence_check_every)
+        };
         let is_new = tokio::select! {
             biased;
             // An error would mean that the reader is gone, which holds this task.
             changed = followed.changed() => changed.is_ok(),
-            _ = cell.watch(&mut seen, inner.config.watch_deadline) => false,
+            _ = cell.watch(&mut seen, deadline) => false,
         };
         if is_new {
             // A shard that is followed anew has yet to hear of a page that others have seen.
@@ -44,12 +53,28 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
         }
         read_at = env.now();
         let keys: Vec<Bytes> = pages.iter().map(|(stream, page)| tail_page_key(*stream, *page)).collect();
-        let lookups = cell.get_consistent(&keys).await;
+        let get = cell.get_consistent(&keys);
+        let mut get = pin!(get);
+        let lookups = tokio::select! {
+            biased;
+            lookups = &mut get => lookups,
+            // The source is asked while the cell keeps us waiting. Over memory it never does.
+            () = async { env.sleep_until(inner.silent_at(env.now())).await } => {
+                inner.untold.notify_one();
+                get.await
+            }
+        };
         let mut changed = false;
+        all_told = true;
         for (page, lookup) in pages.into_iter().zip(lookups) {
-            let Lookup::Hit { version, value } = lookup else { continue };
+            let Lookup::Hit { version, value } = lookup else {
+                all_told = false;
+                continue;
+            };
             let is_changed = versions.insert(page, version) != Some(version);
-            changed |= inner.heard(page, is_changed);
+            let (is_news, is_alive) = inner.heard(page, is_changed);
+            changed |= is_news;
+            all_told &= is_alive;
             if !is_changed {
                 continue;
             }
@@ -61,6 +86,9 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
         }
         if changed {
             inner.plan_again();
+        }
+        if !all_told {
+            inner.untold.notify_one();
         }
     }
 }
@@ -78,6 +106,7 @@ pub(super) async fn follow_source(inner: Arc<Inner>) {
         let now = env.now();
         let pages = inner.silence(now);
         asked.retain(|page, (_, busy)| *busy || pages.binary_search_by_key(page, |(page, _)| *page).is_ok());
+        let any_silent = pages.iter().any(|(_, silent)| *silent);
         for (page, silent) in pages {
             let every = if silent { config.silence_check_every } else { config.durable_lengths_every };
             let due = match asked.get(&page) {
@@ -101,7 +130,11 @@ pub(super) async fn follow_source(inner: Arc<Inner>) {
                 asked.entry(page).and_modify(|(_, busy)| *busy = false);
                 false
             }
-            () = env.sleep(config.silence_check_every) => false,
+            () = inner.untold.notified() => false,
+            // As long as the cell tells of everything, nothing wakes an idle process for this.
+            () = env.sleep(if any_silent { config.silence_check_every } else { config.durable_lengths_every }) => {
+                false
+            }
         };
     }
 }
@@ -112,20 +145,20 @@ impl Inner {
         self.state.lock().heard.keys().copied().collect()
     }
 
-    /// The metadata cell told of a page; whether it was silent before.
-    fn heard(&self, page: Page, is_changed: bool) -> bool {
+    /// The metadata cell told of a page; whether it was silent before, and whether it is not any more.
+    fn heard(&self, page: Page, is_changed: bool) -> (bool, bool) {
         let now = self.env.now();
         {
             let mut state = self.state.lock();
-            let Some(heard) = state.heard.get_mut(&page) else { return false };
+            let Some(heard) = state.heard.get_mut(&page) else { return (false, true) };
             heard.at = now;
             if is_changed {
                 heard.changed_at = now;
             } else if now.since(heard.changed_at) >= self.config.unchanged_after {
-                return false;
+                return (false, false);
             }
         }
-        self.set_silent(page, false)
+        (self.set_silent(page, false), true)
     }
 
     /// All pages, and of which of them the metadata cell is silent.
@@ -148,6 +181,14 @@ impl Inner {
             self.plan_again();
         }
         pages
+    }
+
+    /// When the next page falls silent, if the cell goes on to tell of none.
+    fn silent_at(&self, now: Instant) -> Instant {
+        let state = self.state.lock();
+        let ahead =
+            state.heard.values().map(|heard| heard.at + self.config.silent_after).filter(|at| *at > now);
+        ahead.min().unwrap_or(now + self.config.silent_after)
     }
 
     fn set_silent(&self, page: Page, silent: bool) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_cache::{Cell, Lookup};
+use tailwater_cache::{Cell, Lookup, Seen};
 use tailwater_env::Env;
 
 use super::Shared;
@@ -16,9 +16,13 @@ use crate::lock_key;
 /// The pause between writing a lock and looking whether it is there.
 const CONFIRM_AFTER: Duration = Duration::from_millis(2);
 
+/// Locks that are all held are looked at after this long though the cell's doorbell did not ring.
+const HELD_CHECK_EVERY: Duration = Duration::from_secs(1);
+
 pub(super) async fn run(env: Env, cell: Cell, timing: LockTiming, shared: Arc<Shared>) {
     let writer = env.random_u64();
     let mut locks: BTreeMap<PageId, Lock> = BTreeMap::new();
+    let mut seen = Seen::default();
     loop {
         let pages = shared.state.lock().pages();
         locks.retain(|page, _| pages.binary_search(page).is_ok());
@@ -27,7 +31,18 @@ pub(super) async fn run(env: Env, cell: Cell, timing: LockTiming, shared: Arc<Sh
             locks.entry(*page).or_insert_with(|| Lock::new(Signature { writer, nonce }, timing));
         }
         let wrote = look(&env, &cell, &shared, &mut locks).await;
-        let pause = env.sleep(if wrote { CONFIRM_AFTER } else { timing.check_every });
+        let looked = env.now();
+        let all_held = locks.values().all(Lock::is_held);
+        let pause = async {
+            if wrote {
+                return env.sleep(CONFIRM_AFTER).await;
+            }
+            if all_held {
+                // Whoever poisons a lock rings; our own publishing rings too, so not sooner than we would look.
+                cell.watch(&mut seen, HELD_CHECK_EVERY).await;
+            }
+            env.sleep_until(looked + timing.check_every).await;
+        };
         tokio::select! {
             biased;
             () = shared.new_page.notified() => {}
