@@ -108,6 +108,8 @@ struct Report {
     transport: Transport,
     connection_each: bool,
     cells: Cells,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk_bytes: Option<u32>,
     durability: &'static str,
     flush: String,
     rate_mbit: f64,
@@ -257,6 +259,7 @@ fn report(
         transport: args.transport,
         connection_each: args.connection_each,
         cells: args.system.cells(),
+        chunk_bytes: args.system.chunk_bytes(),
         durability: "fsync",
         flush: args.flush.clone(),
         rate_mbit: args.rate_mbit,

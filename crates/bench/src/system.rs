@@ -34,6 +34,9 @@ pub struct SystemArgs {
     /// Memory of each backend of the data cell, in MiB.
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     cell_mib: u64,
+    /// Bytes of the stream's chunks; the stream's default if not given.
+    #[arg(long, value_name = "BYTES")]
+    chunk_bytes: Option<u32>,
     /// Where to put the data; a directory on the disk to measure, in which one is made and removed again.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -61,7 +64,12 @@ pub enum Cells {
 impl SystemArgs {
     /// The usual: three copies, 512 MiB each.
     pub fn usual(dir: Option<PathBuf>, keep: bool) -> Self {
-        Self { cells: Cells::R32, cell_mib: 512, dir, node_config: String::new(), keep }
+        Self { cells: Cells::R32, cell_mib: 512, chunk_bytes: None, dir, node_config: String::new(), keep }
+    }
+
+    /// Bytes of the stream's chunks, if not the default.
+    pub fn chunk_bytes(&self) -> Option<u32> {
+        self.chunk_bytes
     }
 
     /// Copies of each cached value.
@@ -222,6 +230,7 @@ pub struct System {
     admin: SocketAddr,
     unix: PathBuf,
     tcp: SocketAddr,
+    chunk_bytes: Option<u32>,
 }
 
 impl System {
@@ -264,7 +273,16 @@ impl System {
         let file = dir.join("node.toml");
         std::fs::write(&file, config)?;
         let node = Child::start("node", &["serve", "--config", &file.display().to_string()], &dir)?;
-        let mut system = Self { node, data_cell, metadata_cell, workspace, admin, unix, tcp };
+        let mut system = Self {
+            node,
+            data_cell,
+            metadata_cell,
+            workspace,
+            admin,
+            unix,
+            tcp,
+            chunk_bytes: args.chunk_bytes,
+        };
         system.wait_until_ready()?;
         Ok(system)
     }
@@ -297,7 +315,10 @@ impl System {
 
     /// Creates a stream. `flush` is `immediate` or a number of milliseconds.
     pub fn create_stream(&self, name: &str, shards: u32, flush: &str) -> anyhow::Result<()> {
-        let body = json!({ "name": name, "shards": shards, "flush": flush, "durability": "fsync" });
+        let mut body = json!({ "name": name, "shards": shards, "flush": flush, "durability": "fsync" });
+        if let Some(chunk_bytes) = self.chunk_bytes {
+            body["chunk_bytes"] = chunk_bytes.into();
+        }
         let mut answer = agent().post(self.url("/v1/streams")).send_json(&body)?;
         if !answer.status().is_success() {
             bail!("stream {name} can't be created: {}", answer.body_mut().read_to_string()?);

@@ -36,10 +36,10 @@ pub const PAGE_REFRESH: Duration = Duration::from_secs(5);
 pub const WATCH_DEADLINE: Duration = Duration::from_millis(750);
 
 /// Bytes of one file that are fetched at once.
-pub const FETCH_BYTES_MAX: u64 = 1 << 20;
+pub const FETCH_BYTES_MAX: u64 = 2 << 20;
 
 /// Chunks of one file that are fetched at once: small chunks are bounded by their number.
-pub const FETCH_CHUNKS_MAX: u64 = 256;
+pub const FETCH_CHUNKS_MAX: u64 = 512;
 
 /// Bytes that one round of reads for many files asks for, after which the next round begins.
 pub const ROUND_BYTES_MAX: u64 = 4 << 20;

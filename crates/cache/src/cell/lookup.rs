@@ -6,6 +6,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
 use prost::Message;
 use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, ScarOp};
 
@@ -143,14 +145,22 @@ async fn scan_and_read(
     let mut torn = Vec::new();
     let mut overflowed = Vec::new();
     let mut without_data = Vec::new();
+    let ops: Vec<ScarOp> = wanted
+        .iter()
+        .map(|key| keys.hashes[*key])
+        .map(|hash| ScarOp { bucket: hash.bucket(live.buckets), key_hash: hash.0 })
+        .collect();
+    // All at once: the far side works on one while another is on its way.
+    let mut asked: FuturesOrdered<_> = ops
+        .chunks(SCAR_OPS_MAX)
+        .map(|ops| async {
+            let replies = live.connection.scar(ops).await;
+            live.note_answer(&cell.env);
+            replies
+        })
+        .collect();
     for wanted in wanted.chunks(SCAR_OPS_MAX) {
-        let ops: Vec<ScarOp> = wanted
-            .iter()
-            .map(|key| keys.hashes[*key])
-            .map(|hash| ScarOp { bucket: hash.bucket(live.buckets), key_hash: hash.0 })
-            .collect();
-        let replies = live.connection.scar(&ops).await.map_err(|_| Gone)?;
-        live.note_answer(&cell.env);
+        let replies = asked.next().await.expect("one for each").map_err(|_| Gone)?;
         for (key, reply) in wanted.iter().copied().zip(replies) {
             // A server that refuses what it said it has was replaced by another one.
             let reply = reply.map_err(|_| Gone)?;

@@ -20,12 +20,15 @@ use crate::atomics::{AtomicBool, Ordering};
 use crate::client::stream::Stream;
 use crate::connection::{CallError, ConnectionLost};
 use crate::frame::{self, CallAnswer, Decoder, FrameError, Header, Kind};
-use crate::limits::{CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
+use crate::limits::{BATCH_BYTES_MAX, CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
 use crate::local::too_large;
 use crate::service::Refusal;
 
-/// Room made for each receive; a frame that is known to need more gets that.
-const RECEIVE_BYTES: usize = 256 << 10;
+/// Room that is made for what comes: two of the largest answers to a READ or SCAR. What is not used is no memory.
+const RECEIVE_BYTES: usize = 2 * BATCH_BYTES_MAX;
+
+/// The least room for a receive; also how much is copied without a thought.
+const RECEIVE_BYTES_MIN: usize = 16 << 10;
 
 /// The id of WATCH requests, whose answers go to nobody in particular.
 const WATCH_REQUEST: u64 = 0;
@@ -329,8 +332,14 @@ impl Inner {
             if let Err(error) = self.dispatch(&mut decoder) {
                 return format!("the server sent what it should not: {error}");
             }
-            let room = RECEIVE_BYTES.max(decoder.missing());
-            decoder.buffer().reserve(room);
+            // More room means another buffer and a copy of what the frame under way has so far: made when that is
+            // little, so that it seldom has to be made when it is much.
+            let needed = decoder.missing().max(RECEIVE_BYTES_MIN);
+            let buffer = decoder.buffer();
+            let room = buffer.capacity() - buffer.len();
+            if room < needed || (room < RECEIVE_BYTES / 2 && buffer.len() <= RECEIVE_BYTES_MIN) {
+                buffer.reserve(RECEIVE_BYTES.max(needed));
+            }
             match self.stream.try_read_buf(decoder.buffer()) {
                 Ok(0) => return "closed by the server".to_owned(),
                 Ok(_) => {}
