@@ -9,7 +9,7 @@ use tailwater_format::call::{
     DlsnInfo, Locate, LocateWhat, Location, Method, offset_from_wire, stream_to_wire,
 };
 use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Term};
-use tailwater_tail::{Cursor, Entries, Place, ReadError, Waiter};
+use tailwater_tail::{BlockBatch, Cursor, Entries, Place, ReadError, Waiter};
 
 use crate::limits::LOCATES_IN_FLIGHT_MAX;
 use crate::{Client, Error, Stream};
@@ -66,14 +66,7 @@ pub struct Batch {
 impl Batch {
     /// The records, in order.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        let from = self.entries.from;
-        self.entries
-            .batches()
-            .iter()
-            .flat_map(|batch| Records::new(&batch.header, &batch.records))
-            // Every record was read once when the block was made, so that none is bad here.
-            .map_while(Result::ok)
-            .skip_while(move |record| record.offset < from)
+        BatchRecords { from: self.entries.from, batches: self.entries.batches().iter(), records: None }
     }
 
     /// The term in which the records were written.
@@ -89,6 +82,34 @@ impl Batch {
     /// Exact coordinates of one of its records.
     pub fn dlsn(&self, offset: Offset) -> Option<Dlsn> {
         self.entries.headers().find_map(|header| header.dlsn(offset))
+    }
+}
+
+/// The records of a batch's record batches, one behind the other.
+struct BatchRecords<'a> {
+    from: Offset,
+    batches: std::slice::Iter<'a, BlockBatch>,
+    records: Option<Records<'a>>,
+}
+
+impl<'a> Iterator for BatchRecords<'a> {
+    type Item = Record<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Record<'a>> {
+        loop {
+            if let Some(records) = &mut self.records {
+                // Every record was read once when the block was made, so that none is bad here.
+                if let Some(Ok(record)) = records.next() {
+                    return Some(record);
+                }
+            }
+            let batch = self.batches.next()?;
+            let mut records = Records::new(&batch.header, &batch.records);
+            // Only the first batch can begin below; that a record is bad shows when it is read.
+            let _ = records.skip_below(self.from);
+            self.records = Some(records);
+        }
     }
 }
 
