@@ -109,7 +109,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let duration = Duration::from_secs_f64(args.phase_s * PHASES.len() as f64);
     let plan = Plan {
         consumers: args.consumers,
-        per_process: CONSUMERS_PER_PROCESS,
+        processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
+        stop_one: None,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),

@@ -145,11 +145,16 @@ impl Child {
         anyhow::anyhow!("{} {what}; it wrote last:\n  {last}", self.name)
     }
 
+    /// Sends it a signal; an error says that it is gone.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(self.process.id().cast_signed()).context("a process without an id")?;
+        kill_process(pid, signal).with_context(|| format!("{} takes no signal", self.name))
+    }
+
     /// Asks it to end, and waits for that.
     pub fn stop(&mut self, limit: Duration) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(self.process.id().cast_signed()).context("a process without an id")?;
         // It may be gone already.
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = self.signal(Signal::TERM);
         let begin = Instant::now();
         while self.process.try_wait()?.is_none() {
             if begin.elapsed() > limit {

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::experiment::{self, Live, Observer, Outcome, Plan};
 use crate::interrupt;
+use crate::limits::CONSUMERS_PER_PROCESS;
 use crate::messages::{ConsumersConfig, Faults, ProducerConfig, Reads, Spread, Transport, Validate};
 use crate::report::{self, Format};
 use crate::stats::{Durations, PercentilesMs, round};
@@ -124,7 +125,10 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
     let text = text.transpose().map_err(|name| anyhow::anyhow!("{name:?} is no name in UTF-8"))?;
     Ok(Plan {
         consumers: args.consumers,
-        per_process: args.consumers.div_ceil(args.processes.max(1)),
+        processes: args
+            .processes
+            .clamp(args.consumers.div_ceil(CONSUMERS_PER_PROCESS), args.consumers.max(1)),
+        stop_one: None,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),

@@ -1,5 +1,6 @@
 //! One run of a system with one producer and many consumers: starts them, lets them run, and adds up what they say.
 
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,13 @@ use serde::Serialize;
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
-use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
+use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
 use crate::messages::{
     Answer, Appending, Consumed, ConsumersConfig, Faults, Order, Produced, ProducerConfig, Reading, Reads,
     Role,
 };
 use crate::stats::{Durations, PercentilesMs};
+use crate::stopping::{StopOne, Stopping};
 use crate::system::System;
 
 /// The stream that everything happens in.
@@ -24,8 +26,10 @@ pub const STREAM: &str = "bench";
 pub struct Plan {
     /// How many consumers in all.
     pub consumers: usize,
-    /// Most of them in one process.
-    pub per_process: usize,
+    /// How many processes they are spread over, as evenly as it goes; the one of `stop_one` is not among them.
+    pub processes: usize,
+    /// Whether the last consumer has a process of its own that is stopped for a while.
+    pub stop_one: Option<StopOne>,
     /// What they are; address, stream, first and count are filled in.
     pub reading: ConsumersConfig,
     /// The producer, if there is one; address and stream are filled in.
@@ -117,6 +121,8 @@ pub struct Outcome {
     pub started_ms: f64,
     /// Processes with consumers.
     pub processes: usize,
+    /// How it went with the consumer that was stopped.
+    pub stopping: Option<Stopping>,
 }
 
 impl Outcome {
@@ -164,24 +170,22 @@ struct Run {
     live: Live,
     produced: Option<Produced>,
     consumed: Vec<Consumed>,
+    stopping: Option<Stopping>,
 }
 
 impl Run {
     fn start(system: &System, plan: &Plan) -> anyhow::Result<Self> {
         let node = system.address(plan.reading.transport == crate::messages::Transport::Shm);
         let (sender, answers) = channel();
-        let per_process = plan.per_process.clamp(1, CONSUMERS_PER_PROCESS);
-        let processes = plan.consumers.div_ceil(per_process);
+        let shares = shares(plan.consumers, plan.processes, plan.stop_one.is_some());
+        let processes = shares.len();
         let mut workers = Vec::with_capacity(processes);
-        for number in 0..processes {
-            // As even as it goes.
-            let first = plan.consumers * number / processes;
-            let count = plan.consumers * (number + 1) / processes - first;
+        for (number, share) in shares.into_iter().enumerate() {
             let config = ConsumersConfig {
                 node: node.clone(),
                 stream: STREAM.to_owned(),
-                first,
-                count,
+                first: share.start,
+                count: share.len(),
                 ..plan.reading.clone()
             };
             let name = format!("consumers-{number}");
@@ -217,6 +221,7 @@ impl Run {
             live,
             produced: None,
             consumed: Vec::new(),
+            stopping: plan.stop_one.map(|plan| Stopping::new(plan, processes - 1)),
         })
     }
 
@@ -262,6 +267,9 @@ impl Run {
             Some(Answer::Reading(reading)) => {
                 self.live.delays.add_sparse(&reading.delays);
                 self.live.fresh.add_sparse(&reading.delays);
+                if let Some(stopping) = &mut self.stopping {
+                    stopping.heard(number, &reading);
+                }
                 self.live.reading[number] = reading;
             }
             Some(Answer::Appending(appending)) => {
@@ -313,6 +321,9 @@ impl Run {
                 self.live.elapsed = elapsed;
                 observer.look(&mut self.live, system)?;
             }
+            if let Some(stopping) = &mut self.stopping {
+                stopping.act(elapsed.checked_sub(plan.warmup), &self.workers)?;
+            }
             self.hear(Duration::from_millis(20))?;
         }
         let (cpu_before, since) = before.context("the run ended before the measured time began")?;
@@ -359,6 +370,7 @@ impl Run {
             wall_s,
             started_ms: self.started_ms,
             processes: self.workers.len(),
+            stopping: self.stopping,
         })
     }
 
@@ -373,6 +385,17 @@ impl Run {
             producer: producer.as_secs_f64(),
         }
     }
+}
+
+/// Which consumers each process has. With `one_alone` the last one has a process to itself, besides the others'.
+fn shares(consumers: usize, processes: usize, one_alone: bool) -> Vec<Range<usize>> {
+    let together = consumers - usize::from(one_alone);
+    let processes = processes.clamp(1, together.max(1));
+    // As even as it goes.
+    let share = |number| together * number / processes..together * (number + 1) / processes;
+    let mut shares: Vec<_> = (0..processes).map(share).filter(|share| !share.is_empty()).collect();
+    shares.extend(one_alone.then_some(together..consumers));
+    shares
 }
 
 /// What happened over time, in steps.
@@ -428,5 +451,24 @@ impl Timeline {
         self.at = live.elapsed;
         self.before = now;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consumers_are_spread_evenly_over_any_number_of_processes() {
+        assert_eq!(shares(10, 10, false).len(), 10);
+        let sizes: Vec<_> = shares(4_000, 12, false).iter().map(Range::len).collect();
+        assert_eq!((sizes.len(), sizes.iter().sum::<usize>()), (12, 4_000));
+        assert!(sizes.iter().all(|size| (333..=334).contains(size)), "{sizes:?}");
+    }
+
+    #[test]
+    fn the_consumer_that_is_stopped_has_a_process_to_itself() {
+        assert_eq!(shares(5, 2, true), [0..2, 2..4, 4..5]);
+        assert_eq!(shares(1, 1, true).len(), 1);
     }
 }

@@ -14,6 +14,7 @@ use crate::pingpong::core_to_core_ns;
 use crate::plot;
 use crate::report::{self, Format, ProgressLine};
 use crate::stats::{PercentilesMs, round};
+use crate::stopping::{self, StopOne, TICK_MS};
 use crate::system::{Cells, System, SystemArgs};
 
 /// Bytes of a chunk: what reads are compared with.
@@ -25,9 +26,16 @@ pub struct Args {
     /// How many consumers.
     #[arg(long, default_value_t = 100)]
     consumers: usize,
-    /// Most consumers in one process; never more than 500.
+    /// Most consumers in one process, at most 500; the number of processes follows.
     #[arg(long, default_value_t = CONSUMERS_PER_PROCESS)]
     per_process: usize,
+    /// How many processes the consumers are spread over, whatever their number; at most 500 in one.
+    #[arg(long, value_name = "PROCESSES", conflicts_with = "per_process")]
+    processes: Option<usize>,
+    /// Stop one consumer (SIGSTOP), which has a process to itself, for so many seconds of the measured time, and tell
+    /// what the others noticed and how it caught up.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "start")]
+    stop_one: Option<f64>,
     /// How they read.
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
@@ -155,6 +163,8 @@ struct Report {
     /// How long after the last acknowledgement the last consumer had everything.
     ended_after_ms: Option<f64>,
     unfinished_consumers: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_one: Option<stopping::Report>,
     keeps_up: bool,
     error: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -177,6 +187,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         "a consumer can't read {shards_per_consumer} of {} shards",
         args.shards
     );
+    let stop_one = args.stop_one.map(|s| StopOne::within(s, args.duration_s)).transpose()?;
+    let processes = processes(&args)?;
     interrupt::listen()?;
     let message_bytes = args.message_bytes.max(HEADER_BYTES);
     let rate = args.rate_mbit * 1e6 / 8.0 / message_bytes as f64;
@@ -184,7 +196,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let window_bytes = args.window_kib.map_or(half_second.clamp(1 << 20, 64 << 20), |kib| kib << 10);
     let plan = Plan {
         consumers: args.consumers,
-        per_process: args.per_process,
+        processes,
+        stop_one,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),
@@ -199,7 +212,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             lengths_every_us: args.lengths_every_us,
             poll_every_us: args.poll_every_us,
             window_bytes,
-            tick_ms: 500,
+            tick_ms: if stop_one.is_some() { TICK_MS } else { 500 },
         },
         appending: Some(ProducerConfig {
             node: String::new(),
@@ -234,6 +247,25 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let faults = report.lost + report.reordered + report.duplicated + report.corrupted;
     anyhow::ensure!(faults == 0 && report.error.is_none(), "records were not what they should be: see above");
     Ok(())
+}
+
+/// How many processes the consumers are spread over, but for the one that is stopped.
+fn processes(args: &Args) -> anyhow::Result<usize> {
+    let alone = usize::from(args.stop_one.is_some());
+    let together = args.consumers - alone;
+    anyhow::ensure!(together > 0, "--stop-one needs another consumer, which is to notice nothing");
+    anyhow::ensure!(
+        (1..=CONSUMERS_PER_PROCESS).contains(&args.per_process),
+        "--per-process {}: 1 to {CONSUMERS_PER_PROCESS} consumers",
+        args.per_process
+    );
+    let least = together.div_ceil(CONSUMERS_PER_PROCESS);
+    let processes = args.processes.unwrap_or(together.div_ceil(args.per_process));
+    anyhow::ensure!(
+        (least..=together).contains(&processes),
+        "{together} consumers are spread over {least} to {together} processes, not {processes}: see --processes"
+    );
+    Ok(processes)
 }
 
 fn report(
@@ -309,6 +341,7 @@ fn report(
         consumers_started_ms: round(outcome.started_ms, 1),
         ended_after_ms,
         unfinished_consumers: consumed.unfinished,
+        stop_one: outcome.stopping.as_ref().map(stopping::Stopping::report),
         keeps_up: whole && (1.0 - producer_rate).abs() <= RATE_TOLERANCE && consumed.faults.total() == 0,
         error: consumed.error.clone(),
         series: if args.start == Start::AtOnce { series } else { Vec::new() },

@@ -55,7 +55,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
     let plan = Plan {
         consumers: args.consumers,
-        per_process: CONSUMERS_PER_PROCESS,
+        processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
+        stop_one: None,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),

@@ -32,6 +32,7 @@ mod plot;
 mod reading;
 mod report;
 mod stats;
+mod stopping;
 mod system;
 mod text;
 mod worker;

@@ -1,5 +1,7 @@
 //! A histogram of durations that costs a few cycles for each value and travels between processes.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Sub-buckets of a power of two, as a power of two: a bucket is at most 1.6 % wide.
@@ -21,6 +23,13 @@ pub struct Durations {
 pub struct SparseDurations {
     counts: Vec<(u16, u64)>,
     max_ns: u64,
+}
+
+impl SparseDurations {
+    /// The longest one; `None` if there is none.
+    pub fn longest(&self) -> Option<Duration> {
+        (!self.counts.is_empty()).then(|| Duration::from_nanos(self.max_ns))
+    }
 }
 
 /// Percentiles in milliseconds; all 0 if nothing was counted.
