@@ -1,8 +1,17 @@
 # For the start and stop scripts beside this one: a server with its process id in DIR/pid. Source it.
 
+# alive PID: whether that process runs; one that has ended and that nobody has waited for does not.
+alive() {
+    local stat
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+    # Behind the name, which is in parentheses: the state.
+    stat=${stat##*) }
+    [ "${stat%% *}" != Z ]
+}
+
 # running DIR: whether the server that was started there lives.
 running() {
-    [ -s "$1/pid" ] && kill -0 "$(cat "$1/pid")" 2>/dev/null
+    [ -s "$1/pid" ] && alive "$(cat "$1/pid")"
 }
 
 # start_server DIR READY-COMMAND -- COMMAND...: runs COMMAND in the background, waits up to a minute until READY-COMMAND succeeds.
@@ -32,9 +41,9 @@ stop_server() {
     running "$1" || { rm -f "$1/pid"; return 0; }
     local pid deadline=$((SECONDS + 20))
     pid=$(cat "$1/pid")
-    kill "$pid"
-    while kill -0 "$pid" 2>/dev/null; do
-        [ $SECONDS -lt $deadline ] || kill -9 "$pid"
+    kill "$pid" || true
+    while alive "$pid"; do
+        [ $SECONDS -lt $deadline ] || kill -9 "$pid" || true
         sleep 0.1
     done
     rm -f "$1/pid"

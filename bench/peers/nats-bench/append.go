@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -53,7 +54,8 @@ type appendResult struct {
 	Failed      int         `json:"failed"`
 }
 
-// appendLoad keeps inFlight records unacknowledged for durationS. JetStream acknowledges each message by itself, so one goroutine
+// appendLoad keeps inFlight records unacknowledged for warmupS and then durationS, in which acknowledgements count: the server
+// answers many at a time, the first ones late. JetStream acknowledges each message by itself, so one goroutine
 // takes the acknowledgements in the order of sending; one that overtakes another is timed when its turn comes.
 func appendLoad(o options) (*appendResult, error) {
 	nc, err := connect(o)
@@ -78,14 +80,20 @@ func appendLoad(o options) (*appendResult, error) {
 	done := make(chan struct{})
 	var delays histogram
 	var acknowledged, failed int
-	server, client := cpuTicks(o.serverPid), cpuTicks(selfPid())
-	end := time.Now().Add(time.Duration(o.durationS) * time.Second)
+	var server, client atomic.Int64
+	warmup := time.Duration(o.warmupS) * time.Second
+	begin := time.Now().Add(warmup)
+	end := begin.Add(time.Duration(o.durationS) * time.Second)
+	time.AfterFunc(warmup, func() {
+		server.Store(cpuTicks(o.serverPid))
+		client.Store(cpuTicks(selfPid()))
+	})
 	go func() {
 		defer close(done)
 		for s := range pending {
 			select {
 			case <-s.ack.Ok():
-				if now := time.Now(); now.Before(end) {
+				if now := time.Now(); now.After(begin) && now.Before(end) {
 					acknowledged++
 					delays.record(now.Sub(s.at))
 				}
@@ -113,6 +121,6 @@ func appendLoad(o options) (*appendResult, error) {
 	return &appendResult{
 		Peer: "nats", Mode: "append", RecordBytes: o.recordBytes, InFlight: o.inFlight, DurationS: o.durationS,
 		RecordsPerS: rate, MbyteS: rate * float64(o.recordBytes) / 1e6, AckMs: delays.percentiles(),
-		CPUS: cpuSeconds{Server: secondsSince(server, o.serverPid), Clients: secondsSince(client, selfPid())}, Failed: failed,
+		CPUS: cpuSeconds{Server: secondsSince(server.Load(), o.serverPid), Clients: secondsSince(client.Load(), selfPid())}, Failed: failed,
 	}, nil
 }

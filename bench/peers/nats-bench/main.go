@@ -22,7 +22,7 @@ import (
 // options are the flags of all modes; each mode reads what concerns it.
 type options struct {
 	port, serverPid                   int
-	durationS                         int
+	durationS, warmupS                int
 	recordBytes, inFlight             int
 	consumers, rateMbit, messageBytes int
 }
@@ -37,6 +37,7 @@ func main() {
 	flags.IntVar(&o.port, "port", 4222, "the server's client port")
 	flags.IntVar(&o.serverPid, "server-pid", 0, "report this process's CPU time")
 	flags.IntVar(&o.durationS, "duration-s", 10, "seconds of load")
+	flags.IntVar(&o.warmupS, "warmup-s", 3, "append: seconds of load before, which do not count")
 	flags.IntVar(&o.recordBytes, "record-bytes", 128, "append: bytes of one record")
 	flags.IntVar(&o.inFlight, "in-flight", 4096, "append: records without acknowledgement at a time")
 	flags.IntVar(&o.consumers, "consumers", 1, "fanout: how many read everything")
