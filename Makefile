@@ -6,7 +6,9 @@ CARGO ?= cargo
 SEEDS ?= 200
 INPUT ?=
 
-.PHONY: help build check test demo sim bench bench-peers spec spec-full doc deny clean
+CORES ?= 0,1
+
+.PHONY: help build check test demo sim bench bench-peers bench-compare spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -33,6 +35,13 @@ sim: ## SEEDS=n seeds of every simulated scenario
 bench: build ## the two loads at a size that takes a minute; `target/release/tailwater bench --help` has the rest
 	target/release/tailwater bench append --record-bytes 128 --in-flight 4096 --duration-s 15
 	target/release/tailwater bench fanout --consumers 1000 --rate-mbit 150 --duration-s 15
+
+bench-compare: ## Tailwater beside Kafka, NATS and Aeron in one run, on CORES=0,1; about an hour; needs root; results in target/compare
+	@[ "$$(id -u)" = 0 ] || { echo 'make bench-compare needs root, for a network namespace: sudo make bench-compare'; exit 1; }
+	-bench/peers/install
+	@.ci/need cc=gcc setpriv=util-linux
+	$(CARGO) build --release -p tailwater -p tailwater-bench --bins
+	target/release/compare --cores $(CORES) $(ARGS)
 
 bench-peers: ## installs Kafka, NATS and Aeron into .tools/; bench/README.md says how to load them
 	bench/peers/install

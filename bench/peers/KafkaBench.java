@@ -82,8 +82,9 @@ public final class KafkaBench {
         Appended appended = appendFor(options, durationS);
         double rate = (double) appended.acknowledged / durationS;
         System.out.println(json(
-                "\"peer\":\"kafka\",\"mode\":\"append\",\"record_bytes\":%d,\"in_flight\":%d,\"duration_s\":%d,\"records_per_s\":%.0f,"
-                        + "\"mbyte_s\":%.2f,\"ack_ms\":%s,\"cpu_s\":{\"server\":%.2f,\"clients\":%.2f},\"failed\":%d",
+                "\"peer\":\"kafka\",\"mode\":\"append\",\"linger_ms\":%d,\"batch_bytes\":%d,\"record_bytes\":%d,"
+                        + "\"in_flight\":%d,\"duration_s\":%d,\"records_per_s\":%.0f,\"mbyte_s\":%.2f,\"ack_ms\":%s,\"cpu_s\":{\"server\":%.2f,\"clients\":%.2f},\"failed\":%d",
+                options.number("linger-ms", 0), options.number("batch-bytes", 131072),
                 options.number("record-bytes", 128), options.number("in-flight", 4096), durationS, rate,
                 rate * options.number("record-bytes", 128) / 1e6, percentiles(appended.delays),
                 Processes.secondsSince(cpu, options.serverPid()),
@@ -305,11 +306,12 @@ public final class KafkaBench {
             boolean keepsUp = held >= 0.99 && lost == 0 && lastAt - lastAppendAt <= KEPT_UP_NS;
             double wall = (lastAt - lastAppendAt) / 1e9 + producedSeconds;
             System.out.println(json(
-                    "\"peer\":\"kafka\",\"mode\":\"fanout\",\"reader\":\"%s\",\"consumers\":%d,\"rate_mbit\":%d,\"message_bytes\":%d,"
-                            + "\"duration_s\":%d,\"produced\":%d,\"delivered\":%d,\"lost\":%d,\"reordered\":%d,\"rate_held\":%.4f,"
+                    "\"peer\":\"kafka\",\"mode\":\"fanout\",\"reader\":\"%s\",\"linger_ms\":%d,\"batch_bytes\":%d,"
+                            + "\"consumers\":%d,\"rate_mbit\":%d,\"message_bytes\":%d,\"duration_s\":%d,\"produced\":%d,\"delivered\":%d,\"lost\":%d,\"reordered\":%d,\"rate_held\":%.4f,"
                             + "\"delivered_gbit_s\":%.3f,\"delay_ms\":%s,\"cpu_s\":{\"server\":%.2f,\"clients\":%.2f},\"wall_s\":%.2f,"
                             + "\"last_behind_s\":%.3f,\"keeps_up\":%b",
-                    options.text("reader", "client"), consumers, options.number("rate-mbit", 240), messageBytes, seconds,
+                    options.text("reader", "client"), options.number("linger-ms", 0), options.number("batch-bytes", 131072),
+                    consumers, options.number("rate-mbit", 240), messageBytes, seconds,
                     produced, delivered, lost, reordered, held, delivered * 8.0 * messageBytes / wall / 1e9, percentiles(all),
                     serverCpu, clientCpu, wall, (lastAt - lastAppendAt) / 1e9, keepsUp));
         }

@@ -1,13 +1,12 @@
 //! What happened over time, drawn as an SVG: delays on a logarithmic scale above, rates below.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
 
 use crate::experiment::Sample;
+use crate::svg::{Canvas, WIDTH, short};
 
-const WIDTH: f64 = 900.0;
 const PANEL_HEIGHT: f64 = 180.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 130.0;
@@ -37,8 +36,8 @@ pub fn write(file: &Path, title: &str, samples: &[Sample], marks: &[Mark]) -> an
 
 fn draw(title: &str, samples: &[Sample], marks: &[Mark]) -> String {
     let end = samples.last().map_or(1.0, |sample| sample.t_s);
-    let mut svg = Svg { text: String::new(), end };
-    svg.text(LEFT, 22.0, "start", "#222", title);
+    let mut svg = Svg { canvas: Canvas::default(), end };
+    svg.canvas.text(LEFT, 22.0, "start", "#222", title);
     let delays = [
         Line { name: "delay p50", colour: "#1f77b4", value: |sample| sample.delay_ms.p50 },
         Line { name: "delay p99", colour: "#d62728", value: |sample| sample.delay_ms.p99 },
@@ -50,15 +49,11 @@ fn draw(title: &str, samples: &[Sample], marks: &[Mark]) -> String {
     svg.panel(1, "", false, samples, &durable, &[]);
     svg.panel(2, "", false, samples, &delivered, &[]);
     let height = TOP + 3.0 * (PANEL_HEIGHT + GAP) + 10.0;
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{}</svg>\n",
-        svg.text
-    )
+    svg.canvas.finish(height)
 }
 
 struct Svg {
-    text: String,
+    canvas: Canvas,
     end: f64,
 }
 
@@ -90,62 +85,37 @@ impl Svg {
         };
         for tick in ticks {
             let at = y(tick);
-            self.line(LEFT, at, WIDTH - RIGHT, at, "#ddd");
-            self.text(LEFT - 6.0, at + 4.0, "end", "#555", &format!("{} {unit}", short(tick)));
+            self.canvas.line(LEFT, at, WIDTH - RIGHT, at, "#ddd");
+            self.canvas.text(LEFT - 6.0, at + 4.0, "end", "#555", &format!("{} {unit}", short(tick)));
         }
         let step = (self.end / 10.0).ceil().max(1.0);
         for second in (0..=(self.end / step) as u32).map(|i| f64::from(i) * step) {
-            self.text(self.x(second), bottom + 14.0, "middle", "#555", &format!("{second} s"));
+            self.canvas.text(self.x(second), bottom + 14.0, "middle", "#555", &format!("{second} s"));
         }
         for mark in marks {
             let x = self.x(mark.t_s);
-            self.line(x, top, x, TOP + 3.0 * (PANEL_HEIGHT + GAP) - GAP, "#f0a030");
-            self.text(x + 3.0, top - 6.0, "start", "#c07000", &mark.what);
+            self.canvas.line(x, top, x, TOP + 3.0 * (PANEL_HEIGHT + GAP) - GAP, "#f0a030");
+            self.canvas.text(x + 3.0, top - 6.0, "start", "#c07000", &mark.what);
         }
         for (index, line) in lines.iter().enumerate() {
-            let points: Vec<String> = samples
+            let points: Vec<_> = samples
                 .iter()
                 .filter(|sample| !logarithmic || (line.value)(sample) > 0.0)
-                .map(|sample| format!("{:.1},{:.1}", self.x(sample.t_s), y((line.value)(sample))))
+                .map(|sample| (self.x(sample.t_s), y((line.value)(sample))))
                 .collect();
-            let _ = writeln!(
-                self.text,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>",
-                points.join(" "),
-                line.colour
+            self.canvas.polyline(&points, line.colour);
+            self.canvas.text(
+                WIDTH - RIGHT + 8.0,
+                top + 14.0 * (index + 1) as f64,
+                "start",
+                line.colour,
+                line.name,
             );
-            self.text(WIDTH - RIGHT + 8.0, top + 14.0 * (index + 1) as f64, "start", line.colour, line.name);
         }
     }
 
     fn x(&self, t_s: f64) -> f64 {
         LEFT + t_s / self.end * (WIDTH - LEFT - RIGHT)
-    }
-
-    fn line(&mut self, x1: f64, y1: f64, x2: f64, y2: f64, colour: &str) {
-        // Writing to a string does not fail, here and below.
-        let _ = writeln!(
-            self.text,
-            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>"
-        );
-    }
-
-    fn text(&mut self, x: f64, y: f64, anchor: &str, colour: &str, text: &str) {
-        let text = text.replace('&', "&amp;").replace('<', "&lt;");
-        let _ = writeln!(
-            self.text,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{colour}\">{text}</text>"
-        );
-    }
-}
-
-/// A number for an axis.
-fn short(value: f64) -> String {
-    match value {
-        value if value >= 1e6 => format!("{:.1}M", value / 1e6),
-        value if value >= 1e4 => format!("{:.0}k", value / 1e3),
-        value if value >= 10.0 => format!("{value:.0}"),
-        value => format!("{}", crate::stats::round(value, 2)),
     }
 }
 

@@ -1,0 +1,5 @@
+//! Tailwater beside its peers, in one run: `make bench-compare`, or `target/release/compare --help`.
+
+fn main() -> anyhow::Result<()> {
+    tailwater_bench::compare::main()
+}

@@ -1,0 +1,404 @@
+//! Many consumers over TCP: how many of them keep up.
+
+use serde_json::Value;
+
+use super::Effort;
+use super::append::Gathering;
+use super::markdown::Table;
+use super::peers::{Peer, Server, words};
+use super::runner::{Missing, Runner, number};
+use super::search::largest;
+use super::series::Series;
+use crate::charts::{self, Curve, Row};
+
+const RATE_MBIT: u32 = 240;
+/// No search goes beyond it.
+const CONSUMERS_MAX: usize = 4_096;
+/// How long a run that does not keep up may take longer than it should, in seconds, beside what every run may.
+const BEHIND_S: u64 = 120;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum System {
+    TailwaterEach,
+    TailwaterShared,
+    KafkaClient,
+    KafkaMinimal,
+    Nats,
+}
+
+const SYSTEMS: [System; 5] =
+    [System::TailwaterEach, System::KafkaClient, System::KafkaMinimal, System::TailwaterShared, System::Nats];
+
+/// What a system is run with: arguments, and the same for people.
+#[derive(Clone)]
+struct Setting {
+    args: Vec<String>,
+    name: String,
+}
+
+impl Setting {
+    /// In the names of files.
+    fn label(&self) -> String {
+        let kept = |c: char| c.is_ascii_alphanumeric();
+        let words = self.name.split(|c| !kept(c)).filter(|word| !word.is_empty());
+        words.collect::<Vec<_>>().join("-")
+    }
+}
+
+/// One run with some consumers.
+struct Attempt {
+    consumers: usize,
+    keeps_up: bool,
+    value: Value,
+}
+
+/// What a system brought.
+struct Of {
+    system: System,
+    setting: Setting,
+    /// The most consumers of each round; `None`: not even one.
+    most: Vec<Option<usize>>,
+    attempts: Vec<Attempt>,
+    /// Why runs have no result.
+    missing: Vec<Missing>,
+}
+
+/// What all of them brought.
+pub struct Results(Vec<Of>);
+
+/// Runs all of them.
+pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
+    let mut results = Vec::new();
+    for system in SYSTEMS {
+        eprintln!("== fan-out over TCP, settings of {}", system.label());
+        results.push(choose(runner, effort, system)?);
+    }
+    for round in 0..effort.rounds {
+        runner.begin_round("fan-out over TCP", round);
+        for of in &mut results {
+            search(runner, effort, of)?;
+        }
+    }
+    Ok(Results(results))
+}
+
+/// Tries every setting with the number of consumers that the search begins with. The best keeps up with the least CPU
+/// time or, where none keeps up, delivers most.
+fn choose(runner: &mut Runner, effort: &Effort, system: System) -> anyhow::Result<Of> {
+    let settings = system.settings();
+    let mut of = Of {
+        system,
+        setting: settings[0].clone(),
+        most: Vec::new(),
+        attempts: Vec::new(),
+        missing: Vec::new(),
+    };
+    if settings.len() == 1 {
+        return Ok(of);
+    }
+    let server = match system.start(runner)? {
+        Ok(server) => server,
+        Err(missing) => {
+            of.missing.push(missing);
+            return Ok(of);
+        }
+    };
+    let mut best = (false, f64::MIN);
+    let mut warmup_s = system.first_warmup_s(effort);
+    for setting in settings.into_iter().take(effort.settings) {
+        let times = (warmup_s, effort.choose_s);
+        let label = format!("choose-{}-{}", system.label(), setting.label());
+        let tried = attempt(runner, system, server.as_ref(), (&label, &setting), system.first(), times)?;
+        if let Ok(value) = &tried {
+            let keeps_up = value["keeps_up"] == true;
+            let worth = if keeps_up { -cores(value) } else { number(value, "/delivered_gbit_s") };
+            if (keeps_up, worth) > best {
+                best = (keeps_up, worth);
+                of.setting = setting;
+            }
+        }
+        of.missing.extend(tried.err());
+        warmup_s = system.next_warmup_s(effort);
+    }
+    stop(runner, server);
+    Ok(of)
+}
+
+/// One round of one system.
+fn search(runner: &mut Runner, effort: &Effort, of: &mut Of) -> anyhow::Result<()> {
+    let system = of.system;
+    let server = match system.start(runner)? {
+        Ok(server) => server,
+        Err(missing) => {
+            of.missing.push(missing);
+            return Ok(());
+        }
+    };
+    // Where the last round ended, if there was one.
+    let first = of.most.iter().rev().find_map(|most| *most).unwrap_or_else(|| system.first());
+    let mut warmup_s = system.first_warmup_s(effort);
+    let mut ran = false;
+    let Of { setting, attempts, missing, .. } = of;
+    let most = largest(first, CONSUMERS_MAX, effort.exact, |consumers| {
+        let times = (warmup_s, effort.attempt_s);
+        warmup_s = system.next_warmup_s(effort);
+        let what = (system.label(), &*setting);
+        match attempt(runner, system, server.as_ref(), what, consumers, times)? {
+            Ok(value) => {
+                ran = true;
+                let keeps_up = value["keeps_up"] == true;
+                attempts.push(Attempt { consumers, keeps_up, value });
+                anyhow::Ok(keeps_up)
+            }
+            // A run that breaks does not keep up; that it broke is told besides.
+            Err(why) => {
+                missing.push(why);
+                Ok(false)
+            }
+        }
+    })?;
+    if ran {
+        of.most.push(most);
+    }
+    stop(runner, server);
+    Ok(())
+}
+
+fn attempt(
+    runner: &mut Runner,
+    system: System,
+    server: Option<&Server>,
+    (label, setting): (&str, &Setting),
+    consumers: usize,
+    (warmup_s, duration_s): (u64, u64),
+) -> anyhow::Result<Result<Value, Missing>> {
+    let mut load =
+        format!("fanout --consumers {consumers} --rate-mbit {RATE_MBIT} --duration-s {duration_s}");
+    if system != System::Nats {
+        load += &format!(" --warmup-s {warmup_s}");
+    }
+    let args = [words(&load), words(system.args()), setting.args.clone()].concat();
+    let label = format!("tcp-{label}-{consumers}");
+    let takes_s = 2 * (warmup_s + duration_s) + BEHIND_S;
+    match server {
+        None => runner.tailwater(&label, &args, takes_s),
+        Some(server) => server.load(runner, &label, &args, takes_s),
+    }
+}
+
+fn stop(runner: &mut Runner, server: Option<Server>) {
+    if let Some(server) = server {
+        server.stop(runner);
+    }
+}
+
+/// Server and clients together, in cores.
+fn cores(value: &Value) -> f64 {
+    let [server, clients] = parts(value);
+    server + clients
+}
+
+/// Server and clients, in cores. Tailwater's server is node and backends.
+fn parts(value: &Value) -> [f64; 2] {
+    match value.get("cpu_cores") {
+        Some(_) => {
+            let clients = number(value, "/cpu_cores/consumers") + number(value, "/cpu_cores/producer");
+            [number(value, "/cpu_cores/node"), clients]
+        }
+        None => ["/cpu_s/server", "/cpu_s/clients"].map(|of| number(value, of) / number(value, "/wall_s")),
+    }
+}
+
+impl System {
+    /// In the names of files.
+    fn label(self) -> &'static str {
+        match self {
+            System::TailwaterEach => "tailwater-connection-each",
+            System::TailwaterShared => "tailwater-shared-reader",
+            System::KafkaClient => "kafka-client",
+            System::KafkaMinimal => "kafka-minimal",
+            System::Nats => "nats",
+        }
+    }
+
+    /// For people.
+    fn name(self, runner: &Runner) -> String {
+        let version = |peer: Peer| peer.version(runner.root());
+        match self {
+            System::TailwaterEach => "Tailwater, a connection for each".to_owned(),
+            System::TailwaterShared => "Tailwater, a process shares its reader".to_owned(),
+            System::KafkaClient => format!("Kafka {}, its Java client", version(Peer::Kafka)),
+            System::KafkaMinimal => format!("Kafka {}, minimal reader", version(Peer::Kafka)),
+            System::Nats => format!("NATS JetStream {}", version(Peer::Nats)),
+        }
+    }
+
+    fn synced(self) -> &'static str {
+        match self {
+            System::TailwaterEach | System::TailwaterShared => "before readers see it",
+            System::KafkaClient | System::KafkaMinimal => "before the acknowledgement",
+            System::Nats => "not synced (its default)",
+        }
+    }
+
+    /// What it is run with besides the load.
+    fn args(self) -> &'static str {
+        match self {
+            System::TailwaterEach => "--transport tcp --connection-each",
+            System::TailwaterShared => "--transport tcp",
+            System::KafkaClient => "--reader client",
+            System::KafkaMinimal => "--reader minimal",
+            System::Nats => "",
+        }
+    }
+
+    /// Consumers that its search begins with: near what it is known to manage, so that few runs are wasted.
+    fn first(self) -> usize {
+        match self {
+            System::TailwaterEach | System::KafkaClient => 32,
+            System::TailwaterShared => 320,
+            System::KafkaMinimal => 96,
+            System::Nats => 4,
+        }
+    }
+
+    /// How records are gathered: the same choice for everybody who has it.
+    fn settings(self) -> Vec<Setting> {
+        match self {
+            System::TailwaterEach | System::TailwaterShared => ["immediate", "1", "5"]
+                .map(|flush| Setting {
+                    args: words(&format!("--flush {flush}")),
+                    name: format!("--flush {flush}"),
+                })
+                .to_vec(),
+            System::KafkaClient | System::KafkaMinimal => {
+                Gathering::all().map(|one| Setting { args: one.args(), name: one.name() }).collect()
+            }
+            System::Nats => vec![Setting { args: Vec::new(), name: "-".to_owned() }],
+        }
+    }
+
+    /// Its server, if that does not come with the load.
+    fn start(self, runner: &mut Runner) -> anyhow::Result<Result<Option<Server>, Missing>> {
+        let (peer, fsync) = match self {
+            System::TailwaterEach | System::TailwaterShared => return Ok(Ok(None)),
+            System::KafkaClient | System::KafkaMinimal => (Peer::Kafka, true),
+            System::Nats => (Peer::Nats, false),
+        };
+        Ok(Server::start(runner, peer, fsync)?.map(Some))
+    }
+
+    /// Warm-up behind the start of its server.
+    fn first_warmup_s(self, effort: &Effort) -> u64 {
+        match self {
+            System::KafkaClient | System::KafkaMinimal => effort.cold_jvm_s,
+            _ => effort.warmup_s,
+        }
+    }
+
+    /// Warm-up of later runs.
+    fn next_warmup_s(self, effort: &Effort) -> u64 {
+        match self {
+            System::KafkaClient | System::KafkaMinimal => effort.warm_jvm_s,
+            _ => effort.warmup_s,
+        }
+    }
+}
+
+impl Of {
+    fn series(&self) -> Series {
+        Series::of(self.most.iter().map(|most| most.unwrap_or(0) as f64))
+    }
+
+    /// The run with most consumers that kept up.
+    fn best(&self) -> Option<&Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.keeps_up).max_by_key(|attempt| attempt.consumers)
+    }
+
+    /// A delay by the number of consumers, of runs that kept up.
+    fn curve(&self, name: &str, pointer: &str, quantile: &str) -> Curve {
+        let mut numbers: Vec<_> =
+            self.attempts.iter().filter(|one| one.keeps_up).map(|one| one.consumers).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let point = |consumers: usize| {
+            let same = self.attempts.iter().filter(|one| one.keeps_up && one.consumers == consumers);
+            (consumers as f64, Series::of(same.map(|one| number(&one.value, pointer))).median())
+        };
+        let points = numbers.into_iter().map(point).filter(|point| point.1 > 0.0).collect();
+        Curve { name: format!("{name}, {quantile}"), points }
+    }
+}
+
+/// The table and the plots.
+pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
+    let columns = [
+        "system",
+        "synced",
+        "consumers that keep up",
+        "Gbit/s",
+        "delay p50, p99, ms",
+        "cores: server, clients",
+        "setting",
+    ];
+    let title = "TCP: most consumers that keep up with 240 Mbit/s of 1 KiB messages, each reads everything";
+    let mut table = Table::new(title, &columns);
+    let (mut rows, mut curves, mut notes) = (Vec::new(), Vec::new(), String::new());
+    for of in &results.0 {
+        let name = of.system.name(runner);
+        if of.most.is_empty() {
+            table.missing(&name, of.missing.first().map_or("not run", |missing| &missing.0));
+            continue;
+        }
+        let best = of.best().map(|attempt| &attempt.value);
+        let cell = |show: fn(&Value) -> String| best.map_or_else(|| "-".to_owned(), show);
+        table.row(&[
+            &name,
+            of.system.synced(),
+            &of.series().show(0),
+            &cell(|value| format!("{:.1}", number(value, "/delivered_gbit_s"))),
+            &cell(|value| {
+                format!("{:.1}, {:.1}", number(value, "/delay_ms/p50"), number(value, "/delay_ms/p99"))
+            }),
+            &cell(|value| format!("{:.2}, {:.2}", parts(value)[0], parts(value)[1])),
+            &of.setting.name,
+        ]);
+        for missing in &of.missing {
+            notes += &format!("- {name}: a run {}\n", missing.0);
+        }
+        rows.push(Row { label: name.clone(), values: vec![("consumers", of.series().median())] });
+        if of.system != System::Nats {
+            curves.push(of.curve(&name, "/delay_ms/p50", "p50"));
+            curves.push(of.curve(&name, "/delay_ms/p99", "p99"));
+        }
+    }
+    let find = |system| results.0.iter().find(|of| of.system == system);
+    let pairs = [
+        (System::TailwaterEach, System::KafkaClient),
+        (System::TailwaterEach, System::KafkaMinimal),
+        (System::TailwaterShared, System::KafkaClient),
+    ];
+    for (own, other) in pairs {
+        if let (Some(a), Some(b)) = (find(own), find(other)) {
+            let ratios = Series::ratios(a.series().values(), b.series().values());
+            notes += &format!("- {} over {}: {}\n", own.name(runner), other.name(runner), ratios.show(2));
+        }
+    }
+    runner.write(
+        "consumers-that-keep-up.svg",
+        &charts::bars("Consumers that keep up, 240 Mbit/s over TCP", "", true, &rows),
+    )?;
+    curves.retain(|curve| !curve.points.is_empty());
+    let plot = charts::curves("Delay of runs that kept up, 240 Mbit/s over TCP", "consumers", "ms", &curves);
+    runner.write("delay-by-consumers.svg", &plot)?;
+    Ok(table.end(&format!(
+        "Keeps up: the producer held its rate within 1 %, every consumer ended within 1 s of the last append, nothing \
+         was lost. The number is found by doubling and bisecting; Gbit/s, delays and cores are of the run with most \
+         consumers that kept up. Settings of Tailwater and Kafka are the best of {} and {} tried with the number that \
+         the search begins with. Kafka: `log.flush.interval.messages=1`. NATS: sync at its default, every 2 minutes, \
+         because synced always it does not hold the rate.\n\n{notes}\n![](consumers-that-keep-up.svg)\n\n\
+         ![](delay-by-consumers.svg)",
+        System::TailwaterEach.settings().len(),
+        System::KafkaClient.settings().len(),
+    )))
+}
