@@ -83,7 +83,7 @@ pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
 }
 
 /// Tries every setting with the number of consumers that the search begins with. The best keeps up with the least CPU
-/// time or, where none keeps up, delivers most.
+/// time or, where none keeps up, has the least delay.
 fn choose(runner: &mut Runner, effort: &Effort, system: System) -> anyhow::Result<Of> {
     let settings = system.settings();
     let mut of = Of {
@@ -111,7 +111,7 @@ fn choose(runner: &mut Runner, effort: &Effort, system: System) -> anyhow::Resul
         let tried = attempt(runner, system, server.as_ref(), (&label, &setting), system.first(), times)?;
         if let Ok(value) = &tried {
             let keeps_up = value["keeps_up"] == true;
-            let worth = if keeps_up { -cores(value) } else { number(value, "/delivered_gbit_s") };
+            let worth = if keeps_up { -cores(value) } else { -number(value, "/delay_ms/p50") };
             if (keeps_up, worth) > best {
                 best = (keeps_up, worth);
                 of.setting = setting;
