@@ -335,6 +335,10 @@ public final class KafkaBench {
     private static final class MinimalReader {
         private static final int FETCH_BYTES_MAX = 1 << 20;
         private static final int BATCH_HEADER = 61;
+        /** Kafka's errors of a topic whose partition has not begun on its broker. */
+        private static final short UNKNOWN_TOPIC = 3;
+        private static final short NO_LEADER = 5;
+        private static final short NOT_LEADER = 6;
 
         final String topic;
         final Lane lane;
@@ -397,6 +401,12 @@ public final class KafkaBench {
             int names = 4 + 4 + 4 + 4; // size, correlation, throttle, topics
             int at = names + 2 + in.getShort(names) + 4 + 4; // name, partitions, partition
             short error = in.getShort(at);
+            if (nextOffset == 0 && (error == UNKNOWN_TOPIC || error == NO_LEADER || error == NOT_LEADER)) {
+                LockSupport.parkNanos(1_000_000); // the topic was created just now
+                in.clear();
+                request();
+                return;
+            }
             if (error != 0) {
                 throw new IOException("fetch failed with Kafka error " + error);
             }

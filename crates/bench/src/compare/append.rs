@@ -264,8 +264,8 @@ impl System {
     fn name(self, runner: &Runner) -> String {
         match self {
             System::Tailwater => "Tailwater".to_owned(),
-            System::Kafka => format!("Kafka {}", Peer::Kafka.version(runner.root())),
-            System::Nats => format!("NATS JetStream {}", Peer::Nats.version(runner.root())),
+            System::Kafka => Peer::Kafka.title("Kafka", runner.root()),
+            System::Nats => Peer::Nats.title("NATS JetStream", runner.root()),
         }
     }
 

@@ -223,13 +223,13 @@ impl System {
 
     /// For people.
     fn name(self, runner: &Runner) -> String {
-        let version = |peer: Peer| peer.version(runner.root());
+        let title = |peer: Peer, name| peer.title(name, runner.root());
         match self {
             System::TailwaterEach => "Tailwater, a connection for each".to_owned(),
             System::TailwaterShared => "Tailwater, a process shares its reader".to_owned(),
-            System::KafkaClient => format!("Kafka {}, its Java client", version(Peer::Kafka)),
-            System::KafkaMinimal => format!("Kafka {}, minimal reader", version(Peer::Kafka)),
-            System::Nats => format!("NATS JetStream {}", version(Peer::Nats)),
+            System::KafkaClient => title(Peer::Kafka, "Kafka") + ", its Java client",
+            System::KafkaMinimal => title(Peer::Kafka, "Kafka") + ", minimal reader",
+            System::Nats => title(Peer::Nats, "NATS JetStream"),
         }
     }
 

@@ -46,8 +46,13 @@ impl Peer {
         Err(Missing("not installed: make bench-peers".to_owned()))
     }
 
-    /// The version that was installed, as its package calls it.
-    pub fn version(self, root: &Path) -> String {
+    /// A name with the version that was installed, if it was.
+    pub fn title(self, name: &str, root: &Path) -> String {
+        format!("{name} {}", self.version(root)).trim_end().to_owned()
+    }
+
+    /// The version that was installed, as its package calls it; empty if it is not there.
+    fn version(self, root: &Path) -> String {
         let wanted = std::fs::read_to_string(root.join(".tools").join(self.name()).join("wanted"));
         let wanted = wanted.unwrap_or_default();
         let first = wanted.split_ascii_whitespace().next().unwrap_or_default();

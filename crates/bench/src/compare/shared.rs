@@ -64,7 +64,7 @@ pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
         "256 consumers in shared memory, 240 Mbit/s of 1 KiB messages, each reads everything",
         &columns,
     );
-    let aeron = format!("Aeron IPC {}", Peer::Aeron.version(runner.root()));
+    let aeron = Peer::Aeron.title("Aeron IPC", runner.root());
     let systems = [
         ("Tailwater", "everything, fdatasync every 5 ms", &results.tailwater),
         (aeron.as_str(), "nothing", &results.aeron),
