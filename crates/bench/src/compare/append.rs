@@ -161,7 +161,7 @@ fn sync_alone(runner: &mut Runner) -> anyhow::Result<Value> {
 }
 
 /// The table and the plot.
-pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
+pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Result<String> {
     let columns = [
         "system",
         "in flight",
@@ -243,7 +243,7 @@ pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
             "Kafka with 4,096 in flight: {}, the best of {} settings tried by records/s; with one in flight there is \
              nothing to gather: {}. ",
             gathering.name(),
-            Gathering::all().count(),
+            Gathering::all().count().min(effort.settings),
             Gathering::NONE.name(),
         )
     });

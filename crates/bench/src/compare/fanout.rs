@@ -331,7 +331,7 @@ impl Of {
 }
 
 /// The table and the plots.
-pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
+pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Result<String> {
     let columns = [
         "system",
         "synced",
@@ -398,7 +398,7 @@ pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
          the search begins with. Kafka: `log.flush.interval.messages=1`. NATS: sync at its default, every 2 minutes, \
          because synced always it does not hold the rate.\n\n{notes}\n![](consumers-that-keep-up.svg)\n\n\
          ![](delay-by-consumers.svg)",
-        System::TailwaterEach.settings().len(),
-        System::KafkaClient.settings().len(),
+        System::TailwaterEach.settings().len().min(effort.settings),
+        System::KafkaClient.settings().len().min(effort.settings),
     )))
 }

@@ -171,7 +171,7 @@ pub fn main() -> anyhow::Result<()> {
     };
     if wants(Only::Append) {
         let results = append::run(&mut runner, &effort)?;
-        end(&runner, append::show(&runner, &results)?)?;
+        end(&runner, append::show(&runner, &effort, &results)?)?;
     }
     if wants(Only::Shm) {
         let results = shared::run(&mut runner, &effort)?;
@@ -179,7 +179,7 @@ pub fn main() -> anyhow::Result<()> {
     }
     if wants(Only::Tcp) {
         let results = fanout::run(&mut runner, &effort)?;
-        end(&runner, fanout::show(&runner, &results)?)?;
+        end(&runner, fanout::show(&runner, &effort, &results)?)?;
     }
     let drift = runner.core_to_core();
     end(&runner, format!("\nA cache line's round trip between the cores, before each round: {drift} ns.\n"))?;
