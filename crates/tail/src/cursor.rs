@@ -8,7 +8,7 @@ use tailwater_format::{EntryHeader, Offset, Position, SegmentId, ShardId};
 use tokio::sync::Notify;
 
 use crate::block::{Block, BlockBatch};
-use crate::feed::{Look, Place, ReadError};
+use crate::feed::{Feed, Look, Place, ReadError};
 use crate::reader::{SharedFeed, TailReader};
 
 /// Wakes one consumer, however many shards it waits for.
@@ -121,7 +121,7 @@ impl Cursor {
     pub fn poll(&mut self) -> Result<Option<Entries>, ReadError> {
         loop {
             let look = match &self.private {
-                Some(private) => self.look(private),
+                Some(private) => self.look(&private.feed.lock()),
                 None => self.look_at_shared(),
             };
             match look? {
@@ -149,11 +149,9 @@ impl Cursor {
         }
     }
 
-    fn look(&self, feed: &SharedFeed) -> Result<Look, ReadError> {
-        let feed = feed.feed.lock();
+    fn look(&self, feed: &Feed) -> Result<Look, ReadError> {
         let log_start = feed.log_start();
-        let look = feed.look(self.seen, self.place);
-        match look {
+        match feed.look(self.seen, self.place) {
             // The stream is gone, which is more than that a part of it is.
             Look::Failed(error) => Err(error),
             _ if self.next_offset < log_start => Err(ReadError::Truncated { log_start }),
@@ -163,10 +161,17 @@ impl Cursor {
 
     /// Begins the shared feed, if it has not begun and this is near the tail.
     fn look_at_shared(&self) -> Result<Look, ReadError> {
-        if self.shared.feed.lock().begin_near(self.place) {
+        let (look, is_waited_for) = {
+            let mut feed = self.shared.feed.lock();
+            let began = feed.begin_near(self.place);
+            let look = self.look(&feed);
+            let released = matches!(&look, Ok(Look::Block(number, _)) if feed.took(self.seen, *number));
+            (look, began || released)
+        };
+        if is_waited_for {
             self.reader.inner.plan_again();
         }
-        self.look(&self.shared)
+        look
     }
 
     /// Moves behind `block`; its entries from the next offset on, if there are any.
@@ -200,6 +205,9 @@ impl Cursor {
     /// Leaves the shared window behind and reads by itself from here.
     fn read_alone(&mut self) {
         let read_term = self.segment.filter(|last| last.number == self.place.segment).map(|last| last.term);
+        if self.private.is_none() {
+            self.shared.feed.lock().left(self.seen);
+        }
         self.private = Some(self.reader.inner.read_alone(&self.shared, self.place, read_term, &self.waiter));
         self.seen = None;
     }
@@ -232,6 +240,9 @@ impl Cursor {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
+        if self.private.is_none() {
+            self.shared.feed.lock().left(self.seen);
+        }
         self.reader.inner.unfollow(&self.shared, &self.waiter);
     }
 }

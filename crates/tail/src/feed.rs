@@ -1,8 +1,9 @@
 //! One shard as one process reads it: which bytes to fetch next, and a window of what was fetched.
 //!
 //! A *shared* feed is what all of a process's consumers near the tail read from. It begins where the first of
-//! them is, and drops its oldest blocks when the window is full, so a slow consumer holds nobody back. A consumer
-//! that begins, or falls, too far behind gets a *private* feed from where it is, which does not read further than
+//! them is, and drops its oldest blocks when the window is full, so a slow consumer holds nobody back. If most of
+//! them would fall out of the window, it is the process that is slow, and the feed waits for them for a while: were
+//! each to go on by itself, the process would be slower still. A consumer that begins, or falls, too far behind gets a *private* feed from where it is, which does not read further than
 //! the consumer has room for, and is given up when the consumer is in the shared window again.
 //!
 //! This is the state machine; [`crate::reader`] fetches what [`Feed::plan`] asks for.
@@ -27,7 +28,9 @@ use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Tail
 use crate::block::{Block, Cutter};
 use crate::fetch::ByteRange;
 use crate::layer::DelayedDurable;
-use crate::limits::{FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, SEGMENTS_KEPT_MAX};
+use crate::limits::{
+    FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, READERS_WAIT_MAX, SEGMENTS_KEPT_MAX,
+};
 use crate::rate::RateLimit;
 use crate::{SegmentInfo, SourceError};
 
@@ -140,6 +143,10 @@ pub(crate) struct Feed {
     window_bytes: usize,
     /// Number of the window's first block.
     first: u64,
+    /// Where its readers are.
+    readers: Readers,
+    /// Since when a shared feed waits for its readers.
+    held_since: Option<Instant>,
     /// A fetch or listing is under way.
     busy: bool,
     /// What came from a cell made no sense: take the next entry from the durable layer.
@@ -175,6 +182,8 @@ impl Feed {
             window: VecDeque::new(),
             window_bytes: 0,
             first: 0,
+            readers: Readers::default(),
+            held_since: None,
             busy: false,
             distrust: false,
             rest_is_durable: false,
@@ -321,6 +330,14 @@ impl Feed {
         }
         if !self.config.shared && self.window_bytes >= self.config.window_bytes {
             return wait; // until the reader has made room
+        }
+        if self.config.shared && self.would_leave_most_behind() {
+            let until = *self.held_since.get_or_insert(now) + READERS_WAIT_MAX;
+            if now < until {
+                return Plan::Wait { at: Some(until) };
+            }
+        } else {
+            self.held_since = None;
         }
         loop {
             let Some(place) = self.place else { return wait };
@@ -520,9 +537,9 @@ impl Feed {
     /// were given again in a later term: reads it from its beginning. It takes durability `interval`, and a power
     /// failure or a disk that fails.
     fn begin_again(&mut self, number: SegmentNumber) {
-        self.first += self.window.len() as u64;
-        self.window.clear();
-        self.window_bytes = 0;
+        while !self.window.is_empty() {
+            self.drop_oldest();
+        }
         self.read_term = None;
         self.began = Place { segment: number, position: Position(0) };
         self.jump(self.began);
@@ -553,6 +570,30 @@ impl Feed {
         }
     }
 
+    /// A reader takes block `number`, and took `seen` from this feed before; whether the feed waited for that.
+    pub(crate) fn took(&mut self, seen: Option<u64>, number: u64) -> bool {
+        if let Some(seen) = seen {
+            self.readers.remove(self.first, seen + 1);
+        }
+        self.readers.add(self.first, number + 1);
+        self.held_since.is_some() && !self.would_leave_most_behind()
+    }
+
+    /// A reader that took block `seen` last takes no more.
+    pub(crate) fn left(&mut self, seen: Option<u64>) {
+        if let Some(seen) = seen {
+            self.readers.remove(self.first, seen + 1);
+        }
+    }
+
+    /// Whether another block would push one out that most readers have yet to take.
+    fn would_leave_most_behind(&self) -> bool {
+        self.window.front().is_some_and(|oldest| {
+            self.window_bytes + oldest.len_bytes() > self.config.window_bytes
+                && self.readers.most_are_at_first()
+        })
+    }
+
     /// The reader of a private feed is done with blocks up to and including number `seen`.
     pub(crate) fn release(&mut self, seen: u64) {
         while self.first <= seen && !self.window.is_empty() {
@@ -577,8 +618,48 @@ impl Feed {
         if let Some(block) = self.window.pop_front() {
             self.window_bytes -= block.len_bytes();
             self.first += 1;
+            self.readers.drop_first();
             self.began = Place { segment: block.segment.number, position: block.end };
         }
+    }
+}
+
+/// How many readers take which block next; those that are behind the window are not among them.
+#[derive(Debug, Default)]
+struct Readers {
+    /// By the block's place in the window. May be shorter than the window.
+    next: VecDeque<u32>,
+    count: u32,
+}
+
+impl Readers {
+    fn add(&mut self, first: u64, number: u64) {
+        let Some(place) = number.checked_sub(first) else { return };
+        // A window has few blocks, and a reader takes those that are there: `place` is at most one behind them.
+        let place = place as usize;
+        if self.next.len() <= place {
+            self.next.resize(place + 1, 0);
+        }
+        self.next[place] += 1;
+        self.count += 1;
+    }
+
+    fn remove(&mut self, first: u64, number: u64) {
+        let place = number.checked_sub(first).and_then(|place| usize::try_from(place).ok());
+        if let Some(readers) = place.and_then(|place| self.next.get_mut(place))
+            && *readers > 0
+        {
+            *readers -= 1;
+            self.count -= 1;
+        }
+    }
+
+    fn drop_first(&mut self) {
+        self.count -= self.next.pop_front().unwrap_or(0);
+    }
+
+    fn most_are_at_first(&self) -> bool {
+        self.next.front().is_some_and(|readers| readers * 2 > self.count)
     }
 }
 

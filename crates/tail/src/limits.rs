@@ -60,6 +60,9 @@ pub const CATCH_UP_READS_MAX: usize = 8;
 /// The pause before a failed fetch is tried again, at first; it doubles up to sixteen times as long.
 pub const FETCH_RETRY: Duration = Duration::from_millis(50);
 
+/// How long a shared feed waits for most of its readers before it leaves them behind.
+pub const READERS_WAIT_MAX: Duration = Duration::from_millis(500);
+
 /// Ends of old segments that a feed remembers of one listing.
 pub const SEGMENTS_KEPT_MAX: usize = 1_024;
 

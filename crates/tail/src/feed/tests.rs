@@ -605,6 +605,78 @@ fn the_shared_window_drops_its_oldest_and_says_so_to_who_is_behind() {
     assert!(matches!(rig.feed.look(None, oldest), Look::Block(..)));
 }
 
+/// A full window of small blocks of which each reader took the first few; the number of the block behind the last.
+fn full_window(rig: &mut Rig, taken: &[u64]) -> u64 {
+    rig.append(1);
+    rig.publish();
+    rig.feed.begin_near(start());
+    let mut blocks = 0_u64;
+    let mut seen = vec![None; taken.len()];
+    loop {
+        rig.run();
+        let Look::Block(number, _) = rig.feed.look(blocks.checked_sub(1), start()) else { return blocks };
+        blocks = number + 1;
+        for (seen, taken) in seen.iter_mut().zip(taken).filter(|(_, taken)| number < **taken) {
+            rig.feed.took(*seen, number);
+            *seen = Some(number);
+        }
+        rig.append(1);
+        rig.publish();
+    }
+}
+
+#[test]
+fn a_shared_feed_waits_for_a_while_when_most_of_its_readers_would_fall_out_of_the_window() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    // Two of three have taken the first block only, so the feed stops with the second one at its front.
+    let blocks = full_window(&mut rig, &[u64::MAX, 1, 1]);
+    let until = rig.run().expect("it waits");
+    assert_eq!(until, rig.now + READERS_WAIT_MAX);
+    assert!(matches!(rig.feed.look(Some(0), start()), Look::Block(1, _)), "nothing was dropped");
+    // One of them goes on: that is enough.
+    assert!(rig.feed.took(Some(0), 1));
+    assert_eq!(rig.run(), None);
+    assert!(matches!(rig.feed.look(Some(blocks - 1), start()), Look::Block(..)), "it went on");
+}
+
+#[test]
+fn a_shared_feed_leaves_readers_that_take_nothing_behind() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let blocks = full_window(&mut rig, &[1, 1]);
+    rig.now = rig.run().expect("it waits");
+    rig.run_for_long();
+    assert!(matches!(rig.feed.look(Some(0), start()), Look::Behind));
+    assert!(matches!(rig.feed.look(Some(blocks - 1), start()), Look::Block(..)), "it went on");
+}
+
+#[test]
+fn a_shared_feed_waits_for_no_minority() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut seen = None;
+    for round in 0..100 {
+        rig.append(1);
+        rig.publish();
+        rig.feed.begin_near(start());
+        assert_eq!(rig.run(), None);
+        if round == 0 {
+            // This one takes no more.
+            rig.feed.took(None, 0);
+        }
+        rig.feed.took(seen, round);
+        seen = Some(round);
+    }
+    assert!(matches!(rig.feed.look(Some(0), start()), Look::Behind));
+}
+
+#[test]
+fn a_shared_feed_waits_for_nobody_who_left() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    full_window(&mut rig, &[1]);
+    assert!(rig.run().is_some());
+    rig.feed.left(Some(0));
+    assert_eq!(rig.run(), None);
+}
+
 #[test]
 fn a_shared_feed_does_not_begin_far_behind_the_tail() {
     let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
@@ -622,18 +694,18 @@ fn a_shared_feed_does_not_begin_far_behind_the_tail() {
 #[test]
 fn a_private_feed_reads_no_further_than_its_reader_has_room_for() {
     let mut rig = Rig::with(Feed::private(shard(), config(false, 5_000), Instant::default(), start(), None));
-    // More than one fetch: chunks of 64 bytes are fetched 256 at a time.
-    for _ in 0..400 {
+    // More than one fetch: chunks of 64 bytes are fetched 512 at a time.
+    for _ in 0..800 {
         rig.append(5);
     }
     rig.publish();
     let mut reader = Reader::at(start());
     for _ in 0..1_000 {
         rig.run();
-        assert!(rig.feed.window_bytes <= 5_000 + 40_000, "{} bytes", rig.feed.window_bytes);
+        assert!(rig.feed.window_bytes <= 5_000 + 80_000, "{} bytes", rig.feed.window_bytes);
         reader.drain(&mut rig.feed);
     }
-    assert!(reader.offsets.iter().copied().eq(0..2_000));
+    assert!(reader.offsets.iter().copied().eq(0..4_000));
     assert!(rig.cell_fetches > 3);
 }
 
