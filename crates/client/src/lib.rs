@@ -3,17 +3,19 @@
 //! ```no_run
 //! # async fn example() -> Result<(), tailwater_client::Error> {
 //! let client = tailwater_client::Client::connect("127.0.0.1:7420").await?;
-//! let producer = client.producer("prices", Default::default()).await?;
-//! producer.send(Some(b"item-1"), b"9.99")?.await?;
+//! let producer = client.producer("news", Default::default()).await?;
+//! producer.send(Some(b"key"), b"value")?.await?;          // acknowledged: on disk
 //!
-//! let mut consumer = client.consumer("prices", Default::default()).await?;
+//! let mut consumer = client.consumer("news", Default::default()).await?;
 //! while let Some(batch) = consumer.next().await? {
 //!     for record in batch.records() {
-//!         println!("{} {:?}", record.offset, record.value);
+//!         println!("{} {:?}", record.offset, record.value); // borrowed from the process's one copy
 //!     }
 //! }
 //! # Ok(()) }
 //! ```
+//!
+//! `examples/produce.rs` and `examples/consume.rs` are whole programs.
 //!
 //! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
 

@@ -1,4 +1,4 @@
-//! Documents name files that exist.
+//! Documents name files that exist, and show programs that compile.
 
 #![allow(clippy::disallowed_methods)] // it reads the documents as they are
 
@@ -23,4 +23,22 @@ fn every_file_that_a_document_names_exists() {
         }
     }
     assert!(checked > 10, "only {checked} names were found: does this test still look at the right words?");
+}
+
+#[test]
+fn the_program_in_the_readme_is_the_one_that_the_client_s_documentation_compiles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("readable");
+    let between = |text: &str, from: &str| -> Vec<String> {
+        let start = text.find(from).expect("there is a program") + from.len();
+        let code = text[start..].split("```").next().expect("it ends");
+        code.lines().map(|line| line.trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+    };
+    let readme = between(&read("README.md"), "```rust\n");
+    // Lines with a hash are compiled and not shown.
+    let source = read("crates/client/src/lib.rs").replace("//! ", "").replace("//!\n", "\n");
+    let mut compiled = between(&source, "```no_run\n");
+    compiled.retain(|line| !line.starts_with("# "));
+    assert_eq!(readme, compiled);
+    assert!(readme.len() <= 10, "{} lines", readme.len());
 }

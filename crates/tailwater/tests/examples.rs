@@ -1,0 +1,103 @@
+//! The client library's examples, built and run as the programs they are, against a real node.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes and real files
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::Node;
+
+/// Builds examples of the client library; where each one's executable is.
+///
+/// `cargo test --workspace` has built the same with the same features, so that this only looks them up; in a test of
+/// this crate alone, it is what builds them.
+fn build(names: &[&str]) -> Vec<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target directory");
+    let mut cargo = Command::new(env!("CARGO"));
+    // What they need was fetched to build this test.
+    cargo.args(["build", "--workspace", "--offline", "--message-format=json", "--target-dir"]).arg(target);
+    cargo.args(if cfg!(debug_assertions) { &[][..] } else { &["--release"] });
+    for name in names {
+        cargo.args(["--example", name]);
+    }
+    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let messages: Vec<serde_json::Value> = String::from_utf8(built.stdout)
+        .expect("text")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a message of cargo is JSON"))
+        .collect();
+    let executable = |name: &&str| {
+        let message = messages
+            .iter()
+            .find(|message| message["target"]["kind"][0] == "example" && message["target"]["name"] == **name);
+        let path = message.and_then(|message| message["executable"].as_str());
+        PathBuf::from(path.unwrap_or_else(|| panic!("cargo built no example {name}")))
+    };
+    names.iter().map(executable).collect()
+}
+
+/// Runs a program that must succeed; the lines of its standard output.
+fn lines_of(program: &Path, args: &[&str]) -> Vec<String> {
+    let output = Command::new(program).args(args).output().expect("it starts");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
+}
+
+/// The first lines that a program writes, which is killed then.
+fn first_lines_of(program: &Path, args: &[&str], count: usize) -> Vec<String> {
+    let mut child = Command::new(program).args(args).stdout(Stdio::piped()).spawn().expect("it starts");
+    let out = BufReader::new(child.stdout.take().expect("piped"));
+    let lines = out.lines().take(count).map(|line| line.expect("text")).collect();
+    child.kill().expect("it can be killed");
+    child.wait().expect("it ends");
+    lines
+}
+
+#[test]
+fn what_the_produce_example_appends_the_consume_example_prints_in_order() {
+    let examples = build(&["produce", "consume"]);
+    let [produce, consume] = &examples[..] else { panic!("{examples:?}") };
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s", "--shards", "3"]);
+
+    let acknowledged = lines_of(produce, &[&node.data, "s", "500"]);
+    assert_eq!(acknowledged.len(), 500);
+    let printed = first_lines_of(consume, &[&node.data, "s", "120"], 500);
+    // Once nothing has come for as long as it is told to wait, it ends, and well.
+    lines_of(consume, &[&node.data, "s", "0"]);
+
+    // The producer prints a place for each line in the order of the lines, the consumer the places with the lines.
+    let mut expected: Vec<(String, String)> =
+        (0..).zip(acknowledged).map(|(number, place)| (place, format!("line {number}"))).collect();
+    let mut received: Vec<(String, String)> = printed
+        .iter()
+        .map(|line| {
+            let (place, value) = line.rsplit_once('\t').expect("shard, offset and value");
+            (place.to_owned(), value.to_owned())
+        })
+        .collect();
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    let place = |place: &str| place.split_once('\t').map(|(shard, offset)| (number(shard), number(offset)));
+    for shard in 0..3 {
+        let offsets: Vec<_> =
+            received.iter().filter_map(|(at, _)| place(at)).filter(|at| at.0 == shard).collect();
+        assert!(offsets.is_sorted(), "shard {shard} in order");
+    }
+    expected.sort();
+    received.sort();
+    assert_eq!(received, expected);
+}
+
+#[test]
+fn examples_without_arguments_say_how_they_are_used() {
+    for example in build(&["produce", "consume"]) {
+        let output = Command::new(&example).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("usage: "));
+    }
+}
