@@ -8,31 +8,11 @@ use tailwater_format::batch::{Record, Records};
 use tailwater_format::call::{
     DlsnInfo, Locate, LocateWhat, Location, Method, offset_from_wire, stream_to_wire,
 };
-use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Term};
+use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Term};
 use tailwater_tail::{BlockBatch, Cursor, Entries, Place, ReadError, Waiter};
 
 use crate::limits::LOCATES_IN_FLIGHT_MAX;
 use crate::{Client, Error, Stream};
-
-/// Where to begin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
-    /// The oldest record there is.
-    Beginning,
-    /// Behind the newest record.
-    #[default]
-    End,
-    /// This offset.
-    Offset(Offset),
-    /// So many records before the end.
-    Last(u64),
-    /// The first record at or after this time, in ms since the epoch.
-    TimeMs(i64),
-    /// The first record with this transaction id or a larger one.
-    TransactionId(i64),
-    /// These coordinates.
-    Dlsn(Dlsn),
-}
 
 /// What a consumer reads.
 #[derive(Clone, Debug, Default)]

@@ -28,7 +28,8 @@ mod producer;
 mod source;
 
 pub use client::{Client, ClientConfig, Stream, Transport};
-pub use consumer::{Batch, Consumer, ConsumerConfig, Start};
+pub use consumer::{Batch, Consumer, ConsumerConfig};
 pub use error::Error;
 pub use producer::{Ack, Acked, Partitioner, Producer, ProducerConfig};
+pub use tailwater_format::{Start, StartError};
 pub use tailwater_tail::{ReaderConfig, ReaderStats};

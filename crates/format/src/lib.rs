@@ -5,6 +5,7 @@
 //! - [`tails`]: how far segments reach, as the metadata cell keeps it.
 //! - [`batch`]: Kafka's record batches, which entries carry.
 //! - [`call`]: what is asked of a node two-sidedly.
+//! - [`Start`]: where to begin in a shard, as people write it.
 //!
 //! Nothing read is trusted: every decoder checks before it uses, allocates no more than the bounds in [`limits`]
 //! allow, and answers an error, never a panic, to any bytes. What an encoder is given comes from this program, so
@@ -17,6 +18,7 @@ pub mod chunk;
 pub mod entry;
 mod ids;
 pub mod limits;
+mod start;
 pub mod tails;
 
 pub use batch::{
@@ -33,4 +35,5 @@ pub use ids::{
     TransactionId,
 };
 pub use limits::SHARDS_PER_PAGE;
+pub use start::{Start, StartError};
 pub use tails::{Tail, TailPage, TailPageError, tail_page_key, tail_page_of};

@@ -157,7 +157,7 @@ pub struct SegmentView {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Truncate {
-    /// The first record that is left: start, end, OFFSET, -N, @TIME, dlsn:S/E/S or tx:N.
+    /// The first record that is left, in a form of [`tailwater_format::Start`].
     pub before: String,
     /// The shard; all of them if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]

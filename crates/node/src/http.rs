@@ -20,12 +20,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use tailwater_format::call::{CallRefusal, ErrorCode};
-use tailwater_format::{ShardId, ShardNumber};
+use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
+use tailwater_log::Locate;
 
 use crate::Shared;
 use crate::api::{CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
-use crate::{metrics, position, views};
+use crate::{metrics, views};
 
 /// Longest request body, in bytes: none has more than a few names and numbers.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -148,14 +149,28 @@ async fn delete_stream(
     Ok(Json(serde_json::json!({ "deleted": name })))
 }
 
+/// The place in a log that somebody wrote.
+fn target(start: Start) -> Locate {
+    match start {
+        Start::Beginning => Locate::Start,
+        Start::End => Locate::End,
+        Start::Offset(offset) => Locate::Offset(offset),
+        Start::Last(count) => Locate::Last(count),
+        // By default a record's transaction id is the running maximum of timestamps in ms.
+        Start::TimeMs(id) | Start::TransactionId(id) => Locate::TransactionId(TransactionId(id)),
+        Start::Dlsn(dlsn) => Locate::Dlsn(dlsn),
+    }
+}
+
 async fn truncate_stream(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     body: Result<Json<Truncate>, JsonRejection>,
 ) -> Answer<Vec<Truncated>> {
     let Json(truncate) = body?;
-    let before = position::parse(&truncate.before)
-        .map_err(|why| Failed(CallRefusal::new(ErrorCode::Malformed, why)))?;
+    let before = truncate.before.parse::<Start>();
+    let before = before.map_err(|why| Failed(CallRefusal::new(ErrorCode::Malformed, why.to_string())))?;
+    let before = target(before);
     let log = &shared.log;
     let stream = log.stream(&name).map_err(|error| Failed(stream_refusal(error)))?;
     let shards = match truncate.shard {

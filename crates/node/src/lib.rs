@@ -15,7 +15,6 @@ mod config;
 mod http;
 pub mod logging;
 mod metrics;
-mod position;
 mod principal;
 pub mod signal;
 mod views;

@@ -40,6 +40,8 @@ fn every_position_begins_where_it_says() {
     assert!(first("-10").starts_with("9990 line 9990 "));
     assert_eq!(first("end"), "");
     assert!(first("@0").starts_with("0 line 0 "));
+    assert!(first("@2001-02-03T04:05:06Z").starts_with("0 line 0 "));
+    assert_eq!(first("@2999-01-01T00:00:00+01:00"), "");
     assert!(first("tx:0").starts_with("0 line 0 "));
     let dlsn = first("4321").split(' ').next_back().expect("a DLSN").to_owned();
     assert!(first(&format!("dlsn:{dlsn}")).starts_with("4321 line 4321 "));
@@ -88,8 +90,11 @@ fn truncation_is_told_to_whoever_is_behind() {
     node.produce("s", &numbered(100));
     node.run(&["stream", "truncate", "s", "--before", "40"]);
     assert_eq!(node.consume("s")[0], "line 40");
+    let nothing = node.run(&["stream", "truncate", "s", "--before", "@2001-02-03T04:05:06Z"]);
+    assert!(nothing.contains("begins at offset 40"), "{nothing}");
+    assert!(node.run(&["stream", "truncate", "s", "--before", "-50"]).contains("begins at offset 50"));
     let behind = node.run_failing(&["consume", "s", "--from", "10", "--exit-at-end"]);
-    assert!(behind.contains("40"), "{behind}");
+    assert!(behind.contains("50"), "{behind}");
 }
 
 #[test]
@@ -104,6 +109,10 @@ fn mistakes_are_answered_with_what_to_do() {
     assert!(node.run_failing(&["stream", "create", "no/slash"]).contains("name"));
     assert!(node.run_failing(&["consume", "missing"]).contains("missing"));
     assert!(node.run_failing(&["consume", "s", "--from", "whenever"]).contains("OFFSET"));
+    assert!(node.run_failing(&["consume", "s", "--from", "@noon"]).contains("RFC 3339"));
+    assert!(
+        node.run_failing(&["stream", "truncate", "s", "--before", "dlsn:1"]).contains("SEGMENT/ENTRY/SLOT")
+    );
     assert!(node.run_failing(&["produce", "s", "/no/such/file"]).contains("/no/such/file"));
     assert!(node.run_failing(&["stream", "create", "t", "--shards", "0"]).contains("shards"));
 }

@@ -1,7 +1,6 @@
 //! `tailwater consume`
 
 mod format;
-mod position;
 
 use std::io::Write;
 
@@ -23,7 +22,7 @@ pub struct Args {
     shard: Vec<u32>,
     /// Where to begin: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or RFC 3339),
     /// dlsn:SEGMENT/ENTRY/SLOT or tx:N.
-    #[arg(long, default_value = "start", allow_hyphen_values = true, value_parser = position::parse)]
+    #[arg(long, default_value = "start", allow_hyphen_values = true)]
     from: Start,
     /// Go on with what is appended later (this is what happens by default).
     #[arg(short, long, conflicts_with = "exit_at_end")]

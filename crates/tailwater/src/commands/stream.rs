@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use serde_json::Value;
+use tailwater_client::Start;
 use tailwater_node::api::{CreateStream, StreamView, Truncate, Truncated};
 
 use crate::admin::Server;
@@ -65,9 +66,10 @@ pub enum Command {
     Truncate {
         /// The stream's name.
         name: String,
-        /// The first record that is left: start, end, OFFSET, -N, @TIME, dlsn:S/E/S or tx:N.
+        /// The first record that is left: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or
+        /// RFC 3339), dlsn:SEGMENT/ENTRY/SLOT or tx:N.
         #[arg(long, value_name = "POSITION", allow_hyphen_values = true)]
-        before: String,
+        before: Start,
         /// The shard; all of them if not given.
         #[arg(long)]
         shard: Option<u32>,
@@ -141,7 +143,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             output::print(&format!("stream {name} deleted"))
         }
         Command::Truncate { name, before, shard } => {
-            let truncate = Truncate { before, shard };
+            let truncate = Truncate { before: before.to_string(), shard };
             let shards: Vec<Truncated> = server.post(&format!("{}/truncate", path(&name)), &truncate)?;
             for done in shards {
                 output::print(&format!("shard {} now begins at offset {}", done.shard, done.log_start))?;
