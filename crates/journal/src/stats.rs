@@ -32,12 +32,24 @@ pub struct JournalStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncTimes {
     counts: Vec<u64>,
+    sum_ns: u64,
 }
 
 impl SyncTimes {
     /// How many there were.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
+    }
+
+    /// How many were shorter than 2^`power` nanoseconds.
+    pub fn count_below(&self, power: u32) -> u64 {
+        let buckets = (power.saturating_sub(SUB_BITS) as usize) << SUB_BITS;
+        self.counts.iter().take(buckets).sum()
+    }
+
+    /// All of them together.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns)
     }
 
     /// The duration that the fraction `quantile` (0 to 1) of them did not exceed, up to 12 % too long; zero if
@@ -77,6 +89,7 @@ pub(crate) struct Counters {
     pub(crate) bytes: AtomicU64,
     pub(crate) failures: AtomicU64,
     sync_times: Box<[AtomicU64]>,
+    sync_ns: AtomicU64,
 }
 
 impl Counters {
@@ -86,6 +99,7 @@ impl Counters {
             bytes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             sync_times: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            sync_ns: AtomicU64::new(0),
         }
     }
 
@@ -101,6 +115,7 @@ impl Counters {
     pub(crate) fn add_sync(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.sync_times[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
+        self.sync_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// What is counted here; the rest is zero.
@@ -115,7 +130,10 @@ impl Counters {
     }
 
     fn sync_times(&self) -> SyncTimes {
-        SyncTimes { counts: self.sync_times.iter().map(|count| count.load(Ordering::Relaxed)).collect() }
+        SyncTimes {
+            counts: self.sync_times.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+            sum_ns: self.sync_ns.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -129,6 +147,18 @@ mod tests {
             let end = bucket_end(bucket_of(ns));
             assert!(ns < end && end <= ns + ns / 8 + 1, "{ns} in a bucket that ends at {end}");
         }
+    }
+
+    #[test]
+    fn durations_below_a_power_of_two_are_counted_exactly() {
+        let counters = Counters::new();
+        for ns in [1, 1 << 19, (1 << 20) - 1, 1 << 20, 3 << 20] {
+            counters.add_sync(Duration::from_nanos(ns));
+        }
+        let times = counters.sync_times();
+        assert_eq!([19, 20, 21, 22].map(|power| times.count_below(power)), [1, 3, 4, 5]);
+        assert_eq!((times.count_below(u32::MAX), times.count_below(0)), (5, 0));
+        assert_eq!(times.sum(), Duration::from_nanos(1 + (1 << 19) + ((1 << 20) - 1) + (4 << 20)));
     }
 
     #[test]

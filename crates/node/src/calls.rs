@@ -5,6 +5,7 @@
 //! whatever takes time goes on in a task.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -23,6 +24,7 @@ use tailwater_log::{
 };
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
+use crate::metrics::Meters;
 use crate::principal::authorize;
 use crate::views;
 
@@ -34,21 +36,30 @@ pub struct NodeService {
     env: Env,
     log: Log,
     info: NodeInfo,
+    meters: Arc<Meters>,
 }
 
 impl NodeService {
-    /// A service in front of `log`; `info` is what it answers to a greeting.
-    pub fn new(env: Env, log: Log, info: NodeInfo) -> Self {
-        Self { env, log, info }
+    /// A service in front of `log`; `info` is what it answers to a greeting, and `meters` count what it does.
+    pub fn new(env: Env, log: Log, info: NodeInfo, meters: Arc<Meters>) -> Self {
+        Self { env, log, info, meters }
     }
 
     /// Answers `reply` with what `answer` comes to, without keeping the caller.
     fn answer_later(
         &self,
+        method: Method,
         reply: Reply,
         answer: impl Future<Output = Result<Bytes, CallRefusal>> + Send + 'static,
     ) {
-        let task = self.env.spawn("call", async move { reply.send(answer.await.map_err(refusal)) });
+        let meters = Arc::clone(&self.meters);
+        let task = self.env.spawn("call", async move {
+            let answer = answer.await;
+            if answer.is_err() {
+                meters.of(method).refused.fetch_add(1, Ordering::Relaxed);
+            }
+            reply.send(answer.map_err(refusal));
+        });
         task.detach();
     }
 
@@ -63,16 +74,25 @@ impl NodeService {
             true => TransactionIds::Explicit,
             false => TransactionIds::RunningMaximum,
         };
+        let arrived = self.env.now();
         let appends: Vec<_> = append
             .items
             .into_iter()
             .map(|AppendItem { shard, batches, expected_term }| {
                 let options = AppendOptions { expected_term: expected_term.map(Term), transaction_ids };
-                self.log.submit(stream, ShardNumber(shard), batches, options)
+                let bytes = batches.len() as u64;
+                (bytes, self.log.submit(stream, ShardNumber(shard), batches, options))
             })
             .collect();
-        self.answer_later(reply, async move {
-            let outcomes = appends.into_iter().map(|submitted| async { submitted?.outcome().await });
+        let (env, meters) = (self.env.clone(), Arc::clone(&self.meters));
+        self.answer_later(Method::Append, reply, async move {
+            let outcomes = appends.into_iter().map(async |(bytes, submitted)| {
+                let appended = submitted?.outcome().await?;
+                meters.append_times.add(env.now().since(arrived));
+                let records = appended.last_offset.0 - appended.base_offset.0 + 1;
+                meters.appended(stream, records, bytes);
+                Ok(appended)
+            });
             let results = join_all(outcomes).await.into_iter().map(append_result).collect();
             Ok(encode_call(&Appends { results }))
         });
@@ -88,27 +108,39 @@ impl NodeService {
                 Ok(())
             }
             Method::FindStream => {
-                self.answer_with(reply, payload, move |find: FindStream| find_stream(log, find))
+                self.answer_with(method, reply, payload, move |find: FindStream| find_stream(log, find))
             }
-            Method::Tails => self.answer_with(reply, payload, move |asked: Tails| async move {
+            Method::Tails => self.answer_with(method, reply, payload, move |asked: Tails| async move {
                 tails(&log, &asked).map(|tails| encode_call(&tails))
             }),
-            Method::Segments => self.answer_with(reply, payload, move |asked: call::Segments| async move {
-                segments(&log, &asked).map(|segments| encode_call(&segments))
-            }),
-            Method::ReadDurable => {
-                self.answer_with(reply, payload, move |asked: ReadDurable| read_durable(log, asked))
+            Method::Segments => {
+                self.answer_with(method, reply, payload, move |asked: call::Segments| async move {
+                    segments(&log, &asked).map(|segments| encode_call(&segments))
+                })
             }
-            Method::Locate => self.answer_with(reply, payload, move |asked: Locate| locate(log, asked)),
-            Method::InitProducer => self.answer_with(reply, payload, move |_: InitProducer| async move {
-                let producer_id = log.init_producer_id().await.map_err(stream_refusal)?;
-                Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
-            }),
+            Method::ReadDurable => {
+                let meters = Arc::clone(&self.meters);
+                self.answer_with(method, reply, payload, move |asked: ReadDurable| async move {
+                    let bytes = read_durable(log, asked).await?;
+                    meters.durable_read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    Ok(bytes)
+                })
+            }
+            Method::Locate => {
+                self.answer_with(method, reply, payload, move |asked: Locate| locate(log, asked))
+            }
+            Method::InitProducer => {
+                self.answer_with(method, reply, payload, move |_: InitProducer| async move {
+                    let producer_id = log.init_producer_id().await.map_err(stream_refusal)?;
+                    Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
+                })
+            }
         }
     }
 
     fn answer_with<Q: CallMessage, F>(
         &self,
+        method: Method,
         reply: Reply,
         payload: Bytes,
         answer: impl FnOnce(Q) -> F,
@@ -118,7 +150,7 @@ impl NodeService {
     {
         match decode(payload) {
             Ok(asked) => {
-                self.answer_later(reply, answer(asked));
+                self.answer_later(method, reply, answer(asked));
                 Ok(())
             }
             Err(refused) => Err((reply, refused)),
@@ -142,11 +174,17 @@ impl Service for NodeService {
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let known = Method::from_number(method)
             .ok_or_else(|| CallRefusal::new(ErrorCode::UnknownMethod, format!("there is no method {method}")))
-            .and_then(|method| authorize(peer, method).map(|()| method));
+            .and_then(|method| {
+                self.meters.of(method).calls.fetch_add(1, Ordering::Relaxed);
+                authorize(peer, method).map(|()| method)
+            });
         let refused = match known {
             Ok(method) => match self.dispatch(method, payload, reply) {
                 Ok(()) => return,
-                Err(refused) => refused,
+                Err(refused) => {
+                    self.meters.of(method).refused.fetch_add(1, Ordering::Relaxed);
+                    refused
+                }
             },
             Err(refused) => (reply, refused),
         };

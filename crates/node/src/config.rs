@@ -27,6 +27,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// The log.
     pub log: LogConfig,
+    /// Metrics.
+    pub metrics: MetricsConfig,
     /// Logging.
     pub logging: Logging,
 }
@@ -95,6 +97,14 @@ pub struct LogConfig {
     pub owners: usize,
 }
 
+/// Metrics.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsConfig {
+    /// Streams that get series of their own, the first ones by name: every series costs whoever keeps it. 0 is none.
+    pub streams_max: usize,
+}
+
 /// Form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -128,6 +138,7 @@ impl Default for Config {
             },
             journal: JournalConfig::default(),
             log: LogConfig::default(),
+            metrics: MetricsConfig::default(),
             logging: Logging::default(),
         }
     }
@@ -164,6 +175,12 @@ impl Default for LogConfig {
     }
 }
 
+impl Default for MetricsConfig {
+    fn default() -> Self {
+        Self { streams_max: 100 }
+    }
+}
+
 impl Default for Logging {
     fn default() -> Self {
         Self { format: LogFormat::Text, filter: "info".to_owned() }
@@ -178,7 +195,8 @@ impl Config {
             anyhow::ensure!(file.is_file(), "configuration file {} does not exist", file.display());
             figment = figment.merge(Toml::file_exact(file));
         }
-        let sections = ["DATA", "LISTEN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "LOGGING"];
+        let sections =
+            ["DATA", "LISTEN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "METRICS", "LOGGING"];
         // TAILWATER_SERVER and the like are the command line's own.
         let variables = Env::prefixed("TAILWATER_")
             .filter(move |key| {

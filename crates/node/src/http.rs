@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -91,8 +91,8 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-async fn render_metrics(State(shared): State<Arc<Shared>>) -> String {
-    metrics::render(&shared)
+async fn render_metrics(State(shared): State<Arc<Shared>>) -> Response {
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&shared)).into_response()
 }
 
 async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {

@@ -38,19 +38,26 @@ use crate::backend::CellKind;
 use crate::calls::NodeService;
 use crate::cells::NodeCell;
 pub use crate::config::{CellConfig, CellMode, Config, LogFormat, Logging};
+use crate::metrics::Meters;
 
 /// How long a stopping node waits for requests under way.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What the parts of a node have in common.
 struct Shared {
+    env: Env,
     id: String,
+    /// The data directory.
+    dir: PathBuf,
     data: SocketAddr,
     unix: Option<PathBuf>,
     log: Log,
     data_cell: NodeCell,
     metadata_cell: NodeCell,
     server: Server,
+    meters: Arc<Meters>,
+    /// Streams that get metrics of their own.
+    streams_told_max: usize,
 }
 
 impl Shared {
@@ -93,17 +100,23 @@ impl Node {
             data_cell: Some(data_cell.info()),
             metadata_cell: Some(metadata_cell.info()),
         };
-        let service: Arc<dyn Service> = Arc::new(NodeService::new(env.clone(), log.clone(), info));
+        let meters = Arc::new(Meters::default());
+        let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
+        let service: Arc<dyn Service> = Arc::new(service);
         let server = start_server(&env, &config, service)?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(Shared {
+            env: env.clone(),
             id,
+            dir: config.data.clone(),
             data: config.listen.advertised_data.unwrap_or(bound),
             unix: server.unix_path().and_then(|path| std::path::absolute(path).ok()),
             log,
             data_cell,
             metadata_cell,
             server,
+            meters,
+            streams_told_max: config.metrics.streams_max,
         });
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();

@@ -1,147 +1,289 @@
-//! `/metrics`, in Prometheus' text form: read from the parts' own counters when somebody asks.
+//! `/metrics`, in OpenMetrics' text form, which Prometheus reads: put together from the parts' own counters when
+//! somebody asks. `docs/metrics.md` lists what there is.
 //!
-//! Labels are few: cells by name, never streams or clients.
+//! Labels are few: cells and methods by name, and streams up to a configured number of them; never clients.
 
-use std::fmt::Write;
+mod meters;
+mod process;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use tailwater_format::call::Method;
+use tailwater_format::{ShardId, StreamId};
 
 use crate::Shared;
+pub use meters::Meters;
+use meters::TimesRead;
+use process::Process;
+
+/// What an answer with a page of metrics says that it is.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// One page of metrics.
-pub(crate) fn render(shared: &Shared) -> String {
-    let mut page = Page(String::with_capacity(8 << 10));
-    page.gauge("tailwater_info", "Version of the program.", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-
-    let log = shared.log.stats();
-    page.counter("tailwater_log_appends_total", "Appends that were acknowledged.", &[], log.appends);
-    page.counter(
-        "tailwater_log_appends_failed_total",
-        "Appends that were refused or lost.",
-        &[],
-        log.appends_failed,
-    );
-    page.counter(
-        "tailwater_log_appends_lost_total",
-        "Appends that were lost with a failed sync.",
-        &[],
-        log.appends_lost,
-    );
-    page.counter("tailwater_log_records_total", "Records that were acknowledged.", &[], log.records);
-    page.counter("tailwater_log_entries_total", "Entries that became visible to readers.", &[], log.entries);
-    page.counter("tailwater_log_entry_bytes_total", "Bytes of those entries.", &[], log.entry_bytes);
-    page.gauge(
-        "tailwater_log_in_flight_bytes",
-        "Bytes of appends that wait for their answer.",
-        &[],
-        log.in_flight_bytes as f64,
-    );
-    let streams = shared.log.list_streams();
-    let shards: u32 = streams.iter().map(|stream| stream.config.shards).sum();
-    page.gauge("tailwater_log_streams", "Streams.", &[], streams.len() as f64);
-    page.gauge("tailwater_log_shards", "Shards of all streams.", &[], f64::from(shards));
-
-    let journal = shared.log.journal().stats();
-    page.counter("tailwater_journal_records_total", "Records that the journal took.", &[], journal.records);
-    page.counter("tailwater_journal_bytes_total", "Bytes that it wrote.", &[], journal.bytes);
-    page.counter("tailwater_journal_groups_total", "Writes that carried them.", &[], journal.groups);
-    page.counter("tailwater_journal_failures_total", "Writes and syncs that failed.", &[], journal.failures);
-    for quantile in [0.5, 0.99] {
-        let label = [("quantile", if quantile == 0.5 { "0.5" } else { "0.99" })];
-        let seconds = journal.sync_times.quantile(quantile).as_secs_f64();
-        page.gauge("tailwater_journal_sync_seconds", "Time that a sync took.", &label, seconds);
-    }
-
-    let tail = shared.log.tail_writer().stats();
-    page.counter(
-        "tailwater_tail_chunks_written_total",
-        "Chunks written to the data cell.",
-        &[],
-        tail.chunks_written,
-    );
-    page.counter(
-        "tailwater_tail_chunk_bytes_written_total",
-        "Bytes of those chunks.",
-        &[],
-        tail.chunk_bytes_written,
-    );
-    page.counter(
-        "tailwater_tail_rounds_failed_total",
-        "Chunk writes that the data cell did not acknowledge.",
-        &[],
-        tail.rounds_failed,
-    );
-    page.counter(
-        "tailwater_tail_pages_published_total",
-        "Tail pages written to the metadata cell.",
-        &[],
-        tail.pages_published,
-    );
-    page.counter(
-        "tailwater_tail_publishes_failed_total",
-        "Tail pages that it did not acknowledge.",
-        &[],
-        tail.publishes_failed,
-    );
-    page.counter(
-        "tailwater_tail_jumps_total",
-        "Times that a cached stream jumped over bytes.",
-        &[],
-        tail.jumps,
-    );
-
-    for cell in shared.cells() {
-        let view = cell.view();
-        let label = [("cell", view.name.as_str())];
-        page.gauge(
-            "tailwater_cell_backends_live",
-            "Backends the node is connected to.",
-            &label,
-            view.live as f64,
-        );
-        if let Some(own) = &cell.own {
-            let stats = own.backend().stats();
-            page.gauge(
-                "tailwater_backend_entries",
-                "Values in the node's own backend.",
-                &label,
-                stats.entries as f64,
-            );
-            page.counter("tailwater_backend_sets_total", "SETs that were applied.", &label, stats.sets);
-            page.counter(
-                "tailwater_backend_evictions_total",
-                "Values evicted for room.",
-                &label,
-                stats.evicted,
-            );
-            page.counter(
-                "tailwater_backend_expirations_total",
-                "Values that expired.",
-                &label,
-                stats.expired,
-            );
-        }
-    }
-    page.gauge("tailwater_connections", "Connections of clients.", &[], shared.server.connections() as f64);
-    page.0
+pub(crate) fn render(shared: &Arc<Shared>) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Parts(Arc::clone(shared))));
+    let mut page = String::with_capacity(16 << 10);
+    prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
+    page
 }
 
-struct Page(String);
+/// Reads everything when it is asked to.
+struct Parts(Arc<Shared>);
 
-impl Page {
-    fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
-        self.sample("counter", name, help, labels, value as f64);
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("node", &self.0.id).finish_non_exhaustive()
+    }
+}
+
+impl Collector for Parts {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (shared, mut page) = (&*self.0, Page(encoder));
+        node(shared, &mut page)?;
+        process(&mut page)?;
+        log(shared, &mut page)?;
+        journal_and_store(shared, &mut page)?;
+        tail(shared, &mut page)?;
+        cells(shared, &mut page)?;
+        calls(shared, &mut page)?;
+        streams(shared, &mut page)
+    }
+}
+
+fn node(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let build = [("version", env!("CARGO_PKG_VERSION"))];
+    page.info("tailwater_build", "The program that runs.", &build)?;
+    let ready = shared.log.journal().health().is_ok();
+    page.gauge("tailwater_ready", "1 if the log takes appends, as /readyz says.", u64::from(ready))?;
+    let connections = shared.server.connections() as u64;
+    page.gauge("tailwater_connections", "Connections of clients.", connections)
+}
+
+fn process(page: &mut Page<'_>) -> fmt::Result {
+    let process = Process::read();
+    page.counter("process_cpu_seconds", "User and system CPU time.", process.cpu_seconds)?;
+    page.gauge("process_resident_memory_bytes", "Resident memory, cells included.", process.resident_bytes)?;
+    page.gauge("process_virtual_memory_bytes", "Address space.", process.virtual_bytes)?;
+    page.gauge("process_open_fds", "File descriptors in use.", process.fds_open)?;
+    if let Some(max) = process.fds_max {
+        page.gauge("process_max_fds", "File descriptors allowed.", max)?;
+    }
+    page.gauge("process_threads", "Threads.", process.threads)?;
+    page.gauge("process_start_time_seconds", "Start, since the epoch.", process.start_seconds)
+}
+
+fn log(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let log = shared.log.stats();
+    page.counter("tailwater_log_appends", "Appends that were acknowledged.", log.appends)?;
+    page.counter("tailwater_log_appends_failed", "Appends that were refused or lost.", log.appends_failed)?;
+    page.counter("tailwater_log_appends_lost", "Appends lost with a failed sync.", log.appends_lost)?;
+    page.counter("tailwater_log_records", "Records that were acknowledged.", log.records)?;
+    page.counter("tailwater_log_entries", "Entries that became visible to readers.", log.entries)?;
+    page.counter("tailwater_log_entry_bytes", "Bytes of those entries.", log.entry_bytes)?;
+    let waiting = "Bytes of appends that wait for their answer.";
+    page.gauge("tailwater_log_in_flight_bytes", waiting, log.in_flight_bytes)?;
+    let times = shared.meters.append_times.read();
+    page.histogram("tailwater_append_seconds", "From an append's arrival to its acknowledgement.", &times)
+}
+
+fn journal_and_store(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let journal = shared.log.journal().stats();
+    page.counter("tailwater_journal_records", "Records that the journal took.", journal.records)?;
+    page.counter("tailwater_journal_bytes", "Bytes that it wrote.", journal.bytes)?;
+    page.counter("tailwater_journal_groups", "Writes that carried them.", journal.groups)?;
+    page.counter("tailwater_journal_failures", "Writes and syncs that failed.", journal.failures)?;
+    page.gauge("tailwater_journal_files", "Files that hold records.", u64::from(journal.files))?;
+    let times = TimesRead::of_syncs(&journal.sync_times);
+    page.histogram("tailwater_journal_sync_seconds", "Time that a sync of the journal took.", &times)?;
+
+    let store = shared.log.store().stats();
+    let pending = "Bytes that are durable in the journal and not yet in segment files.";
+    page.gauge("tailwater_store_pending_bytes", pending, store.pending_bytes)?;
+    page.counter("tailwater_store_written_bytes", "Bytes written to segment files.", store.written_bytes)?;
+    page.counter("tailwater_store_syncs", "Syncs of segment files.", store.syncs)?;
+    let failed = "Rounds of writing and syncing segment files that failed.";
+    page.counter("tailwater_store_rounds_failed", failed, store.rounds_failed)?;
+    page.counter("tailwater_store_file_reads", "Reads that went to a segment file.", store.file_reads)?;
+    if let Ok(free) = shared.env.disk().free_bytes(&shared.dir) {
+        page.gauge("tailwater_disk_free_bytes", "Room left where the data directory is.", free)?;
+    }
+    Ok(())
+}
+
+fn tail(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let tail = shared.log.tail_writer().stats();
+    page.counter("tailwater_tail_chunks_written", "Chunks written to the data cell.", tail.chunks_written)?;
+    let bytes = "Bytes of those chunks.";
+    page.counter("tailwater_tail_chunk_bytes_written", bytes, tail.chunk_bytes_written)?;
+    let failed = "Rounds of chunks that the data cell did not acknowledge.";
+    page.counter("tailwater_tail_rounds_failed", failed, tail.rounds_failed)?;
+    let published = "Tail pages written to the metadata cell.";
+    page.counter("tailwater_tail_pages_published", published, tail.pages_published)?;
+    let failed = "Tail pages that the metadata cell did not acknowledge.";
+    page.counter("tailwater_tail_publishes_failed", failed, tail.publishes_failed)?;
+    page.counter("tailwater_tail_jumps", "Times that a cached stream jumped over bytes.", tail.jumps)
+}
+
+fn cells(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let views: Vec<_> = shared.cells().map(|cell| cell.view()).collect();
+    let live = views.iter().map(|view| (view.name.clone(), view.live as u64));
+    page.gauges("tailwater_cell_backends_live", "Backends the node is connected to.", "cell", live)?;
+    let configured = views.iter().map(|view| (view.name.clone(), view.backends.len() as u64));
+    page.gauges("tailwater_cell_backends", "Backends of the cell.", "cell", configured)?;
+
+    let own: Vec<_> = shared
+        .cells()
+        .filter_map(|cell| Some((cell.view().name, cell.own.as_ref()?.backend().stats())))
+        .collect();
+    let of = |read: fn(&tailwater_cache::BackendStats) -> u64| {
+        own.iter().map(move |(cell, stats)| (cell.clone(), read(stats)))
+    };
+    page.gauges(
+        "tailwater_backend_entries",
+        "Values in the node's own backend.",
+        "cell",
+        of(|own| own.entries),
+    )?;
+    page.gauges("tailwater_backend_live_bytes", "Bytes of those values.", "cell", of(|own| own.live_bytes))?;
+    let capacity = of(|own| own.capacity_bytes);
+    page.gauges("tailwater_backend_capacity_bytes", "Bytes there is room for.", "cell", capacity)?;
+    page.counters("tailwater_backend_sets", "SETs that were applied.", "cell", of(|own| own.sets))?;
+    page.counters("tailwater_backend_evictions", "Values evicted for room.", "cell", of(|own| own.evicted))?;
+    page.counters("tailwater_backend_expirations", "Values that expired.", "cell", of(|own| own.expired))
+}
+
+fn calls(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let meters = &shared.meters;
+    let of = |count: fn(&meters::CallMeter) -> u64| {
+        Method::ALL.into_iter().map(move |method| (method.name().to_owned(), count(meters.of(method))))
+    };
+    let calls = of(|meter| meter.calls.load(Ordering::Relaxed));
+    page.counters("tailwater_calls", "Calls that arrived.", "method", calls)?;
+    let refused = of(|meter| meter.refused.load(Ordering::Relaxed));
+    page.counters("tailwater_calls_refused", "Calls answered with an error.", "method", refused)?;
+    let bytes = meters.durable_read_bytes.load(Ordering::Relaxed);
+    page.counter("tailwater_durable_read_bytes", "Bytes that readers did not find in the cells.", bytes)
+}
+
+/// What is told of one stream.
+#[derive(Default)]
+struct StreamFigures {
+    appended_records: u64,
+    appended_bytes: u64,
+    records: u64,
+    bytes: u64,
+    uncached_bytes: u64,
+}
+
+fn streams(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let streams = shared.log.list_streams();
+    let ids: std::collections::BTreeSet<StreamId> = streams.iter().map(|stream| stream.id).collect();
+    shared.meters.retain(|id| ids.contains(&id));
+    let shards: u64 = streams.iter().map(|stream| u64::from(stream.config.shards)).sum();
+    page.gauge("tailwater_log_streams", "Streams.", streams.len() as u64)?;
+    page.gauge("tailwater_log_shards", "Shards of all streams.", shards)?;
+
+    let told = streams.len().min(shared.streams_told_max);
+    let omitted = "Streams without series of their own: beyond metrics.streams_max, by name.";
+    page.gauge("tailwater_streams_omitted", omitted, (streams.len() - told) as u64)?;
+    let figures: Vec<(String, StreamFigures)> =
+        streams.iter().take(told).map(|stream| (stream.name.clone(), figures(shared, stream))).collect();
+    let of = |read: fn(&StreamFigures) -> u64| {
+        figures.iter().map(move |(stream, figures)| (stream.clone(), read(figures)))
+    };
+    let name = "tailwater_stream_appended_records";
+    page.counters(name, "Records acknowledged since the start.", "stream", of(|told| told.appended_records))?;
+    let name = "tailwater_stream_appended_bytes";
+    page.counters(name, "Bytes of their batches.", "stream", of(|told| told.appended_bytes))?;
+    page.gauges("tailwater_stream_records", "Records that are kept.", "stream", of(|told| told.records))?;
+    page.gauges("tailwater_stream_bytes", "Bytes of all segments.", "stream", of(|told| told.bytes))?;
+    let name = "tailwater_stream_uncached_bytes";
+    let help = "Durable bytes of the newest segments that are not in the data cell yet.";
+    page.gauges(name, help, "stream", of(|told| told.uncached_bytes))
+}
+
+fn figures(shared: &Shared, stream: &tailwater_log::StreamInfo) -> StreamFigures {
+    let (appended_records, appended_bytes) = shared.meters.stream(stream.id);
+    let mut figures = StreamFigures { appended_records, appended_bytes, ..StreamFigures::default() };
+    // One that is deleted meanwhile has nothing.
+    let Ok(description) = shared.log.describe(&stream.name) else { return figures };
+    for shard in &description.shards {
+        let id = ShardId { stream: description.stream.id, shard: shard.shard };
+        let cached = shared.log.tail_writer().cached(id);
+        figures.records += shard.tail.next_offset.0 - shard.tail.log_start.0;
+        figures.bytes += shard.segments.iter().map(|segment| segment.length.0).sum::<u64>();
+        figures.uncached_bytes += shard.tail.durable.0.saturating_sub(cached.0);
+    }
+    figures
+}
+
+/// A page that is being written.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    /// A counter; `_total` is put behind its name.
+    fn counter<V>(&mut self, name: &str, help: &str, value: V) -> fmt::Result
+    where
+        V: prometheus_client::encoding::EncodeCounterValue,
+    {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, V, f64>(&value, None)
     }
 
-    fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
-        self.sample("gauge", name, help, labels, value);
+    fn gauge<V>(&mut self, name: &str, help: &str, value: V) -> fmt::Result
+    where
+        V: prometheus_client::encoding::EncodeGaugeValue,
+    {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    fn sample(&mut self, kind: &str, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
-        // A metric with several label values is introduced once.
-        if !self.0.contains(&format!("# TYPE {name} ")) {
-            let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    /// A counter for each value of a label.
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (String, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (key, value) in values {
+            let labels = [(label, key)];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
         }
-        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.0, "{name}{labels} {value}");
+        Ok(())
+    }
+
+    /// A gauge for each value of a label.
+    fn gauges(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (String, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (key, value) in values {
+            let labels = [(label, key)];
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    /// Something that does not change, as labels of a series that is 1.
+    fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, times: &TimesRead) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let sum = times.sum.as_secs_f64();
+        metric.encode_histogram::<NoLabelSet>(sum, times.count(), &times.buckets, None)
     }
 }
