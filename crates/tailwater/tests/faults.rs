@@ -152,33 +152,47 @@ fn a_stream_deleted_and_created_again_never_shows_its_old_bytes() {
     assert_eq!(node.consume("s"), ["fresh"]);
 }
 
+/// A connection to any port, TCP or Unix.
+trait Socket: std::io::Read + std::io::Write {}
+impl<T: std::io::Read + std::io::Write> Socket for T {}
+
+/// Ports of a node: admin HTTP first, then those that speak frames.
+const PORTS: usize = 5;
+
+fn connect(node: &Node, port: usize) -> Box<dyn Socket> {
+    let unix = |name: &str| {
+        Box::new(std::os::unix::net::UnixStream::connect(node.dir.join(name)).expect("it listens"))
+    };
+    match port {
+        0 => Box::new(std::net::TcpStream::connect(&node.admin).expect("it listens")),
+        1 => Box::new(std::net::TcpStream::connect(&node.data).expect("it listens")),
+        port => unix(["node.sock", "data-cell.sock", "metadata-cell.sock"][port - 2]),
+    }
+}
+
+/// Bytes that mean nothing, always the same.
+fn garbage(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
 #[test]
 fn garbage_on_every_port_costs_its_sender_the_connection_and_nobody_else_anything() {
-    use std::io::Write;
     let dir = tempfile::tempdir().expect("a directory");
     let mut node = Node::start(&dir.path().join("data"));
     node.run(&["stream", "create", "s"]);
     let follower = Follower::start(&node, &["consume", "s"]);
-    let paths = ["node.sock", "data-cell.sock", "metadata-cell.sock"].map(|name| node.dir.join(name));
-    let connect = |port: usize| -> Box<dyn Write> {
-        match port {
-            0 => Box::new(std::net::TcpStream::connect(&node.admin).expect("it listens")),
-            1 => Box::new(std::net::TcpStream::connect(&node.data).expect("it listens")),
-            path => Box::new(std::os::unix::net::UnixStream::connect(&paths[path - 2]).expect("it listens")),
-        }
-    };
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut garbage = vec![0_u8; 64 << 10];
-    for byte in &mut garbage {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        *byte = (state >> 56) as u8;
-    }
-    for port in 0..2 + paths.len() {
+    let garbage = garbage(64 << 10);
+    for port in 0..PORTS {
         for length in [1, 100, garbage.len()] {
             // The far side may hang up in the midst of it, which is the point.
-            let _ = connect(port).write_all(&garbage[..length]);
-            let _ = connect(port).write_all(&vec![0; length]);
-            let _ = connect(port).write_all(&vec![0xff; length]);
+            let _ = connect(&node, port).write_all(&garbage[..length]);
+            let _ = connect(&node, port).write_all(&vec![0; length]);
+            let _ = connect(&node, port).write_all(&vec![0xff; length]);
         }
     }
     node.produce("s", &numbered(0..50));
@@ -186,6 +200,90 @@ fn garbage_on_every_port_costs_its_sender_the_connection_and_nobody_else_anythin
         assert_eq!(follower.next(), line);
     }
     assert!(node.process.is_running());
+}
+
+/// Resident memory of a process in bytes.
+fn resident_bytes(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// What promises a node much and keeps none of it, still connected.
+fn half_open(node: &Node, port: usize) -> Box<dyn Socket> {
+    let mut socket = connect(node, port);
+    if port == 0 {
+        let head = b"POST /v1/streams HTTP/1.1\r\nhost: node\r\ncontent-type: application/json\r\n\
+            content-length: 1099511627776\r\n\r\n{\"name\":\"";
+        let _ = socket.write_all(head);
+    } else {
+        // A frame is a header (length of the body, version, kind, argument, request id) and a body. After a HELLO
+        // comes a CALL that announces the longest body there is.
+        let header = |length: u32, kind: u8| {
+            let argument = [0; 2];
+            [&length.to_le_bytes()[..], &[1, kind], &argument, &1_u64.to_le_bytes()].concat()
+        };
+        let hello = [&header(8, 1)[..], b"rma\0", &[1, 1, 0, 0]].concat();
+        let _ = socket.write_all(&hello);
+        // It is answered: what was sent is what a node understands.
+        socket.read_exact(&mut [0; 16]).expect("an answer to HELLO");
+        let _ = socket.write_all(&header(8 << 20, 5));
+    }
+    let _ = socket.write_all(&vec![b'x'; 1 << 10]);
+    socket
+}
+
+#[test]
+fn a_flood_of_garbage_on_every_port_is_logged_and_takes_bounded_memory() {
+    const CONNECTIONS: usize = 150;
+    /// What all of it together may cost at most: about 90 KiB for each connection that is held open. Whoever believed
+    /// the lengths that these announce would take 8 MiB for each, or more.
+    const RESIDENT_BYTES_MAX: u64 = 64 << 20;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    node.produce("s", &numbered(0..50));
+    let garbage = garbage(256 << 10);
+    // Threads and their buffers that come with the first connections are not what is looked for.
+    for port in 0..PORTS {
+        let _ = connect(&node, port).write_all(&garbage);
+        drop(half_open(&node, port));
+    }
+    let before = resident_bytes(&node.process);
+    let mut most = before;
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        for port in 0..PORTS {
+            for bytes in [&garbage[..], &[0; 1 << 10], &[0xff; 1 << 10]] {
+                let _ = connect(&node, port).write_all(bytes);
+            }
+            held.push(half_open(&node, port));
+        }
+        most = most.max(resident_bytes(&node.process));
+    }
+    assert!(most - before < RESIDENT_BYTES_MAX, "from {before} to {most} bytes while it lasted");
+    // Whoever sent it is told, in the words of the port's protocol or by the connection's end.
+    let mut http = connect(&node, 0);
+    http.write_all(b"\x16\x03\x01 this is no HTTP\r\n\r\n").expect("written");
+    let mut answer = String::new();
+    let _ = http.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer:?}");
+    for port in 1..PORTS {
+        let mut socket = connect(&node, port);
+        let _ = socket.write_all(&garbage);
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "{answer:?}");
+    }
+    wait_for("a line in the log for each connection that sent garbage to a port of frames", || {
+        let dropped = node.process.log().matches("connection dropped").count();
+        (dropped >= 3 * CONNECTIONS * (PORTS - 1)).then_some(())
+    });
+    drop(held);
+    assert_eq!(node.consume("s"), numbered(0..50));
+    assert!(node.process.is_running());
+    let after = resident_bytes(&node.process);
+    assert!(after < before + RESIDENT_BYTES_MAX, "from {before} to {after} bytes");
 }
 
 #[test]
