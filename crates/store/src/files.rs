@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tailwater_env::{Disk, File, HashMap, OpenMode};
-use tailwater_format::{EntryError, EntryReader, Position, SegmentId};
+use tailwater_format::{EntryError, EntryReader, Position, SegmentId, ShardId};
 
 use crate::index::{Contents, RawHeader, SparseIndex};
+use crate::layout::Layout;
 use crate::limits::{READ_HANDLES_MAX, WRITE_BYTES_MAX};
 
 /// A file that is empty and that nobody has seen fail: what had the name is removed, not written over.
@@ -34,6 +35,21 @@ pub fn remove_if_there(disk: &dyn Disk, path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
+}
+
+/// Removes a shard's directory if nothing is in it, and its stream's if nothing is in that then; whether the shard's is
+/// gone. A directory that stays costs an inode, so no error matters; and after a crash that brings one back, the next
+/// start removes it.
+pub fn remove_empty_dirs(disk: &dyn Disk, layout: &Layout, shard: &ShardId) -> bool {
+    let remove = |dir: &Path| {
+        let is_empty = disk.list(dir).is_ok_and(|names| names.is_empty());
+        is_empty && disk.remove_dir_all(dir).is_ok()
+    };
+    let is_gone = remove(&layout.shard(shard));
+    if is_gone {
+        remove(&layout.stream(shard.stream));
+    }
+    is_gone
 }
 
 /// A whole file of at most `bytes_max`; `None` if there is none.

@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 
 use crate::StoreError;
 use crate::checkpoint::{Checkpoint, OpenSegment};
-use crate::files::{copy_prefix, create_fresh, remove_if_there, scan, write_fresh};
+use crate::files::{copy_prefix, create_fresh, remove_empty_dirs, remove_if_there, scan, write_fresh};
 use crate::index::Sidecar;
 use crate::limits::{FILL_BATCH, RETRY_MAX, RETRY_MIN, STRIPES, WRITE_BYTES_MAX};
 use crate::record::Record;
@@ -281,13 +281,14 @@ impl Filler {
     // ---- deleting ----
 
     async fn remove_deleted(&mut self, upto: JournalPosition, outcome: &mut Outcome) {
-        let mut dirs = BTreeSet::new();
+        let (mut dirs, mut shards) = (BTreeSet::new(), BTreeSet::new());
         let mut removed = Vec::new();
         for index in 0..STRIPES {
             for deleting in self.take_deletable(index, upto) {
                 match self.remove_files(&deleting.id) {
                     Ok(()) => {
                         dirs.insert(self.inner.layout.shard(&deleting.id.shard));
+                        shards.insert(deleting.id.shard);
                         removed.push(deleting);
                     }
                     Err(failure) => {
@@ -301,6 +302,13 @@ impl Filler {
         removed.retain(|deleting| unsynced.contains(&self.inner.layout.shard(&deleting.id.shard)));
         for deleting in removed {
             self.inner.stripe(&deleting.id.shard).work.deleting.push(deleting);
+        }
+        shards.retain(|shard| !unsynced.contains(&self.inner.layout.shard(shard)));
+        for shard in shards {
+            // Only this task creates anything there, so what is empty stays empty meanwhile.
+            if remove_empty_dirs(&**self.inner.env.disk(), &self.inner.layout, &shard) {
+                self.named.remove(&shard);
+            }
         }
     }
 

@@ -28,7 +28,7 @@ use tailwater_format::{Position, SegmentId, ShardId, parse_entry};
 use tailwater_journal::{Journal, JournalPosition, ReplayError};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, OpenSegment};
-use crate::files::{read_whole, remove_if_there, scan};
+use crate::files::{read_whole, remove_empty_dirs, remove_if_there, scan};
 use crate::index::{Contents, SIDECAR_HEADER_BYTES, Sidecar, SidecarError, SparseIndex};
 use crate::layout::{Layout, Name, parse_name, parse_shard, parse_stream};
 use crate::limits::{CHECKPOINT_BYTES_MAX, STRIPES, StoreConfig};
@@ -126,7 +126,12 @@ impl Recovery {
             for number in list(&self.layout.stream(stream))?.iter().filter_map(|name| parse_shard(name)) {
                 let shard = ShardId { stream, shard: number };
                 let dir = self.layout.shard(&shard);
-                for name in list(&dir)? {
+                let names = list(&dir)?;
+                if names.is_empty() {
+                    // A crash came between the removal of its last file and its own.
+                    remove_empty_dirs(&*disk, &self.layout, &shard);
+                }
+                for name in names {
                     let path = dir.join(&name);
                     match parse_name(&name) {
                         Name::Segment(number, term) => {

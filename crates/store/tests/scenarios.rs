@@ -261,6 +261,54 @@ fn a_deleted_segment_is_gone_with_its_files_and_stays_gone() {
 }
 
 #[test]
+fn directories_go_with_the_last_segment_in_them_and_come_back_with_the_next_one() {
+    let bench = Bench::new(81);
+    let (store, _) = bench.open(quiet());
+    let names = |dir: &str| bench.node.env().disk().list(&PathBuf::from(DATA).join("segments").join(dir));
+    let stream = shard(0).stream.to_string();
+    let mut kept = Entries::new(segment(1, 0, 1));
+    for number in 0..2 {
+        let mut entries = Entries::new(segment(0, number, 1));
+        store.create(entries.id).expect("fresh");
+        fill(&bench, &store, &mut entries, 3);
+        if number == 0 {
+            store.create(kept.id).expect("fresh");
+            fill(&bench, &store, &mut kept, 3);
+        }
+        bench.flush(&store).expect("a disk that works");
+        assert_eq!(names(&stream).expect("there"), ["0", "1"], "round {number}");
+        let end = store.delete(&entries.id).expect("there");
+        bench.durable(&store, end);
+        bench.flush(&store).expect("a disk that works");
+        assert_eq!(names(&stream).expect("the other shard is there"), ["1"], "round {number}");
+    }
+    let mut again = Entries::new(segment(0, 2, 1));
+    store.create(again.id).expect("fresh");
+    let bytes = fill(&bench, &store, &mut again, 3);
+    bench.flush(&store).expect("a disk that works");
+    drop(store);
+    let (store, _) = bench.restart(Crash::Power, quiet());
+    assert_eq!(bench.read(&store, &again), bytes, "names are durable in a directory that was made again");
+    for id in [again.id, kept.id] {
+        let end = store.delete(&id).expect("there");
+        bench.durable(&store, end);
+    }
+    bench.flush(&store).expect("a disk that works");
+    assert!(!names("").expect("there").contains(&stream));
+}
+
+#[test]
+fn empty_directories_that_a_crash_left_are_removed_at_the_next_start() {
+    let bench = Bench::new(82);
+    let dir = PathBuf::from(DATA).join("segments").join(shard(0).stream.to_string()).join("0");
+    bench.node.env().disk().create_dir_all(&dir).expect("a disk that works");
+    let (_store, recovered) = bench.open(quiet());
+    assert_eq!(recovered, []);
+    let names = bench.node.env().disk().list(&PathBuf::from(DATA).join("segments")).expect("there");
+    assert!(!names.contains(&shard(0).stream.to_string()), "{names:?}");
+}
+
+#[test]
 fn a_full_disk_refuses_appends_says_so_keeps_what_was_acknowledged_and_resumes() {
     let bench = Bench::new(9);
     let (store, _) = bench.open(quiet());
