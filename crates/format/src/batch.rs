@@ -342,23 +342,34 @@ impl<'a> Batch<'a> {
     }
 
     /// Walks all records and their headers: their lengths are exact, their offsets dense, nothing is behind them.
-    /// Answers the largest timestamp found, which [`BatchHeader::max_timestamp_ms`] ought to be.
+    /// At most `bytes_max` bytes are decompressed.
     pub fn check_records(
         &self,
         decompressor: &mut Decompressor,
         bytes_max: usize,
-    ) -> Result<i64, BatchError> {
+    ) -> Result<RecordsFound, BatchError> {
         let record_count = self.header.record_count;
         let mut max_timestamp_ms = i64::MIN;
-        for (index, record) in self.records(decompressor, bytes_max)?.enumerate() {
+        let stored = &self.bytes[BATCH_HEADER_BYTES..];
+        let records = decompressor.decompress(self.header.codec, stored, bytes_max)?;
+        for (index, record) in Records::new(&self.header, records).enumerate() {
             let record = record?;
             max_timestamp_ms = max_timestamp_ms.max(record.timestamp_ms);
             for header in record.headers.iter() {
                 header.map_err(|what| RecordCorrupt { index: index as u32, record_count, what })?;
             }
         }
-        Ok(max_timestamp_ms)
+        Ok(RecordsFound { max_timestamp_ms, bytes: records.len() })
     }
+}
+
+/// What [`Batch::check_records`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordsFound {
+    /// The largest timestamp, which [`BatchHeader::max_timestamp_ms`] ought to be.
+    pub max_timestamp_ms: i64,
+    /// Bytes of the records, decompressed.
+    pub bytes: usize,
 }
 
 /// The batches in `bytes`, one after the other; ends behind the first error, and with one if the last batch is

@@ -27,8 +27,9 @@ pub const CALL_BYTES_MAX: usize = 8 << 20;
 pub const CALL_INFO_BYTES_MAX: usize = 256 << 10;
 /// Longest record batch, in bytes: it fits a CALL together with what names its shard.
 pub const BATCH_BYTES_MAX: usize = CALL_BYTES_MAX - (64 << 10);
-/// Most bytes that the records of one batch may have when decompressed, unless the caller says less. It also
-/// bounds how many records a compressed batch may claim to have.
+/// Most bytes that the records of one batch, and those of all batches of one entry, may have when decompressed,
+/// unless the caller says less: a reader keeps a whole entry's. It also bounds how many records a compressed batch may
+/// claim to have.
 pub const RECORDS_DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
 /// Items of one append: enough for a batch for each shard of a large stream, and some 300 KiB when decoded.
 pub const APPEND_ITEMS_MAX: usize = 4096;

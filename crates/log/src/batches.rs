@@ -33,6 +33,8 @@ pub struct Checked {
     pub bytes: Bytes,
     /// Records in all of them.
     pub records: u32,
+    /// Bytes of all records when decompressed, at most [`RECORDS_DECOMPRESSED_BYTES_MAX`].
+    pub decompressed_bytes: usize,
     /// Timestamp of the first record.
     pub first_timestamp: TransactionId,
     /// Largest timestamp.
@@ -67,6 +69,7 @@ impl Checked {
         let mut checked = Self {
             bytes: Bytes::new(),
             records: 0,
+            decompressed_bytes: 0,
             first_timestamp: TransactionId(0),
             max_timestamp: TransactionId(i64::MIN),
             explicit: None,
@@ -97,10 +100,13 @@ impl Checked {
             }
             // A batch whose records nobody can read would stop every reader of the shard. Their largest timestamp
             // is what positioning goes by, whatever the header says it is.
-            let max_timestamp = DECOMPRESSOR
-                .with_borrow_mut(|codecs| batch.check_records(codecs, RECORDS_DECOMPRESSED_BYTES_MAX))
+            // Readers keep an entry decompressed, and an entry holds the whole append.
+            let left = RECORDS_DECOMPRESSED_BYTES_MAX - checked.decompressed_bytes;
+            let found = DECOMPRESSOR
+                .with_borrow_mut(|codecs| batch.check_records(codecs, left))
                 .map_err(|error| invalid(error.to_string()))?;
-            checked.max_timestamp = checked.max_timestamp.max(TransactionId(max_timestamp));
+            checked.decompressed_bytes += found.bytes;
+            checked.max_timestamp = checked.max_timestamp.max(TransactionId(found.max_timestamp_ms));
             checked.claim = header.producer().map(|producer| Claim {
                 producer: producer.id,
                 epoch: producer.epoch,
@@ -239,6 +245,23 @@ mod tests {
         let checked = check([&one[..], &two[..]].concat()).expect("good");
         assert_eq!((checked.records, checked.first_timestamp.0, checked.max_timestamp.0), (5, 30, 50));
         assert_eq!(checked.claim, None);
+    }
+
+    #[test]
+    fn what_an_append_comes_to_when_decompressed_is_bounded_over_all_its_batches() {
+        let mut builder = BatchBuilder::new();
+        let value = vec![b'x'; 2 << 20];
+        for timestamp in 0..3 {
+            builder.append(None, Some(&value), &[], timestamp).expect("small enough");
+        }
+        let small_until_decompressed = builder.finish(Codec::Zstd);
+        assert!(small_until_decompressed.len() < 100_000);
+        let one = check(small_until_decompressed.clone()).expect("6 MiB");
+        assert!((6 << 20..7 << 20).contains(&one.decompressed_bytes));
+        let ten = check(small_until_decompressed.repeat(10)).expect("60 MiB");
+        assert_eq!(ten.decompressed_bytes, 10 * one.decompressed_bytes);
+        let refused = check(small_until_decompressed.repeat(11)).unwrap_err().to_string();
+        assert!(refused.contains("when decompressed"), "{refused}");
     }
 
     #[test]

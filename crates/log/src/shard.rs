@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Instant;
+use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
     Dlsn, EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, SlotId, Tail, Term,
     TransactionId,
@@ -309,11 +310,15 @@ impl Shard {
 
     /// How many appends at the front of the buffer make the next entry.
     fn gather_count(&self) -> usize {
-        let (mut count, mut bytes, mut records) = (0, 0, 0);
+        let (mut count, mut bytes, mut decompressed, mut records) = (0, 0, 0, 0);
         for accepted in &self.buffer {
             bytes += accepted.batches.bytes.len();
+            decompressed += accepted.batches.decompressed_bytes;
             records += u64::from(accepted.batches.records);
-            if count > 0 && (bytes > ENTRY_BYTES_TARGET || records > ENTRY_RECORDS_TARGET) {
+            let full = bytes > ENTRY_BYTES_TARGET
+                || decompressed > RECORDS_DECOMPRESSED_BYTES_MAX
+                || records > ENTRY_RECORDS_TARGET;
+            if count > 0 && full {
                 break;
             }
             count += 1;

@@ -172,12 +172,15 @@ impl Parts {
         let mut body = bytes.slice(len - header.body_len()..len);
         let first_batch = self.batches.len();
         let mut next_offset = header.base_offset;
+        // What is put together for one entry is bounded where it is written, and so it is where it is read.
+        let mut left = RECORDS_DECOMPRESSED_BYTES_MAX;
         let result = loop {
             if body.is_empty() {
                 break Ok(());
             }
-            match batch(&mut body, next_offset, out) {
+            match batch(&mut body, next_offset, out, left) {
                 Ok(batch) => {
+                    left -= if batch.header.codec == Codec::None { 0 } else { batch.records.len() };
                     next_offset = batch.header.next_offset();
                     self.batches.push(batch);
                 }
@@ -203,7 +206,12 @@ impl Parts {
 
 /// Takes the batch off that `body` begins with, and reads through its records once, so that none of the many who
 /// iterate over them finds a bad one.
-fn batch(body: &mut Bytes, expected: Offset, out: &mut Decompressor) -> Result<BlockBatch, CutError> {
+fn batch(
+    body: &mut Bytes,
+    expected: Offset,
+    out: &mut Decompressor,
+    bytes_max: usize,
+) -> Result<BlockBatch, CutError> {
     let header = BatchHeader::parse(body).map_err(|why| CutError::Batch(why.to_string()))?;
     if header.len > body.len() {
         return Err(CutError::Batch(format!("{} bytes in {}", header.len, body.len())));
@@ -215,8 +223,7 @@ fn batch(body: &mut Bytes, expected: Offset, out: &mut Decompressor) -> Result<B
     let records = match header.codec {
         Codec::None => stored,
         codec => Bytes::copy_from_slice(
-            out.decompress(codec, &stored, RECORDS_DECOMPRESSED_BYTES_MAX)
-                .map_err(|why| CutError::Batch(why.to_string()))?,
+            out.decompress(codec, &stored, bytes_max).map_err(|why| CutError::Batch(why.to_string()))?,
         ),
     };
     for record in Records::new(&header, &records) {

@@ -337,6 +337,24 @@ fn what_is_queued_becomes_one_entry_with_immediate_flush() {
 }
 
 #[test]
+fn what_is_queued_becomes_more_entries_than_one_when_it_is_too_much_to_be_decompressed() {
+    let mut builder = BatchBuilder::new();
+    let value = vec![7; 2 << 20];
+    for _ in 0..3 {
+        builder.append(None, Some(&value), &[], 5).expect("small enough");
+    }
+    let of_18_mib: Bytes = builder.finish(Codec::Zstd).repeat(3).into();
+    let mut world = world(config());
+    for _ in 0..4 {
+        drop(world.offer(of_18_mib.clone(), None, TransactionIds::RunningMaximum));
+    }
+    world.settle_all();
+    let entries = world.segments.values().flatten().map(|entry| parse_entry(entry).expect("an entry"));
+    let records: Vec<u32> = entries.map(|entry| entry.header.record_count).collect();
+    assert_eq!(records, [27, 9], "an entry holds at most 64 MiB");
+}
+
+#[test]
 fn dlsns_name_segment_entry_and_slot() {
     let mut world = world(config());
     let first = world.append(2);

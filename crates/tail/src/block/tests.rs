@@ -122,6 +122,29 @@ fn what_no_consumer_could_read_is_refused_here() {
 }
 
 #[test]
+fn an_entry_whose_batches_come_to_too_much_together_is_refused() {
+    let mut builder = BatchBuilder::new();
+    for _ in 0..3 {
+        builder.append(None, Some(&vec![7; 2 << 20]), &[], 0).expect("short enough");
+    }
+    let of_6_mib = builder.finish(Codec::Zstd);
+    let cut = |count: u32| {
+        let mut body = BytesMut::new();
+        for number in 0..count {
+            let mut batch = BytesMut::from(&of_6_mib[..]);
+            tailwater_format::batch::assign(&mut batch, Offset(10 + 3 * u64::from(number)), Term(1));
+            body.extend_from_slice(&batch);
+        }
+        Cutter::new(segment(), Position(0)).push(entry(body.freeze(), 3 * count))
+    };
+    let (block, result) = cut(10);
+    assert_eq!(result, Ok(()));
+    assert!(block.expect("it is whole").len_bytes() > 60 << 20);
+    let (block, result) = cut(11);
+    assert!(block.is_none() && matches!(result, Err(CutError::Batch(_))), "{result:?}");
+}
+
+#[test]
 fn entries_before_a_bad_one_are_handed_out_and_the_bad_one_can_be_read_again() {
     let log = MemoryLog::new(4096);
     log.append(shard(), &[b"first"]);
