@@ -4,6 +4,7 @@
 //! Checking costs the caller's time (checksums over all bytes), so that the owner, who serves many, does none of it.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_format::batch::assign;
@@ -133,6 +134,16 @@ impl Checked {
         }
         checked.bytes = bytes;
         Ok(checked)
+    }
+
+    /// Whether no timestamp is further ahead of the wall's clock than allowed. Explicit ids need not be times.
+    pub fn check_time(&self, wall_ms: i64, after_max: Duration) -> Result<(), AppendError> {
+        let max_ms = u64::try_from(after_max.as_millis()).unwrap_or(u64::MAX);
+        let TransactionId(given) = self.max_timestamp;
+        if self.explicit.is_some() || given <= wall_ms.saturating_add_unsigned(max_ms) {
+            return Ok(());
+        }
+        Err(AppendError::Timestamp { given, now: wall_ms, max_ms })
     }
 
     /// Gives the batches in `body`, a copy of [`Checked::bytes`], their offsets and term.
@@ -315,6 +326,18 @@ mod tests {
         assert_eq!(explicit(batch(&[9, 8], Codec::None, None)).unwrap_err(), refused);
         let two = [&rising[..], &batch(&[8], Codec::None, None)[..]].concat();
         assert_eq!(explicit(two.into()).unwrap_err(), refused);
+    }
+
+    #[test]
+    fn a_timestamp_is_at_most_so_far_ahead_of_the_clock_unless_it_is_an_explicit_id() {
+        let hour = Duration::from_secs(3_600);
+        let given = |timestamp| check(batch(&[5, timestamp, 7], Codec::None, None)).expect("good");
+        assert_eq!(given(3_601_000).check_time(1_000, hour), Ok(()));
+        let refused = AppendError::Timestamp { given: 3_601_001, now: 1_000, max_ms: 3_600_000 };
+        assert_eq!(given(3_601_001).check_time(1_000, hour), Err(refused));
+        assert_eq!(given(i64::MAX).check_time(1_000, Duration::MAX), Ok(()));
+        let explicit = Checked::check(batch(&[i64::MAX], Codec::None, None), TransactionIds::Explicit);
+        assert_eq!(explicit.expect("good").check_time(1_000, hour), Ok(()));
     }
 
     #[test]

@@ -44,6 +44,20 @@ pub enum AppendError {
         /// The shard's last one.
         last: TransactionId,
     },
+    /// Positions by time, and transaction ids, go by the largest timestamp so far: one from the far future would
+    /// decide over all that come after it.
+    #[error(
+        "a record's timestamp {given} is more than {max_ms} ms after the node's clock, {now}: correct the producer's \
+         clock, or raise [log] timestamp_after_max_ms"
+    )]
+    Timestamp {
+        /// The largest one given, in ms since the epoch.
+        given: i64,
+        /// The node's clock, in ms since the epoch.
+        now: i64,
+        /// How far ahead of it a timestamp may be, in ms.
+        max_ms: u64,
+    },
     /// The producer expected another term.
     #[error("the shard's term is {current}, not {given}")]
     Term {
@@ -90,6 +104,7 @@ impl AppendError {
             | Self::TooLarge { .. }
             | Self::Sequence(_)
             | Self::TransactionId { .. }
+            | Self::Timestamp { .. }
             | Self::Term { .. } => false,
         }
     }

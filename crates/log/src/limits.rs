@@ -41,6 +41,9 @@ pub const OWNER_ROUND_REQUESTS: usize = 1_024;
 /// refused as overloaded.
 pub const IN_FLIGHT_BYTES_DEFAULT: u64 = 256 << 20;
 
+/// How far a record's timestamp may be ahead of the node's clock: Kafka's default since 4.0.
+pub const TIMESTAMP_AFTER_MAX_DEFAULT: Duration = Duration::from_secs(3_600);
+
 /// Producers that a shard remembers (KIP-98 leaves this unbounded). One costs about 300 bytes; when a shard
 /// has more, it forgets the quarter that appended longest ago.
 pub const PRODUCERS_PER_SHARD_MAX: usize = 4_096;

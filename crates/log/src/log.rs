@@ -134,6 +134,7 @@ pub struct Log {
 pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) config_close_timeout: Duration,
+    pub(crate) timestamp_after_max: Duration,
     pub(crate) owner_number: u64,
     pub(crate) owners: Vec<OwnerHandle>,
     pub(crate) streams: RwLock<Streams>,
@@ -384,6 +385,7 @@ impl Log {
         let shards = known.record.config.shards;
         let handle = known.shard(shard).ok_or(AppendError::NoShard { shard: shard.0, shards })?;
         let batches = Checked::check(batches, options.transaction_ids)?;
+        batches.check_time(inner.env.wall_ms(), inner.timestamp_after_max)?;
         let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
         let permit = permit.ok_or(AppendError::Overloaded("too many bytes are in flight"))?;
         let (reply, receiver) = oneshot::channel();

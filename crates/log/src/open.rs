@@ -25,7 +25,7 @@ use tailwater_tail::{Cells, TailWriter};
 use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::error::OpenError;
-use crate::limits::{IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL};
+use crate::limits::{IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, TIMESTAMP_AFTER_MAX_DEFAULT};
 use crate::log::{Inner, Log, Streams, remove_leftovers};
 use crate::owner::{self, Floor};
 use crate::producer::{Claim, Producers};
@@ -42,6 +42,9 @@ pub struct LogConfig {
     /// Bytes of appends between their arrival and their answer, over all shards; beyond it appends are refused
     /// as overloaded. Less than the store's `pending_bytes_max`, or the store refuses first.
     pub in_flight_bytes: u64,
+    /// How far a record's timestamp may be ahead of the wall's clock (Kafka's `message.timestamp.after.max.ms`, and its
+    /// default). Explicit transaction ids may be anything.
+    pub timestamp_after_max: Duration,
     /// How often segments roll by time, and retention is looked after.
     pub tick: Duration,
     /// How long [`Log::close`] tries to leave nothing to recover.
@@ -59,6 +62,7 @@ impl Default for LogConfig {
         Self {
             owners: 2,
             in_flight_bytes: IN_FLIGHT_BYTES_DEFAULT,
+            timestamp_after_max: TIMESTAMP_AFTER_MAX_DEFAULT,
             tick: Duration::from_secs(1),
             close_timeout: Duration::from_secs(30),
             journal: JournalConfig::default(),
@@ -133,6 +137,7 @@ impl Log {
             inner: Arc::new(Inner {
                 env: env.clone(),
                 config_close_timeout: config.close_timeout,
+                timestamp_after_max: config.timestamp_after_max,
                 owner_number: env.random_u64(),
                 owners: (0..config.owners.max(1)).map(|_| owner::start(floor.clone())).collect(),
                 streams: parking_lot::RwLock::new(Streams::default()),

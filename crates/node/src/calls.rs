@@ -308,6 +308,7 @@ fn append_refusal(error: AppendError) -> CallRefusal {
         AppendError::Sequence(SequenceError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequence,
         AppendError::Sequence(SequenceError::Epoch { .. }) => ErrorCode::ProducerFenced,
         AppendError::TransactionId { .. } => ErrorCode::TransactionIdDecreased,
+        AppendError::Timestamp { .. } => ErrorCode::InvalidTimestamp,
         AppendError::Term { .. } => ErrorCode::WrongTerm,
         AppendError::NotOwner => ErrorCode::NotOwner,
         AppendError::Overloaded(_) => ErrorCode::Overloaded,

@@ -95,6 +95,9 @@ pub struct JournalConfig {
 pub struct LogConfig {
     /// Owner tasks, among which the shards are divided.
     pub owners: usize,
+    /// How far a record's timestamp may be ahead of the node's clock, in milliseconds (Kafka's
+    /// `message.timestamp.after.max.ms`): transaction ids and positions by time go by the largest timestamp so far.
+    pub timestamp_after_max_ms: u64,
 }
 
 /// Metrics.
@@ -171,7 +174,7 @@ impl Default for JournalConfig {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { owners: 2 }
+        Self { owners: 2, timestamp_after_max_ms: 3_600_000 }
     }
 }
 
@@ -222,6 +225,7 @@ impl Config {
         let journal_bytes = journal.file_bytes * u64::from(journal.files_max);
         tailwater_log::LogConfig {
             owners: self.log.owners,
+            timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
             journal: tailwater_journal::JournalConfig {
                 file_bytes: journal.file_bytes,
                 files_max: journal.files_max,

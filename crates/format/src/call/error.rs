@@ -97,6 +97,8 @@ error_codes! {
     Internal = 20, "internal", false;
     /// The stream exists already.
     StreamExists = 21, "stream_exists", false;
+    /// A record's timestamp is too far ahead of the node's clock.
+    InvalidTimestamp = 22, "invalid_timestamp", false;
 }
 
 impl fmt::Display for ErrorCode {
