@@ -8,6 +8,9 @@ use crate::config::ConfigError;
 use crate::producer::SequenceError;
 use crate::stream::RecordError;
 
+/// What to do about a damaged shard.
+const RESTORE: &str = "stop the node and restore the data directory from a backup, or delete the stream";
+
 /// Why records were not acknowledged. Unless said otherwise the records are not in the log and never will be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
@@ -82,6 +85,9 @@ pub enum AppendError {
     /// The disk or the metadata does not answer as it should: try again later.
     #[error("unavailable: {0}")]
     Unavailable(Arc<str>),
+    /// The shard was not opened, because bytes of it are missing; other shards go on.
+    #[error("the shard is damaged and was not opened: {0}; {RESTORE}")]
+    Damaged(Arc<str>),
     /// The log is closing. Records that were already queued may be in the log nevertheless if the node was
     /// killed before it could say so.
     #[error("the log is closing")]
@@ -100,6 +106,7 @@ impl AppendError {
             | Self::Closed => true,
             Self::NoStream
             | Self::NoShard { .. }
+            | Self::Damaged(_)
             | Self::Invalid(_)
             | Self::TooLarge { .. }
             | Self::Sequence(_)
@@ -146,6 +153,9 @@ pub enum StreamError {
         /// The offset given.
         given: Offset,
     },
+    /// The shard was not opened, because bytes of it are missing; other shards go on.
+    #[error("the shard is damaged and was not opened: {0}; {RESTORE}")]
+    Damaged(Arc<str>),
     /// This node does not own the shard any more.
     #[error("this node does not own the shard any more")]
     NotOwner,
@@ -189,6 +199,9 @@ pub enum ReadError {
     /// The segment is none of the shard's: its name was superseded by one of a higher term.
     #[error("the shard has no such segment")]
     NoSegment,
+    /// The shard was not opened, because bytes of it are missing; other shards go on.
+    #[error("the shard is damaged and was not opened: {0}; {RESTORE}")]
+    Damaged(Arc<str>),
     /// Stored bytes are not what was written.
     #[error("stored bytes are corrupt: {0}")]
     Corrupt(String),

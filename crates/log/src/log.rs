@@ -68,6 +68,8 @@ pub struct ShardDescription {
     pub tail: Tail,
     /// Its segments, oldest first.
     pub segments: Vec<SegmentDescription>,
+    /// Why it was not opened, if bytes of it are missing: then the rest says nothing.
+    pub damaged: Option<Arc<str>>,
 }
 
 /// A segment.
@@ -168,8 +170,23 @@ pub(crate) struct Stream {
 
 struct ShardHandle {
     owner: usize,
-    slot: Slot,
+    slot: Result<Slot, Damaged>,
     view: Arc<SharedView>,
+}
+
+/// A shard that was not opened. Nothing of it is touched before its stream is deleted.
+#[derive(Clone, Debug)]
+pub(crate) struct Damaged {
+    /// What is missing.
+    pub(crate) why: Arc<str>,
+    /// The segments that the store has of it.
+    pub(crate) segments: Vec<SegmentId>,
+}
+
+impl ShardHandle {
+    fn slot(&self) -> Result<Slot, Arc<str>> {
+        self.slot.as_ref().copied().map_err(|damaged| Arc::clone(&damaged.why))
+    }
 }
 
 impl Stream {
@@ -233,32 +250,44 @@ impl Log {
         ];
         let version = inner.meta.commit(ops).await.map_err(unavailable)?;
         let shards =
-            (0..record.config.shards).map(|_| (Recovered::default(), Producers::default())).collect();
+            (0..record.config.shards).map(|_| Ok((Recovered::default(), Producers::default()))).collect();
         self.adopt(record.clone(), version, shards).await?;
         tracing::info!(stream = name, %id, shards = record.config.shards, "created");
         self.stream(name)
     }
 
-    /// Hands a stream's shards to their owners and makes it known.
+    /// Hands a stream's shards to their owners, but for the damaged ones, and makes it known.
     pub(crate) async fn adopt(
         &self,
         record: StreamRecord,
         version: u64,
-        shards: Vec<(Recovered, Producers)>,
+        shards: Vec<Result<(Recovered, Producers), Damaged>>,
     ) -> Result<(), StreamError> {
         let inner = &*self.inner;
         let config = Arc::new(record.config.clone());
         let mut opening = Vec::with_capacity(shards.len());
-        for (number, (recovered, producers)) in (0..).zip(shards) {
+        for (number, shard) in (0..).zip(shards) {
             let id = ShardId { stream: record.id, shard: ShardNumber(number) };
+            let (damaged, (recovered, producers)) = match shard {
+                Ok(shard) => (None, shard),
+                Err(damaged) => (Some(damaged), Default::default()),
+            };
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
             let view = SharedView::new(View { shard: id, tail: shard.tail(), completed });
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
-            let request = Request::Open(Box::new(shard), version, Arc::clone(&view), reply);
-            inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
-            opening.push(async move { slot.await.map(|slot| ShardHandle { owner, slot, view }) });
+            if damaged.is_none() {
+                let request = Request::Open(Box::new(shard), version, Arc::clone(&view), reply);
+                inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
+            }
+            opening.push(async move {
+                let slot = match damaged {
+                    Some(damaged) => Err(damaged),
+                    None => Ok(slot.await?),
+                };
+                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, view })
+            });
         }
         let shards: Result<Vec<ShardHandle>, _> = join_all(opening).await.into_iter().collect();
         let shards = shards.map_err(|_| StreamError::Closed)?;
@@ -281,10 +310,18 @@ impl Log {
         inner.meta.commit(ops).await.map_err(unavailable)?;
         inner.streams.write().remove(id);
         for (number, owner) in inner.owners.iter().enumerate() {
-            let slots = stream.shards.iter().filter(|shard| shard.owner == number).map(|shard| shard.slot);
+            let owned = stream.shards.iter().filter(|shard| shard.owner == number);
+            let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied());
             let (reply, done) = oneshot::channel();
             owner.send(Request::Delete(slots.collect(), reply)).await.map_err(|_| StreamError::Closed)?;
             done.await.map_err(|_| StreamError::Closed)?;
+        }
+        let damaged = stream.shards.iter().filter_map(|shard| shard.slot.as_ref().err());
+        for segment in damaged.flat_map(|damaged| &damaged.segments) {
+            // What is left if this fails is removed at the next start, like that of any stream without metadata.
+            if let Err(error) = inner.store.delete(segment) {
+                tracing::warn!(%segment, %error, "a segment of a deleted stream is left for the next start");
+            }
         }
         inner.tail.delete_stream(id);
         tracing::info!(stream = name, %id, "deleted");
@@ -299,6 +336,13 @@ impl Log {
     pub fn list_streams(&self) -> Vec<StreamInfo> {
         let streams = self.inner.streams.read();
         streams.by_name.values().filter_map(|id| streams.by_id.get(id)).map(|stream| stream.info()).collect()
+    }
+
+    /// How many shards were not opened because bytes of them are missing.
+    pub fn shards_damaged(&self) -> u64 {
+        let streams = self.inner.streams.read();
+        let shards = streams.by_id.values().flat_map(|stream| &stream.shards);
+        shards.filter(|shard| shard.slot.is_err()).count() as u64
     }
 
     /// The stream of that name.
@@ -317,7 +361,8 @@ impl Log {
         let stream = self.find(name)?;
         let shards = (0..).map(ShardNumber).zip(&stream.shards).map(|(shard, handle)| {
             let view = handle.view.get();
-            ShardDescription { shard, tail: view.tail, segments: describe_segments(&view, 0) }
+            let damaged = handle.slot().err();
+            ShardDescription { shard, tail: view.tail, segments: describe_segments(&view, 0), damaged }
         });
         Ok(StreamDescription { stream: stream.info(), shards: shards.collect() })
     }
@@ -334,8 +379,9 @@ impl Log {
         let handle = stream
             .shard(shard)
             .ok_or(StreamError::NoShard { shard: shard.0, shards: stream.record.config.shards })?;
+        let slot = handle.slot().map_err(StreamError::Damaged)?;
         let (reply, answer) = oneshot::channel();
-        let request = Request::Truncate(handle.slot, Truncation { before, reply });
+        let request = Request::Truncate(slot, Truncation { before, reply });
         self.inner.owners[handle.owner].try_send(request).map_err(|error| match error {
             AppendError::Closed => StreamError::Closed,
             _ => StreamError::Overloaded,
@@ -384,6 +430,7 @@ impl Log {
         let known = inner.streams.read().by_id.get(&stream).cloned().ok_or(AppendError::NoStream)?;
         let shards = known.record.config.shards;
         let handle = known.shard(shard).ok_or(AppendError::NoShard { shard: shard.0, shards })?;
+        let slot = handle.slot().map_err(AppendError::Damaged)?;
         let batches = Checked::check(batches, options.transaction_ids)?;
         batches.check_time(inner.env.wall_ms(), inner.timestamp_after_max)?;
         let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
@@ -391,7 +438,7 @@ impl Log {
         let (reply, receiver) = oneshot::channel();
         let waiter = Waiter { reply, _permit: Some(permit) };
         let append = Append { batches, expected_term: options.expected_term, waiter };
-        inner.owners[handle.owner].try_send(Request::Append(handle.slot, append))?;
+        inner.owners[handle.owner].try_send(Request::Append(slot, append))?;
         Ok(Pending(receiver))
     }
 
@@ -409,6 +456,7 @@ impl Log {
         let stream = stream.ok_or(ReadError::NoStream)?;
         let shards = stream.record.config.shards;
         let handle = stream.shard(shard.shard).ok_or(ReadError::NoShard { shard: shard.shard.0, shards })?;
+        handle.slot().map_err(ReadError::Damaged)?;
         Ok(handle.view.get())
     }
 
@@ -419,6 +467,7 @@ impl Log {
         let count = known.record.config.shards;
         let tail = |shard: &ShardNumber| {
             let handle = known.shard(*shard).ok_or(ReadError::NoShard { shard: shard.0, shards: count })?;
+            handle.slot().map_err(ReadError::Damaged)?;
             Ok(handle.view.tail())
         };
         shards.iter().map(tail).collect()

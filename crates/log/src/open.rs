@@ -7,6 +7,9 @@
 //!    by the shards' owners, at once; until then another start finds the same.
 //! 3. The producers of each shard are what its last snapshot says, and the batches since then.
 //! 4. The shards go to their owners, which claim a term with each shard's first append.
+//!
+//! A shard whose bytes are not all there is not opened: appends and reads of it are refused, nothing of it is touched,
+//! and the other shards go on. What all of them need, the journal and the metadata, has to be whole.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,13 +27,13 @@ use tailwater_tail::{Cells, TailWriter};
 
 use crate::budget::Budget;
 use crate::counters::Counters;
-use crate::error::OpenError;
+use crate::error::{OpenError, ReadError};
 use crate::limits::{IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, TIMESTAMP_AFTER_MAX_DEFAULT};
-use crate::log::{Inner, Log, Streams, remove_leftovers};
+use crate::log::{Damaged, Inner, Log, Streams, remove_leftovers};
 use crate::owner::{self, Floor};
 use crate::producer::{Claim, Producers};
 use crate::producer_ids::ProducerIds;
-use crate::scan::Scan;
+use crate::scan::{Scan, read_error};
 use crate::shard::{Found, FoundContent, Recovered, recover};
 use crate::stream::{Key, PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
 
@@ -215,13 +218,30 @@ impl Log {
             let shards = numbers.map(|shard| {
                 let known = known.remove(&shard).unwrap_or_default();
                 let found = stored.remove(&shard).unwrap_or_default();
-                self.recover_shard(shard, known, found)
+                self.recover_or_refuse(shard, known, found)
             });
             let shards: Vec<_> = shards.collect();
             let shards: Vec<_> = stream::iter(shards).buffered(RECOVERY_PARALLEL).try_collect().await?;
             self.adopt(record, version, shards).await.map_err(|error| OpenError::Meta(error.to_string()))?;
         }
         Ok(())
+    }
+
+    /// A shard whose bytes are not all there is refused, whoever asks for it; the others need not wait for that.
+    async fn recover_or_refuse(
+        &self,
+        shard: ShardId,
+        known: KnownShard,
+        found: Vec<Found>,
+    ) -> Result<Result<(Recovered, Producers), Damaged>, OpenError> {
+        let segments = found.iter().map(|segment| segment.id).collect();
+        match self.recover_shard(shard, known, found).await {
+            Err(OpenError::Inconsistent { shard, why }) => {
+                tracing::error!(%shard, why, "the shard is damaged and is not opened; the others are");
+                Ok(Err(Damaged { why: format!("shard {shard}: {why}").into(), segments }))
+            }
+            result => result.map(Ok),
+        }
     }
 
     async fn recover_shard(
@@ -260,18 +280,23 @@ impl Log {
             None => (recovered.record.log_start, Producers::default()),
         };
         for segment in recovered.completed.iter().filter(|segment| segment.next_offset > upto) {
-            let inconsistent = |why: String| OpenError::Inconsistent { shard, why };
             let id = SegmentId { shard, number: segment.number, term: segment.term };
+            // A disk that refuses a read may answer the next one: that is no damage.
+            let unreadable = |error: ReadError| match error {
+                ReadError::Corrupt(why) => OpenError::Inconsistent { shard, why },
+                error => OpenError::Store(format!("segment {id}: {error}")),
+            };
             let position = inner.store.locate_offset(&id, upto.max(segment.base_offset)).await;
-            let position = position.map_err(|error| inconsistent(error.to_string()))?;
+            let position = position.map_err(|error| unreadable(read_error(error)))?;
             let mut scan = Scan::new(&inner.store, id, position, segment.length);
-            while let Some(scanned) = scan.next().await.map_err(|error| inconsistent(error.to_string()))? {
+            while let Some(scanned) = scan.next().await.map_err(unreadable)? {
                 if scanned.header.next_offset() <= upto || scanned.header.is_control() {
                     continue;
                 }
-                let bytes = scan.batches(&scanned).await.map_err(|error| inconsistent(error.to_string()))?;
+                let bytes = scan.batches(&scanned).await.map_err(unreadable)?;
                 for batch in batches(&bytes) {
-                    let batch = batch.map_err(|error| inconsistent(format!("{id}: {error}")))?;
+                    let batch =
+                        batch.map_err(|error| unreadable(ReadError::Corrupt(format!("{id}: {error}"))))?;
                     let header = batch.header();
                     if let Some(producer) = header.producer().filter(|_| header.base_offset >= upto) {
                         let claim = Claim {

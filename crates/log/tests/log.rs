@@ -10,6 +10,7 @@ use common::{
     values_of,
 };
 use futures::future::join_all;
+use tailwater_env::OpenMode;
 use tailwater_format::{
     Codec, Dlsn, EntryId, Offset, SegmentNumber, ShardNumber, SlotId, Term, TransactionId,
 };
@@ -43,6 +44,51 @@ fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
         assert_eq!((third.base_offset, third.term), (Offset(3), Term(2)));
         assert_eq!(third.dlsn.expect("new").segment, SegmentNumber(1), "an old segment is never appended to");
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three", "four"]);
+    });
+}
+
+#[test]
+fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig { shards: 2, ..StreamConfig::default() }).await;
+        let other = create(&log, "b", StreamConfig::default()).await;
+        for (stream, number) in [(stream, 0), (stream, 1), (other, 0)] {
+            let written = log.append(stream, ShardNumber(number), values(&["one", "two"])).await;
+            written.expect("appended");
+        }
+        log.close().await;
+        drop(log);
+        let damaged = dir.path().join("segments").join(stream.to_string()).join("0");
+        let names = env.disk().list(&damaged).expect("the shard's directory");
+        let segment = damaged.join(names.iter().find(|name| name.ends_with(".seg")).expect("a segment file"));
+        let segment = env.disk().open(&segment, OpenMode::ReadWrite).expect("it is there");
+        segment.set_len(10).expect("cut");
+
+        let log = open(&env, dir.path()).await;
+        let refused = log.append(stream, SHARD, values(&["more"])).await.expect_err("refused").to_string();
+        assert!(refused.contains("damaged") && refused.contains("backup"), "{refused}");
+        let unread = log.locate(shard(stream, 0), Locate::Start).await;
+        assert!(matches!(unread, Err(ReadError::Damaged(_))), "{unread:?}");
+        assert!(matches!(log.truncate("a", SHARD, Offset(1)).await, Err(StreamError::Damaged(_))));
+        let shards = log.describe("a").expect("it exists").shards;
+        assert_eq!(shards.iter().map(|shard| shard.damaged.is_some()).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(log.shards_damaged(), 1);
+        for id in [shard(stream, 1), shard(other, 0)] {
+            assert_eq!(values_of(&log, id).await, ["one", "two"]);
+            log.append(id.stream, id.shard, values(&["three"])).await.expect("appended");
+            assert_eq!(values_of(&log, id).await, ["one", "two", "three"]);
+        }
+        log.close().await;
+        drop(log);
+
+        let log = open(&env, dir.path()).await;
+        assert!(matches!(log.view(shard(stream, 0)), Err(ReadError::Damaged(_))), "also the next time");
+        log.delete_stream("a").await.expect("deleted");
+        assert_eq!(log.shards_damaged(), 0);
+        until(&env, || !damaged.parent().expect("the stream's").exists()).await;
+        assert_eq!(values_of(&log, shard(other, 0)).await, ["one", "two", "three"]);
     });
 }
 

@@ -136,6 +136,9 @@ pub struct ShardView {
     pub cached: u64,
     /// All segments, oldest first.
     pub segments: Vec<SegmentView>,
+    /// Why it was not opened, if bytes of it are missing: then the rest says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
 }
 
 /// A segment of a shard.

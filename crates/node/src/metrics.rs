@@ -190,6 +190,9 @@ fn streams(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.gauge("tailwater_log_streams", "Streams.", streams.len() as u64)?;
     page.gauge("tailwater_log_shards", "Shards of all streams.", shards)?;
 
+    let damaged = "Shards that were not opened because bytes of them are missing.";
+    page.gauge("tailwater_log_shards_damaged", damaged, shared.log.shards_damaged())?;
+
     let told = streams.len().min(shared.streams_told_max);
     let omitted = "Streams without series of their own: beyond metrics.streams_max, by name.";
     page.gauge("tailwater_streams_omitted", omitted, (streams.len() - told) as u64)?;

@@ -75,6 +75,7 @@ fn shard_view(shard: &ShardDescription, cached: u64) -> ShardView {
         durable: shard.tail.durable.0,
         cached,
         segments,
+        damaged: shard.damaged.as_deref().map(str::to_owned),
     }
 }
 

@@ -99,6 +99,8 @@ error_codes! {
     StreamExists = 21, "stream_exists", false;
     /// A record's timestamp is too far ahead of the node's clock.
     InvalidTimestamp = 22, "invalid_timestamp", false;
+    /// Bytes of the shard are missing, and the node did not open it.
+    Damaged = 23, "damaged", false;
 }
 
 impl fmt::Display for ErrorCode {

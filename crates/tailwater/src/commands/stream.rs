@@ -213,5 +213,9 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
             shard.cached.to_string(),
         ]);
     }
-    output::print(&table)
+    output::print(&table)?;
+    for damaged in stream.shards.iter().filter_map(|shard| shard.damaged.as_deref()) {
+        output::print(&format!("damaged and not opened: {damaged}"))?;
+    }
+    Ok(())
 }

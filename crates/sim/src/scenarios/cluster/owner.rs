@@ -56,6 +56,9 @@ async fn open(shared: Cluster, env: Env, config: LogConfig, stream: StreamConfig
     let cells = shared.cells(&shared.owner, &env, shared.plant).await;
     let log = Log::open(&env, config, Path::new("/data"), Some(cells)).await;
     let log = log.map_err(|error| error.to_string())?;
+    if log.shards_damaged() > 0 {
+        return Err("shards are damaged, and no disk here loses what was synced".to_owned());
+    }
     let found = match log.stream(STREAM) {
         Ok(found) => found,
         // Once it was there it has to be there.
