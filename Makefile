@@ -43,7 +43,7 @@ bench-compare: ## Tailwater beside Kafka, NATS and Aeron in one run, on CORES=0,
 	$(CARGO) build --release -p tailwater -p tailwater-bench --bins
 	target/release/compare --cores $(CORES) $(ARGS)
 
-bench-peers: ## installs Kafka, NATS and Aeron into .tools/; bench/README.md says how to load them
+bench-peers: ## installs Kafka, NATS and Aeron into .tools/, and memcached; bench/README.md says how to load them
 	bench/peers/install
 
 spec: ## the small TLA+ models and their planted bugs

@@ -1,4 +1,5 @@
-//! `bench cache`: reads and writes of a data cell of three backends, by one client.
+//! `bench cache`: reads and writes of a data cell of three backends, by one client; and of memcached in the same run,
+//! if that is installed.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use tailwater_rma::Address;
 
 use crate::clock::cpu_of;
 use crate::interrupt;
+use crate::memcached::Memcached;
 use crate::messages::Transport;
 use crate::pingpong::core_to_core_ns;
 use crate::report::{self, Format, ProgressLine};
@@ -39,6 +41,9 @@ pub struct Args {
     /// Only one way of reading.
     #[arg(long, value_enum)]
     transport: Option<Transport>,
+    /// Leave memcached out, although it is installed.
+    #[arg(long)]
+    no_memcached: bool,
     /// Where to put sockets and logs.
     #[arg(long, value_name = "DIR")]
     dir: Option<std::path::PathBuf>,
@@ -57,6 +62,48 @@ struct Report {
     duration_s: f64,
     core_to_core_ns: Option<f64>,
     figures: Vec<Figure>,
+    /// Nothing if it is not installed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memcached: Option<Peer>,
+}
+
+/// memcached, loaded by the same client in the same way. It keeps one copy of a value.
+#[derive(Serialize)]
+struct Peer {
+    version: String,
+    figures: Vec<PeerFigure>,
+    /// Ours to its, for the same keys and batches.
+    ratios: Vec<Ratio>,
+}
+
+#[derive(Serialize)]
+struct PeerFigure {
+    /// `get` or `set`, over TCP.
+    operation: &'static str,
+    keys: &'static str,
+    batch: usize,
+    /// Keys per second, one call after the other.
+    per_s: f64,
+    call_us: PercentilesUs,
+    misses: u64,
+    /// CPU of the server for one key, in microseconds.
+    server_us: f64,
+    /// CPU of this process for one key, in microseconds.
+    client_us: f64,
+}
+
+#[derive(Serialize)]
+struct Ratio {
+    transport: Transport,
+    operation: &'static str,
+    keys: &'static str,
+    batch: usize,
+    /// Of keys per second: above 1, ours is faster.
+    per_s: f64,
+    /// Of the median call's time: below 1, ours is faster.
+    p50: f64,
+    /// Of the CPU for a key, servers and client together: below 1, ours takes less.
+    cpu: f64,
 }
 
 #[derive(Serialize)]
@@ -113,6 +160,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let backends = start_data_cell(workspace.path(), capacity)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let figures = runtime.block_on(measure(&args, &backends))?;
+    let memcached = match args.no_memcached {
+        true => None,
+        false => measure_memcached(&args, capacity, &figures)?,
+    };
     let report = Report {
         bench: "cache",
         cells: "R3.2",
@@ -121,6 +172,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         duration_s: args.duration_s,
         core_to_core_ns,
         figures,
+        memcached,
     };
     report::print(args.output, &report)
 }
@@ -173,6 +225,103 @@ async fn measure(args: &Args, backends: &[BackendProcess]) -> anyhow::Result<Vec
     Ok(figures)
 }
 
+/// The same loads on memcached; `None` if it is not installed.
+fn measure_memcached(args: &Args, capacity: u64, ours: &[Figure]) -> anyhow::Result<Option<Peer>> {
+    let Some(mut server) = Memcached::start(capacity)? else {
+        eprintln!("memcached is not installed, so that nothing is compared: bench/peers/install memcached");
+        return Ok(None);
+    };
+    let keys: Vec<String> = (0..args.values).map(|i| format!("bench-{i:010}")).collect();
+    let value = vec![7; args.value_bytes];
+    let mut line = ProgressLine::new();
+    line.show("filling memcached");
+    for some in keys.chunks(FILL_BATCH) {
+        interrupt::check()?;
+        server.set(some, &value)?;
+    }
+    let mut figures = Vec::new();
+    for (operation, batches) in [("get", &[1, 8, 32][..]), ("set", &[1, 32])] {
+        for &batch in batches {
+            for (name, keys) in [("cold", &keys[..]), ("hot", &keys[..HOT_KEYS])] {
+                if operation == "set" && name == "hot" {
+                    continue;
+                }
+                interrupt::check()?;
+                line.show(&format!("memcached {operation}, {name}, {batch} at a time"));
+                figures.push(one_of_memcached(args, &mut server, operation, name, keys, &value, batch)?);
+            }
+        }
+    }
+    let ratios = ours.iter().filter_map(|ours| {
+        let same = |its: &&PeerFigure| {
+            ours.operation.starts_with(its.operation) && (ours.keys, ours.batch) == (its.keys, its.batch)
+        };
+        let its = figures.iter().find(same)?;
+        Some(Ratio {
+            transport: ours.transport,
+            operation: ours.operation,
+            keys: ours.keys,
+            batch: ours.batch,
+            per_s: round(ours.per_s / its.per_s, 2),
+            p50: round(ours.call_us.p50 / its.call_us.p50, 2),
+            cpu: round((ours.backends_us + ours.client_us) / (its.server_us + its.client_us), 2),
+        })
+    });
+    let ratios = ratios.collect();
+    Ok(Some(Peer { version: server.version().to_owned(), figures, ratios }))
+}
+
+fn one_of_memcached(
+    args: &Args,
+    server: &mut Memcached,
+    operation: &'static str,
+    name: &'static str,
+    keys: &[String],
+    value: &[u8],
+    batch: usize,
+) -> anyhow::Result<PeerFigure> {
+    let own = std::process::id();
+    let (cpu, cpu_own) = (server.cpu(), cpu_of(own).unwrap_or_default());
+    let (mut calls, mut misses) = (Durations::default(), 0);
+    let mut random = 1u64;
+    let mut some: Vec<&str> = Vec::with_capacity(batch);
+    let begin = Instant::now();
+    let duration = Duration::from_secs_f64(args.duration_s);
+    let mut before = begin;
+    while before - begin < duration {
+        some.clear();
+        for _ in 0..batch {
+            some.push(&keys[next_index(&mut random, keys.len())]);
+        }
+        if operation == "get" {
+            misses += server.get(&some, args.value_bytes)?.misses as u64;
+        } else {
+            server.set(&some, value)?;
+        }
+        let now = Instant::now();
+        calls.record((now - before).as_nanos() as u64);
+        before = now;
+    }
+    let count = (calls.count() * batch as u64) as f64;
+    let us = |from: Duration, to: Duration| round((to - from).as_secs_f64() * 1e6 / count, 3);
+    Ok(PeerFigure {
+        operation,
+        keys: name,
+        batch,
+        per_s: (count / begin.elapsed().as_secs_f64()).round(),
+        call_us: calls.percentiles_ms().into(),
+        misses,
+        server_us: us(cpu, server.cpu()),
+        client_us: us(cpu_own, cpu_of(own).unwrap_or_default()),
+    })
+}
+
+/// The next of a fixed sequence of numbers below `bound`.
+fn next_index(random: &mut u64, bound: usize) -> usize {
+    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    ((*random >> 33) as usize) % bound
+}
+
 async fn connect(backends: &[BackendProcess], transport: Transport) -> anyhow::Result<Cell> {
     let env = Env::real();
     let scheme = if transport == Transport::Shm { "unix:" } else { "tcp:" };
@@ -219,8 +368,7 @@ async fn one(
     while before - begin < duration {
         some.clear();
         for _ in 0..figure.batch {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            some.push(keys[((random >> 33) as usize) % keys.len()].clone());
+            some.push(keys[next_index(&mut random, keys.len())].clone());
         }
         match operation {
             Operation::Relaxed => figure.count(&cell.get_relaxed(&some).await),

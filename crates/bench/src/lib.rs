@@ -27,6 +27,7 @@ mod idle;
 mod interrupt;
 mod limits;
 mod load;
+mod memcached;
 mod messages;
 mod payload;
 mod pingpong;

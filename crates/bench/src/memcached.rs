@@ -1,0 +1,175 @@
+//! memcached beside a cell: its text protocol over TCP on the loopback, spoken as plainly as it can be.
+//!
+//! One connection, one request after the other, as `bench cache` reads a cell. A batch of keys is one `get` with all
+//! of them; a batch of values is that many `set`s, written together before the first answer is read. memcached keeps
+//! one copy of a value, a cell with R=3.2 three.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::clock::cpu_of;
+
+/// How long it may take to listen.
+const START_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest line of an answer, in bytes: a key has at most 250.
+const LINE_BYTES_MAX: u64 = 4 << 10;
+
+/// A server of our own, and the one connection to it. Dropping it ends both.
+pub struct Memcached {
+    process: std::process::Child,
+    version: String,
+    answers: BufReader<TcpStream>,
+    requests: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// Keys asked for and found in one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Values that came.
+    pub hits: usize,
+    /// Keys without one.
+    pub misses: usize,
+}
+
+impl Memcached {
+    /// Starts one with room for `capacity` bytes of values and one thread, which is all that one connection uses; `None`
+    /// if it is not installed.
+    pub fn start(capacity: u64) -> anyhow::Result<Option<Self>> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let mut command = Command::new("memcached");
+        command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0", "-t", "1"]);
+        // A value with its key is one item, and the largest item is 1 MiB unless told otherwise.
+        command.args(["-m", &(capacity >> 20).max(64).to_string(), "-I", "8m"]);
+        if rustix::process::getuid().is_root() {
+            command.args(["-u", "root"]);
+        }
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
+        let mut process = match process {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            process => process.context("memcached can't be started")?,
+        };
+        let begin = Instant::now();
+        let requests = loop {
+            if let Some(status) = process.try_wait()? {
+                bail!("memcached ended with {status}");
+            }
+            match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+                Ok(stream) => break stream,
+                Err(_) if begin.elapsed() < START_DEADLINE => std::thread::sleep(Duration::from_millis(5)),
+                Err(error) => {
+                    let _ = process.kill();
+                    return Err(error).context("memcached does not listen");
+                }
+            }
+        };
+        requests.set_nodelay(true)?;
+        let answers = BufReader::with_capacity(256 << 10, requests.try_clone()?);
+        let mut server = Self { process, version: String::new(), answers, requests, buffer: Vec::new() };
+        server.requests.write_all(b"version\r\n")?;
+        let answer = server.line()?;
+        server.version = answer.strip_prefix("VERSION ").unwrap_or(&answer).to_owned();
+        Ok(Some(server))
+    }
+
+    /// What it says its version is.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// CPU time of the server since its start.
+    pub fn cpu(&self) -> Duration {
+        cpu_of(self.process.id()).unwrap_or_default()
+    }
+
+    /// Sets every key to `value`.
+    pub fn set(&mut self, keys: &[impl AsRef<[u8]>], value: &[u8]) -> anyhow::Result<()> {
+        self.buffer.clear();
+        for key in keys {
+            self.buffer.extend_from_slice(b"set ");
+            self.buffer.extend_from_slice(key.as_ref());
+            write!(self.buffer, " 0 0 {}\r\n", value.len())?;
+            self.buffer.extend_from_slice(value);
+            self.buffer.extend_from_slice(b"\r\n");
+        }
+        self.requests.write_all(&self.buffer)?;
+        for _ in keys {
+            let answer = self.line()?;
+            ensure!(answer == "STORED", "memcached answers {answer:?} to a set");
+        }
+        Ok(())
+    }
+
+    /// Gets every key; each value is read whole, and has to be `value_bytes` long.
+    pub fn get(&mut self, keys: &[impl AsRef<[u8]>], value_bytes: usize) -> anyhow::Result<Found> {
+        self.buffer.clear();
+        self.buffer.extend_from_slice(b"get");
+        for key in keys {
+            self.buffer.push(b' ');
+            self.buffer.extend_from_slice(key.as_ref());
+        }
+        self.buffer.extend_from_slice(b"\r\n");
+        self.requests.write_all(&self.buffer)?;
+        let mut hits = 0;
+        loop {
+            let line = self.line()?;
+            if line == "END" {
+                return Ok(Found { hits, misses: keys.len().saturating_sub(hits) });
+            }
+            let bytes = value_len(&line).with_context(|| format!("memcached answers {line:?} to a get"))?;
+            ensure!(bytes == value_bytes, "a value of {bytes} bytes where {value_bytes} were set");
+            self.buffer.resize(bytes + 2, 0);
+            self.answers.read_exact(&mut self.buffer)?;
+            ensure!(self.buffer.ends_with(b"\r\n"), "a value that does not end where it should");
+            hits += 1;
+        }
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = Vec::new();
+        (&mut self.answers).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        let line = line.strip_suffix(b"\r\n").context("memcached hung up, or sent a line without an end")?;
+        Ok(String::from_utf8_lossy(line).into_owned())
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        // Both fail only if it is gone.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The length in `VALUE <key> <flags> <bytes>`.
+fn value_len(line: &str) -> Option<usize> {
+    line.strip_prefix("VALUE ")?.split(' ').nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_value_is_the_third_word_behind_value() {
+        assert_eq!(value_len("VALUE key 0 4096"), Some(4096));
+        assert_eq!(value_len("VALUE key 0 4096 77"), Some(4096), "with a cas number");
+        assert_eq!(value_len("VALUE key 0"), None);
+        assert_eq!(value_len("SERVER_ERROR out of memory"), None);
+    }
+
+    #[test]
+    fn what_was_set_is_got_back_if_it_is_installed() {
+        let Some(mut server) = Memcached::start(64 << 20).expect("it starts") else {
+            eprintln!("memcached is not installed: nothing was tested");
+            return;
+        };
+        server.set(&["a", "b"], &[7; 5_000]).expect("stored");
+        assert_eq!(server.get(&["a", "c", "b"], 5_000).expect("answered"), Found { hits: 2, misses: 1 });
+        assert!(server.get(&["a"], 4_999).is_err(), "a value of another length");
+    }
+}
