@@ -72,3 +72,8 @@ fn a_stream_that_acknowledges_before_the_sync_is_caught() {
 fn a_checkpoint_that_takes_its_name_before_it_is_synced_is_caught() {
     is_caught(Plant::RenameBeforeSync, "cluster", &["can't be read: it is not a snapshot"]);
 }
+
+#[test]
+fn a_snapshot_of_metadata_whose_name_is_not_synced_is_caught() {
+    is_caught(Plant::NamesNotSynced, "meta", &["was committed and is not there"]);
+}

@@ -46,6 +46,16 @@ fn store_every_io() {
 }
 
 #[test]
+fn meta() {
+    holds("meta");
+}
+
+#[test]
+fn meta_every_io() {
+    holds("meta-every-io");
+}
+
+#[test]
 fn cache() {
     holds("cache");
 }

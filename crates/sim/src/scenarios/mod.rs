@@ -9,6 +9,7 @@ mod cells;
 pub mod cluster;
 mod faults;
 pub mod journal;
+pub mod meta;
 pub mod store;
 
 use std::panic::AssertUnwindSafe;
@@ -49,6 +50,16 @@ pub const ALL: &[Scenario] = &[
         name: "store-every-io",
         about: "segments of several shards, and a power failure at the next I/O with each seed",
         run: store::run_every_io,
+    },
+    Scenario {
+        name: "meta",
+        about: "clients that commit, read, watch and hold leases, snapshots, the same faults",
+        run: meta::run,
+    },
+    Scenario {
+        name: "meta-every-io",
+        about: "metadata, and a power failure at the next I/O with each seed, then one in the recovery",
+        run: meta::run_every_io,
     },
     Scenario {
         name: "cache",
