@@ -58,13 +58,23 @@ fn a_length_published_too_early_is_caught() {
 }
 
 #[test]
+fn a_segment_that_is_appended_to_after_a_recovery_is_caught() {
+    is_caught(Plant::AppendAfterRecovery, "store", &["was appended to after a recovery"]);
+}
+
+#[test]
+fn a_chunk_key_without_its_term_is_caught() {
+    is_caught(Plant::ChunkKeyWithoutTerm, "duel", &["no prefix of the durable"]);
+}
+
+#[test]
 fn a_set_that_is_acknowledged_and_not_applied_is_caught() {
     is_caught(Plant::SetAcknowledgedUnapplied, "cache", &["was acknowledged"]);
 }
 
 #[test]
 fn a_stream_that_acknowledges_before_the_sync_is_caught() {
-    let words = ["was published, but only", "but it was", "foreign record"];
+    let words = ["was published, but only", "but it was", "foreign record", "no prefix of the durable"];
     is_caught(Plant::IntervalAsFsync, "cluster", &words);
 }
 

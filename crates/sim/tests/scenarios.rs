@@ -61,6 +61,11 @@ fn cache() {
 }
 
 #[test]
+fn duel() {
+    holds("duel");
+}
+
+#[test]
 fn cluster() {
     holds("cluster");
 }

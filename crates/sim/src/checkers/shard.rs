@@ -3,7 +3,8 @@
 //! - What was acknowledged at an offset is what every reader gets there.
 //! - What one reader got, acknowledged or not, every other gets too: readers only see what is durable.
 //! - A reader's offsets are dense, but where it was told that retention removed records.
-//! - A record carries its identity; one that was never produced to this shard is foreign.
+//! - A record carries its identity; one that was never produced to this shard is foreign. Each is at one offset at
+//!   most, however often it was sent, and they are in the order in which they were produced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +17,14 @@ pub struct ShardChecker {
     produced: BTreeSet<u64>,
     /// What is at each offset, once anybody saw it or was told.
     records: BTreeMap<u64, u64>,
+    /// The offset of each of these.
+    offsets: BTreeMap<u64, u64>,
     acknowledged: BTreeSet<u64>,
     readers: BTreeMap<u64, u64>,
-    /// Offsets before it were removed by retention.
+    /// Offsets before it may have been removed by retention or truncation.
     start: u64,
+    /// Offsets before it are removed for certain.
+    removed: u64,
 }
 
 impl ShardChecker {
@@ -45,7 +50,7 @@ impl ShardChecker {
     /// These were refused for good: nobody may ever see them.
     pub fn refused(&mut self, identities: &[u64]) -> Result<(), Violation> {
         for identity in identities {
-            let seen = self.records.values().any(|known| known == identity);
+            let seen = self.offsets.contains_key(identity);
             ensure(!seen, || format!("record {identity:#x} was refused, but somebody has read it"))?;
             self.produced.remove(identity);
         }
@@ -81,9 +86,26 @@ impl ShardChecker {
         Ok(())
     }
 
-    /// Offsets before `offset` were removed.
-    pub fn truncated(&mut self, offset: u64) {
+    /// Offsets before `offset` are about to be removed.
+    pub fn truncating(&mut self, offset: u64) {
         self.start = self.start.max(offset);
+    }
+
+    /// It was answered that offsets before `offset` are removed.
+    pub fn truncated(&mut self, offset: u64) -> Result<(), Violation> {
+        ensure(offset <= self.start, || {
+            format!("the shard starts at {offset}, though only what is before {} was to go", self.start)
+        })?;
+        self.removed = self.removed.max(offset);
+        Ok(())
+    }
+
+    /// The shard says that it starts at `offset`.
+    pub fn starts_at(&self, offset: u64) -> Result<(), Violation> {
+        ensure((self.removed..=self.start).contains(&offset), || {
+            let Self { removed, start, .. } = self;
+            format!("the shard starts at {offset}, but {removed} was answered and {start} asked for")
+        })
     }
 
     /// The offset after the last acknowledged record; 0 if there is none.
@@ -117,6 +139,15 @@ impl ShardChecker {
         let known = *self.records.entry(offset).or_insert(identity);
         ensure(known == identity, || {
             format!("offset {offset}: {how} record {identity:#x}, but it was {known:#x} before")
+        })?;
+        let first = *self.offsets.entry(identity).or_insert(offset);
+        ensure(first == offset, || {
+            format!("offset {offset}: {how} record {identity:#x}, which is at offset {first} already")
+        })?;
+        let before = self.offsets.range(..identity).next_back().is_none_or(|(_, before)| *before < offset);
+        let after = self.offsets.range(identity + 1..).next().is_none_or(|(_, after)| *after > offset);
+        ensure(before && after, || {
+            format!("offset {offset}: {how} record {identity:#x}, out of the order of production")
         })
     }
 }
@@ -163,9 +194,22 @@ mod tests {
     fn a_reader_skips_only_what_retention_removed() {
         let mut shard = shard();
         assert!(shard.reader_truncated(1, 2).is_err());
-        shard.truncated(2);
+        shard.truncating(2);
         shard.reader_truncated(1, 2).expect("it was removed");
         shard.read(1, 2, 12).expect("next");
+        assert!(shard.truncated(3).is_err(), "more than was asked for");
+        shard.truncated(2).expect("as asked for");
+        assert!(shard.starts_at(1).is_err(), "what was removed came back");
+        shard.starts_at(2).expect("where it was truncated");
+    }
+
+    #[test]
+    fn a_record_that_is_there_twice_or_out_of_order_is_noticed() {
+        let mut shard = shard();
+        assert!(shard.clone().acknowledged(3, &[12]).is_err(), "twice");
+        shard.acknowledged(3, &[15]).expect("later ones");
+        shard.acknowledged(3, &[15]).expect("a duplicate of the same");
+        assert!(shard.acknowledged(4, &[14]).is_err(), "out of order");
     }
 
     #[test]

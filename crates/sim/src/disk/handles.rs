@@ -75,10 +75,16 @@ impl Mount {
         result
     }
 
-    /// The world, if this incarnation is still alive.
+    /// The world, if this incarnation is still alive and has the disk.
     fn shared(&self) -> io::Result<Arc<Shared>> {
         let shared = Weak::upgrade(&self.disk.shared).ok_or_else(dead)?;
-        if shared.with(|core| core.is_alive(self.owner)) { Ok(shared) } else { Err(dead()) }
+        let (alive, attached) = shared
+            .with(|core| (core.is_alive(self.owner), core.nodes[self.owner.node].disk().is(&self.disk)));
+        match (alive, attached) {
+            (true, true) => Ok(shared),
+            (true, false) => Err(detached()),
+            (false, _) => Err(dead()),
+        }
     }
 
     fn file(&self, inode: u64, writable: bool) -> Arc<dyn File> {
@@ -102,6 +108,11 @@ fn costs(kind: Kind, state: &mut DiskState) -> (u64, u64) {
 /// What every call answers once the process that made it is gone.
 fn dead() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the simulated node is down")
+}
+
+/// What every call answers once another node has the disk.
+fn detached() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the simulated disk was attached to another node")
 }
 
 impl Disk for Mount {

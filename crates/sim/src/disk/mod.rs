@@ -97,6 +97,11 @@ impl SimDisk {
         Arc::new(handles::Mount::new(self.clone(), owner))
     }
 
+    /// Whether these are the controls of the same disk.
+    pub(crate) fn is(&self, other: &SimDisk) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     pub(crate) fn crash(&self, how: Crash) {
         let mut state = self.state.lock();
         state.crash(how);

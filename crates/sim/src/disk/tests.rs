@@ -227,3 +227,22 @@ fn injected_faults_strike_as_often_as_asked() {
     file.read_at(&mut byte, 3).expect("no faults");
     assert_eq!(byte, [0x81]);
 }
+
+#[test]
+fn a_disk_that_another_node_has_taken_answers_its_former_processes_nothing() {
+    let (world, before, disk, file) = with_file(3, 10);
+    file.write_all_at(&[7; 10], 0).expect("no faults");
+    file.sync_data().expect("no faults");
+    let after = world.node("b");
+    after.crash(Crash::Process);
+    after.take_disk_of(&before);
+    assert!(before.is_up());
+    assert_eq!(file.write_all_at(&[8; 10], 0).expect_err("detached").kind(), io::ErrorKind::NotConnected);
+    assert!(file.sync_data().is_err() && disk.list(root()).is_err());
+    assert!(before.env().disk().list(root()).expect("its new disk").is_empty());
+    after.start();
+    let disk = after.env().disk().clone();
+    let mut bytes = [0; 10];
+    disk.open(path(), OpenMode::Read).expect("synced").read_at(&mut bytes, 0).expect("no faults");
+    assert_eq!(bytes, [7; 10]);
+}

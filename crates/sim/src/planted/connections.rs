@@ -10,12 +10,15 @@ use parking_lot::Mutex;
 use prost::Message;
 use tailwater_cache::layout::{Entry, encode_entry};
 use tailwater_cache::protocol::{METHOD_MUTATE, MutateReply, MutateRequest, Outcome, encode_mutate};
-use tailwater_format::{ChunkKey, Position, TailPage};
+use tailwater_format::{ChunkKey, Position, SegmentId, TailPage, Term};
 use tailwater_rma::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
 };
 
 use super::Plant;
+
+/// How far apart terms are that are taken for one, at most.
+const TERMS_ALIKE: u32 = 3;
 
 pub(super) struct PlantedConnection {
     inner: Arc<dyn Connection>,
@@ -41,6 +44,38 @@ impl PlantedConnection {
             entries.push(encode_entry(entry.key, entry.version, value.as_deref()));
         }
         Some(encode_mutate(request.config_id, entries.iter()))
+    }
+
+    /// The request with each chunk under the keys of other terms too, and how many entries it had.
+    fn with_other_terms(payload: &Bytes) -> Option<(Bytes, usize)> {
+        let request = MutateRequest::decode(payload.clone()).ok()?;
+        let mut rest = &request.entries[..];
+        let (mut entries, mut aliases) = (Vec::new(), Vec::new());
+        while !rest.is_empty() {
+            let entry = Entry::parse(rest).ok()?;
+            rest = &rest[entry.bytes.len()..];
+            let value = (!entry.tombstone).then_some(entry.value);
+            entries.push(encode_entry(entry.key, entry.version, value));
+            let Some(chunk) = ChunkKey::from_bytes(entry.key) else { continue };
+            let term = chunk.segment.term.0;
+            for other in
+                (term.saturating_sub(TERMS_ALIKE)..=term + TERMS_ALIKE).filter(|other| *other != term)
+            {
+                let segment = SegmentId { term: Term(other), ..chunk.segment };
+                let key = ChunkKey { segment, ..chunk }.to_bytes();
+                aliases.push(encode_entry(&key, entry.version, value));
+            }
+        }
+        let count = entries.len();
+        entries.append(&mut aliases);
+        Some((encode_mutate(request.config_id, entries.iter()), count))
+    }
+
+    /// The answer for the first `count` entries.
+    fn for_the_first(answer: &Bytes, count: usize) -> Option<Bytes> {
+        let answer = MutateReply::decode(answer.clone()).ok()?;
+        let outcomes = answer.outcomes(answer.codes.len())?;
+        Some(MutateReply::of(outcomes.get(..count)?).encode_to_vec().into())
     }
 
     fn change_value(&self, key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -117,6 +152,14 @@ impl Connection for PlantedConnection {
             && let Some(answer) = Self::applied(&payload)
         {
             return Box::pin(std::future::ready(Ok(answer)));
+        }
+        if self.plant == Plant::ChunkKeyWithoutTerm
+            && let Some((payload, count)) = Self::with_other_terms(&payload)
+        {
+            return Box::pin(async move {
+                let answer = self.inner.call(method, payload).await?;
+                Ok(Self::for_the_first(&answer, count).unwrap_or(answer))
+            });
         }
         let payload = self.change(&payload).unwrap_or(payload);
         self.inner.call(method, payload)

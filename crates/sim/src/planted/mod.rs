@@ -1,15 +1,20 @@
 //! Bugs on purpose, put in front of the real code at its seams: a checker that does not catch them checks nothing.
 //!
 //! The real code is compiled once and knows nothing of this. A planted bug is a wrapper around something that the
-//! code is given (a disk, a connection), or a way of setting it up, which breaks one promise.
+//! code is given (a disk, a connection), or a way of calling it or setting it up, which breaks one promise.
 
 mod connections;
 mod disks;
+mod segments;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tailwater_env::Disk;
+use tailwater_format::{Position, SegmentId};
+use tailwater_journal::JournalPosition;
 use tailwater_rma::Connection;
+use tailwater_store::{SegmentStore, StoreError};
 
 /// Which bug is planted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +43,11 @@ pub enum Plant {
     LengthTooEarly,
     /// A backend answers SETs that it has not applied; two of three do.
     SetAcknowledgedUnapplied,
+    /// A segment is appended to after a recovery: its owner goes on in it, and the store takes that.
+    AppendAfterRecovery,
+    /// Chunks are keyed without their segment's term: what the owner of one term writes of a segment number is also
+    /// what readers of another term's segment with that number find.
+    ChunkKeyWithoutTerm,
     /// A stream that promises `fsync` acknowledges like one that promises `interval`.
     IntervalAsFsync,
 }
@@ -60,10 +70,27 @@ impl Plant {
     pub fn connection(self, connection: Arc<dyn Connection>, backend: usize) -> Arc<dyn Connection> {
         match self {
             Plant::SetAcknowledgedUnapplied if backend == 0 => connection,
-            Plant::PartialChunkFromItsMiddle | Plant::LengthTooEarly | Plant::SetAcknowledgedUnapplied => {
-                Arc::new(connections::PlantedConnection::new(connection, self))
-            }
+            Plant::PartialChunkFromItsMiddle
+            | Plant::LengthTooEarly
+            | Plant::SetAcknowledgedUnapplied
+            | Plant::ChunkKeyWithoutTerm => Arc::new(connections::PlantedConnection::new(connection, self)),
             _ => connection,
+        }
+    }
+
+    /// Appends to a segment; with the bug, also to one that the store refuses because it was recovered.
+    pub fn append(
+        self,
+        store: &SegmentStore,
+        id: &SegmentId,
+        position: Position,
+        entry: Bytes,
+    ) -> Result<JournalPosition, StoreError> {
+        match store.append(id, position, entry.clone()) {
+            Err(StoreError::Recovered { .. }) if self == Plant::AppendAfterRecovery => {
+                segments::append_all_the_same(store, id, position, &entry)
+            }
+            appended => appended,
         }
     }
 }

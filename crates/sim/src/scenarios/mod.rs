@@ -7,6 +7,7 @@
 pub mod cache;
 mod cells;
 pub mod cluster;
+pub mod duel;
 mod faults;
 pub mod journal;
 pub mod meta;
@@ -70,6 +71,11 @@ pub const ALL: &[Scenario] = &[
         name: "cluster",
         about: "the whole log: owner, backends and readers crash, network and disk fail, all records arrive",
         run: cluster::run,
+    },
+    Scenario {
+        name: "duel",
+        about: "writers of several terms that shadow to the same cells at once, also under the same segment number",
+        run: duel::run,
     },
 ];
 

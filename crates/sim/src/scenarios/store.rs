@@ -100,7 +100,7 @@ fn live(
     };
     model.lock().stop = false;
     model.lock().recovered(&segments)?;
-    let verified = verify(store.clone(), segments, model.clone());
+    let verified = verify(store.clone(), segments, model.clone(), plant);
     match world.run(node.run("verify", verified))? {
         Err(Crashed) => return Ok(()),
         Ok(verified) => verified?,
@@ -214,6 +214,7 @@ async fn verify(
     store: SegmentStore,
     segments: Vec<RecoveredSegment>,
     model: Outside,
+    plant: Plant,
 ) -> Result<(), Violation> {
     for segment in &segments {
         let id = segment.id;
@@ -226,7 +227,7 @@ async fn verify(
             at.0 += bytes.len() as u64;
         }
         let next = model.lock().next_entry(&id, 100);
-        let appended = store.append(&id, segment.length, next);
+        let appended = plant.append(&store, &id, segment.length, next);
         ensure(appended.is_err(), || format!("{id} was appended to after a recovery"))?;
         let lower = SegmentId { term: Term(0), ..id };
         let fenced = id.term == Term(0) || matches!(store.create(lower), Err(StoreError::Fenced { .. }));

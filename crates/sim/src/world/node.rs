@@ -46,6 +46,10 @@ impl NodeState {
     pub(crate) fn is_alive(&self, incarnation: u64) -> bool {
         self.up == Some(incarnation)
     }
+
+    pub(crate) fn disk(&self) -> &SimDisk {
+        &self.disk
+    }
 }
 
 /// A handle on one simulated machine.
@@ -110,6 +114,24 @@ impl Node {
     /// The controls of its disk.
     pub fn disk(&self) -> SimDisk {
         self.shared.with(|core| core.nodes[self.id].disk.clone())
+    }
+
+    /// Takes over the disk of `other`, as a volume that is detached there and attached here, and gives it its own.
+    /// What was not synced is lost as in a power failure. The processes of `other` go on, and every call of theirs to
+    /// that disk fails from here on.
+    ///
+    /// # Panics
+    /// If this node is up, or is `other`.
+    pub fn take_disk_of(&self, other: &Node) {
+        assert!(!self.is_up(), "a disk is attached to a node that is down");
+        assert_ne!(self.id, other.id, "a node has its own disk");
+        let disk = self.shared.with(|core| {
+            let disk = core.nodes[other.id].disk.clone();
+            core.nodes[other.id].disk = std::mem::replace(&mut core.nodes[self.id].disk, disk.clone());
+            core.record("take-disk", core.nodes[self.id].name, self.id as u64, other.id as u64);
+            disk
+        });
+        disk.crash(Crash::Power);
     }
 
     /// Ends all its tasks at once. Does nothing if it is down.

@@ -1,4 +1,5 @@
-//! The owner's process: started again whenever it is down, and opening the log each time.
+//! The owner's process: started again, where the disk is, whenever it is down or replaced, and opening the log each
+//! time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,65 +12,99 @@ use tailwater_meta::MetaConfig;
 use tailwater_store::StoreConfig;
 
 use crate::checkers::Violation;
-use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Crashed};
 
-use super::Cluster;
+use super::{Cluster, STREAM, shard_id};
 
-const STREAM: &str = "stream";
+/// Where the data is. Its parent is there already; the directory itself is the log's to create, and to sync.
+const DIR: &str = "/data/log";
 
-/// Keeps the owner up, for as long as the scenario lasts.
+/// Keeps an owner up, for as long as the scenario lasts.
 pub(super) async fn supervise(shared: Cluster, mut rng: Rng) {
     let config = draw_config(&mut rng);
-    let stream = draw_stream(&mut rng, &shared);
     while !shared.is_over() {
-        if !shared.owner.is_up() {
+        let place = shared.current();
+        let owner = &shared.owners[place];
+        if !owner.is_up() {
             shared.outside.sleep(Duration::from_micros(rng.between(100, 20_000))).await;
-            shared.owner.start();
+            if shared.current() != place {
+                continue;
+            }
+            owner.start();
         }
-        let env = shared.owner.env_with_disk(|disk| shared.plant.disk(disk));
-        let opening = open(shared.clone(), env.clone(), config.clone(), stream.clone());
-        match shared.owner.run("open", opening).await {
+        let env = owner.env_with_disk(|disk| shared.plant.disk(disk));
+        let opened = owner.run("open", open(shared.clone(), place, env.clone(), config.clone())).await;
+        if shared.current() != place {
+            // It lost the disk before it had begun.
+            owner.crash(Crash::Process);
+            continue;
+        }
+        match opened {
             Ok(Ok(log)) => {
                 shared.count("starts of the owner");
-                *shared.log.lock() = Some((log, env));
-                shared.owner.died().await;
-                *shared.log.lock() = None;
+                shared.logs.lock()[place] = Some((log, env));
+                shared.died_or_replaced(place).await;
+                if shared.current() == place {
+                    shared.logs.lock()[place] = None;
+                }
             }
             Ok(Err(why)) => {
                 // The process ends with what is wrong, and is started again.
                 let excused =
                     why.contains("injected") || why.contains("space") || why.contains("not available");
-                if !excused && shared.owner.is_up() {
+                if !excused && owner.is_up() {
                     shared.note(Err(Violation::new(format!("the log can't be opened: {why}"))));
                 }
                 shared.count("failed starts of the owner");
-                shared.owner.crash(Crash::Power);
+                owner.crash(Crash::Power);
             }
             Err(Crashed) => shared.count("crashes while starting"),
         }
     }
 }
 
-async fn open(shared: Cluster, env: Env, config: LogConfig, stream: StreamConfig) -> Result<Log, String> {
-    let cells = shared.cells(&shared.owner, &env, shared.plant).await;
-    let log = Log::open(&env, config, Path::new("/data"), Some(cells)).await;
+impl super::Shared {
+    async fn died_or_replaced(&self, place: usize) {
+        let mut current = self.current.subscribe();
+        let replaced = std::pin::pin!(current.wait_for(|current| *current != place));
+        let died = std::pin::pin!(self.owners[place].died());
+        futures::future::select(died, replaced).await;
+    }
+}
+
+async fn open(shared: Cluster, place: usize, env: Env, config: LogConfig) -> Result<Log, String> {
+    let cells = shared.cells(&shared.owners[place], &env, shared.plant).await;
+    let log = Log::open(&env, config, Path::new(DIR), Some(cells)).await;
     let log = log.map_err(|error| error.to_string())?;
     if log.shards_damaged() > 0 {
         return Err("shards are damaged, and no disk here loses what was synced".to_owned());
     }
     let found = match log.stream(STREAM) {
         Ok(found) => found,
-        // Once it was there it has to be there.
-        Err(error) if shared.stream().is_some() => return Err(format!("the stream is gone: {error}")),
-        Err(_) => log.create_stream(STREAM, stream).await.map_err(|error| error.to_string())?,
+        // Once it was there it has to be there, unless it was to be deleted.
+        Err(error) if shared.state.lock().streams.last().is_some_and(|last| !last.deleting) => {
+            return Err(format!("the stream is gone: {error}"));
+        }
+        Err(_) => {
+            let created = log.create_stream(STREAM, shared.stream_config.clone()).await;
+            created.map_err(|error| error.to_string())?
+        }
     };
-    shared.state.lock().stream = Some(found.id);
-    for shard in (0..shared.shards).filter_map(|number| shared.shard(number)) {
-        for segment in log.segments(shard, SegmentNumber(0)).unwrap_or_default() {
+    if shared.current() != place {
+        return Err("not the owner any more".to_owned());
+    }
+    shared.found(found.id);
+    let generation = shared.state.lock().streams.len() - 1;
+    for shard in 0..shared.stream_config.shards {
+        let id = shard_id(found.id, shard);
+        for segment in log.segments(id, SegmentNumber(0)).unwrap_or_default() {
             shared.outside.record("opened with segment", segment.number.0, segment.length.0);
         }
+        let start = log.view(id).map_err(|error| error.to_string())?.tail.log_start;
+        shared.told_of_start(generation, shard, start);
+        let checked = shared.checker(generation, shard).starts_at(start.0);
+        shared.note(checked);
     }
     Ok(log)
 }
@@ -102,19 +137,16 @@ fn draw_config(rng: &mut Rng) -> LogConfig {
     }
 }
 
-fn draw_stream(rng: &mut Rng, shared: &Cluster) -> StreamConfig {
+pub(super) fn draw_stream(rng: &mut Rng, shards: u32, durability: Durability) -> StreamConfig {
     StreamConfig {
-        shards: shared.shards,
+        shards,
         retention_ms: None,
-        retention_bytes: None,
+        retention_bytes: (rng.below(4) == 0).then(|| rng.between(8, 64) << 10),
         segment_bytes: rng.between(4, 32) << 10,
         segment_ms: rng.between(50, 1_000),
         chunk_bytes: 512 << rng.below(4),
         flush: if rng.below(2) == 0 { Flush::Immediate } else { Flush::EveryMs(rng.between(1, 10)) },
         flush_bytes: 8 << 10,
-        durability: match shared.plant {
-            Plant::IntervalAsFsync => Durability::Interval,
-            _ => Durability::Fsync,
-        },
+        durability,
     }
 }

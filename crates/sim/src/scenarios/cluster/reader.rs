@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Env;
-use tailwater_format::{Offset, Records};
-use tailwater_log::{Locate, Location};
+use tailwater_format::{Offset, Records, ShardId};
+use tailwater_log::{Locate, Location, ReadError as LocateError};
 use tailwater_tail::{Cursor, Entries, Place, ReadError, ReaderConfig, TailReader, Waiter};
 
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
 use crate::world::{Node, run_on};
 
-use super::Cluster;
 use super::client::{Source, decode};
+use super::{Cluster, Generation, shard_id};
 
 /// Keeps a reader's process up and reading.
 pub(super) async fn keep_reading(shared: Cluster, node: Node, reader: u64) {
@@ -38,7 +38,8 @@ async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
     let cells = shared.cells(&node, &env, Plant::None).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(100), ..ReaderConfig::default() };
     let tail = TailReader::start(&env, Some(cells), Arc::new(Source(shared.clone())), config);
-    let shards = (0..shared.shards).map(|shard| read_shard(&shared, &env, &tail, shard, reader));
+    let shards =
+        (0..shared.stream_config.shards).map(|shard| read_shard(&shared, &env, &tail, shard, reader));
     futures::future::join_all(shards).await;
     let stats = tail.stats();
     let mut state = shared.state.lock();
@@ -48,13 +49,21 @@ async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
 
 async fn read_shard(shared: &Cluster, env: &Env, tail: &TailReader, shard: u32, reader: u64) {
     while !shared.is_over() {
-        let offset = {
-            let mut state = shared.state.lock();
-            state.checkers.entry(shard).or_default().reader_next(reader)
-        };
-        let Some((location, id)) = locate(shared, shard, offset).await else {
+        let Some((generation, stream)) = shared.generation() else {
             env.sleep(Duration::from_millis(2)).await;
             continue;
+        };
+        let offset = shared.checker(generation, shard).reader_next(reader);
+        let id = shard_id(stream, shard);
+        let location = match locate(shared, id, offset).await {
+            Some(Ok(location)) => location,
+            told => {
+                if let Some(Err(LocateError::Truncated { log_start })) = told {
+                    truncated(shared, generation, shard, reader, log_start);
+                }
+                env.sleep(Duration::from_millis(2)).await;
+                continue;
+            }
         };
         shared.outside.record("reader begins", reader, location.offset.0);
         shared.outside.record("in segment", location.segment.0, location.position.0);
@@ -63,10 +72,18 @@ async fn read_shard(shared: &Cluster, env: &Env, tail: &TailReader, shard: u32, 
         loop {
             match cursor.next().await {
                 Ok(entries) => {
-                    let checked = check(shared, shard, reader, &entries);
+                    let checked = check(shared, generation, shard, reader, &entries);
                     shared.note(checked);
                 }
-                Err(ReadError::Truncated { .. }) => break,
+                Err(ReadError::Truncated { log_start }) => {
+                    truncated(shared, generation, shard, reader, log_start);
+                    break;
+                }
+                Err(ReadError::StreamDeleted) => {
+                    shared.told_of_deletion(generation);
+                    shared.count("readers told of a deletion");
+                    break;
+                }
                 Err(error) => {
                     let what = format!("reader {reader} of shard {shard} can't go on: {error}");
                     shared.note(Err(Violation::new(what)));
@@ -80,17 +97,33 @@ async fn read_shard(shared: &Cluster, env: &Env, tail: &TailReader, shard: u32, 
     }
 }
 
-/// Where the record at `offset` is, if the owner says so.
-async fn locate(shared: &Cluster, shard: u32, offset: u64) -> Option<(Location, tailwater_format::ShardId)> {
-    let (log, env) = shared.log()?;
-    let id = shared.shard(shard)?;
-    let located = run_on(&env, "locate", async move { log.locate(id, Locate::Offset(Offset(offset))).await });
-    Some((located.await?.ok()?, id))
+/// A reader was told that what it wants next was removed.
+fn truncated(shared: &Cluster, generation: Generation, shard: u32, reader: u64, log_start: Offset) {
+    shared.told_of_start(generation, shard, log_start);
+    let mut state = shared.state.lock();
+    let checker = state.checker(generation, shard);
+    if log_start.0 > checker.reader_next(reader) {
+        let told = checker.reader_truncated(reader, log_start.0);
+        state.note(told);
+        state.report.count("readers told of a removal", 1);
+    }
 }
 
-fn check(shared: &Cluster, shard: u32, reader: u64, entries: &Entries) -> Result<(), Violation> {
+/// Where the record at `offset` is, if the owner says so.
+async fn locate(shared: &Cluster, id: ShardId, offset: u64) -> Option<Result<Location, LocateError>> {
+    let (log, env) = shared.log()?;
+    run_on(&env, "locate", async move { log.locate(id, Locate::Offset(Offset(offset))).await }).await
+}
+
+fn check(
+    shared: &Cluster,
+    generation: Generation,
+    shard: u32,
+    reader: u64,
+    entries: &Entries,
+) -> Result<(), Violation> {
     let mut state = shared.state.lock();
-    let checker = state.checkers.entry(shard).or_default();
+    let checker = state.checker(generation, shard);
     let mut count = 0;
     for batch in entries.batches() {
         let mut records = Records::new(&batch.header, &batch.records);
