@@ -32,6 +32,11 @@ fn names_that_are_not_synced_are_caught() {
 }
 
 #[test]
+fn a_data_directory_whose_own_name_is_not_synced_is_caught() {
+    is_caught(Plant::DataDirNameNotSynced, "cluster", &["the stream is gone"]);
+}
+
+#[test]
 fn a_failed_sync_that_is_tried_again_is_caught() {
     let words = ["acknowledged and is not there", "damaged", "is not a readable journal file"];
     is_caught(Plant::FailedSyncRetried, "journal", &words);

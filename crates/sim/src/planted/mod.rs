@@ -27,6 +27,9 @@ pub enum Plant {
     AckBeforeSync,
     /// Names are not synced: `sync_dir` answers without doing anything.
     NamesNotSynced,
+    /// The name of a data directory that was made is not synced: `sync_dir` of what it lies in answers without doing
+    /// anything.
+    DataDirNameNotSynced,
     /// A failed sync is tried again on the same file, and the second answer is believed.
     FailedSyncRetried,
     /// A failed write is ignored.
@@ -58,6 +61,7 @@ impl Plant {
         match self {
             Plant::AckBeforeSync
             | Plant::NamesNotSynced
+            | Plant::DataDirNameNotSynced
             | Plant::FailedSyncRetried
             | Plant::FailedWriteIgnored
             | Plant::TrimBeforeFill
