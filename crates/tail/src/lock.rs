@@ -115,12 +115,14 @@ pub struct Lock {
     me: Signature,
     timing: LockTiming,
     state: State,
+    /// Since when the replicas disagree about it, without a look in between at which they agreed.
+    disagree_since: Option<Instant>,
 }
 
 impl Lock {
     /// A lock that `me` wants.
     pub fn new(me: Signature, timing: LockTiming) -> Self {
-        Self { me, timing, state: State::Waiting { poisoned: None } }
+        Self { me, timing, state: State::Waiting { poisoned: None }, disagree_since: None }
     }
 
     /// Whether writing what the lock covers is this writer's work.
@@ -131,6 +133,7 @@ impl Lock {
     /// Takes in what a look found: the value, `None` if there is none. Call it every
     /// [`LockTiming::check_every`], and not when the look failed: without the cell there is nothing to fight over.
     pub fn step(&mut self, now: Instant, found: Option<LockValue>) -> Action {
+        self.disagree_since = None;
         let mine = found.is_some_and(|value| value.holder == self.me);
         match (self.state, found) {
             (State::Held, Some(value)) if mine && value.poisoned => {
@@ -174,9 +177,44 @@ impl Lock {
     }
 }
 
+/// What no look can tell.
+impl Lock {
+    /// Takes in that a look found replicas that hold different values. That passes while somebody writes; but a
+    /// writer that died in the middle leaves them so until they expire, and then whoever waits seizes the lock.
+    pub fn disagreed(&mut self, now: Instant) -> Action {
+        let since = *self.disagree_since.get_or_insert(now);
+        let is_waiting = matches!(self.state, State::Waiting { .. });
+        if is_waiting && now >= since + self.timing.seize_after {
+            Action::Write(LockValue { holder: self.me, poisoned: false })
+        } else {
+            Action::None
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_whose_replicas_disagree_for_good_is_seized_by_who_waits_and_kept_by_who_holds() {
+        let timing = LockTiming::default();
+        let me = Signature { writer: 1, nonce: 1 };
+        let (mut waiting, mut holder) = (Lock::new(me, timing), Lock::new(me, timing));
+        let mine = LockValue { holder: me, poisoned: false };
+        assert_eq!(holder.step(Instant::default(), Some(mine)), Action::None);
+        let begin = Instant::default() + Duration::from_secs(1);
+        assert_eq!(waiting.disagreed(begin), Action::None);
+        // Looks that agree in between begin it anew.
+        let other = LockValue { holder: Signature { writer: 2, nonce: 2 }, poisoned: true };
+        waiting.step(begin + timing.check_every, Some(other));
+        assert_eq!(waiting.disagreed(begin + timing.seize_after), Action::None);
+        let late = begin + timing.seize_after * 2;
+        assert_eq!(waiting.disagreed(late), Action::Write(mine));
+        assert_eq!(holder.disagreed(begin), Action::None);
+        assert_eq!(holder.disagreed(late), Action::None);
+        assert!(holder.is_held());
+    }
 
     /// Lets writers take turns at one cell value; each turn is one look and its action, 100 ms apart.
     fn run(writers: &mut [Lock], cell: &mut Option<LockValue>, now: &mut Instant, turns: usize) {

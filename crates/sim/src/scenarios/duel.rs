@@ -29,8 +29,8 @@ use crate::world::{Crash, Node, World};
 use super::cells::{self, Kind};
 
 const OWNERS: [&str; 3] = ["owner-0", "owner-1", "owner-2"];
-/// Longer than entries of a cell live: a lock whose replicas were left with different values is free after that.
-const SETTLED_MAX: Duration = Duration::from_secs(180);
+/// Longest time between a takeover and the end of the lock's holder before, several times.
+const SETTLED_MAX: Duration = Duration::from_secs(60);
 const CHUNK_BYTES: u32 = 512;
 
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_cache::{Cell, Lookup, Seen};
+use tailwater_cache::{Cell, Failure, Lookup, Seen};
 use tailwater_env::Env;
 
 use super::Shared;
@@ -61,13 +61,14 @@ async fn look(env: &Env, cell: &Cell, shared: &Shared, locks: &mut BTreeMap<Page
     let now = env.now();
     let (mut writes, mut releases) = (Vec::new(), Vec::new());
     for ((key, lookup), (page, lock)) in keys.into_iter().zip(found).zip(locks.iter_mut()) {
-        let value = match lookup {
-            Lookup::Hit { value, .. } => LockValue::decode(&value),
-            Lookup::Miss => None,
+        let action = match lookup {
+            Lookup::Hit { value, .. } => lock.step(now, LockValue::decode(&value)),
+            Lookup::Miss => lock.step(now, None),
+            Lookup::Failed(Failure::NoQuorum) => lock.disagreed(now),
             // Nobody can tell who holds it: who did goes on, and who did not has no page to publish either.
             Lookup::Failed(_) => continue,
         };
-        match lock.step(now, value) {
+        match action {
             Action::None => {}
             Action::Write(value) => writes.push((key, value.encode())),
             Action::Release => releases.push(key),
