@@ -8,11 +8,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Chunks and batches come and go by the megabyte, on several threads: the system's allocator gives such memory back
-/// to the kernel each time, and gets it again page by page.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// An ordered log whose readers never touch the broker.
 #[derive(Parser)]
 #[command(name = "tailwater", version, propagate_version = true, max_term_width = 110)]

@@ -20,12 +20,12 @@ use crate::atomics::{AtomicBool, Ordering};
 use crate::client::stream::Stream;
 use crate::connection::{CallError, ConnectionLost};
 use crate::frame::{self, CallAnswer, Decoder, FrameError, Header, Kind};
-use crate::limits::{BATCH_BYTES_MAX, CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
+use crate::limits::{CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
 use crate::local::too_large;
 use crate::service::Refusal;
 
-/// Room that is made for what comes: two of the largest answers to a READ or SCAR. What is not used is no memory.
-const RECEIVE_BYTES: usize = 2 * BATCH_BYTES_MAX;
+/// Room that is made for what comes: some answers to a SCAR of many chunks.
+const RECEIVE_BYTES: usize = 1 << 20;
 
 /// The least room for a receive; also how much is copied without a thought.
 const RECEIVE_BYTES_MIN: usize = 16 << 10;
