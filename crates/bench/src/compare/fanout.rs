@@ -244,8 +244,11 @@ impl System {
     /// What it is run with besides the load.
     fn args(self) -> &'static str {
         match self {
-            System::TailwaterEach => "--transport tcp --connection-each",
-            System::TailwaterShared => "--transport tcp",
+            // A process reads on one thread: two of them for two cores.
+            System::TailwaterEach => {
+                "--transport tcp --connection-each --processes 2 --every-us 5000 --window-kib 2048"
+            }
+            System::TailwaterShared => "--transport tcp --every-us 5000",
             System::KafkaClient => "--reader client",
             System::KafkaMinimal => "--reader minimal",
             System::Nats => "",
@@ -265,7 +268,14 @@ impl System {
     /// How records are gathered: the same choice for everybody who has it.
     fn settings(self) -> Vec<Setting> {
         match self {
-            System::TailwaterEach | System::TailwaterShared => ["immediate", "1", "5"]
+            System::TailwaterEach => [
+                "--flush 5",
+                "--flush 5 --chunk-bytes 65536 --lengths-every-us 20000",
+                "--flush 20 --chunk-bytes 65536 --lengths-every-us 50000",
+            ]
+            .map(|args| Setting { args: words(args), name: args.to_owned() })
+            .to_vec(),
+            System::TailwaterShared => ["immediate", "1", "5"]
                 .map(|flush| Setting {
                     args: words(&format!("--flush {flush}")),
                     name: format!("--flush {flush}"),
