@@ -39,9 +39,9 @@ impl Gathering {
 
     /// All that are tried.
     pub fn all() -> impl Iterator<Item = Gathering> {
-        [0, 1, 5]
+        [1_024, 128]
             .into_iter()
-            .flat_map(|linger_ms| [128, 1_024].map(|batch_kib| Gathering { linger_ms, batch_kib }))
+            .flat_map(|batch_kib| [1, 5, 0].map(|linger_ms| Gathering { linger_ms, batch_kib }))
     }
 
     /// As KafkaBench takes it.

@@ -258,9 +258,9 @@ impl System {
     /// Consumers that its search begins with: near what it is known to manage, so that few runs are wasted.
     fn first(self) -> usize {
         match self {
-            System::TailwaterEach | System::KafkaClient => 32,
+            System::TailwaterEach | System::KafkaClient => 16,
             System::TailwaterShared => 320,
-            System::KafkaMinimal => 96,
+            System::KafkaMinimal => 48,
             System::Nats => 4,
         }
     }
@@ -269,13 +269,13 @@ impl System {
     fn settings(self) -> Vec<Setting> {
         match self {
             System::TailwaterEach => [
-                "--flush 5",
                 "--flush 5 --chunk-bytes 65536 --lengths-every-us 20000",
+                "--flush 5",
                 "--flush 20 --chunk-bytes 65536 --lengths-every-us 50000",
             ]
             .map(|args| Setting { args: words(args), name: args.to_owned() })
             .to_vec(),
-            System::TailwaterShared => ["immediate", "1", "5"]
+            System::TailwaterShared => ["5", "immediate", "1"]
                 .map(|flush| Setting {
                     args: words(&format!("--flush {flush}")),
                     name: format!("--flush {flush}"),

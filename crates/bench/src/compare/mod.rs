@@ -55,6 +55,9 @@ struct Args {
     /// How often each is run, in turn with the others.
     #[arg(long, default_value_t = 2)]
     rounds: usize,
+    /// Most settings of each system that are tried before the rounds; the first ones are the likeliest.
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    settings: usize,
     /// Short runs, to see whether everything works; the figures are no results.
     #[arg(long)]
     quick: bool,
@@ -111,7 +114,7 @@ impl Effort {
             Effort {
                 rounds,
                 append_s: 3,
-                settings: 2,
+                settings: args.settings.min(2),
                 choose_s: 2,
                 attempt_s: 3,
                 shared_s: 3,
@@ -124,7 +127,7 @@ impl Effort {
             Effort {
                 rounds,
                 append_s: 15,
-                settings: usize::MAX,
+                settings: args.settings,
                 choose_s: 8,
                 attempt_s: 10,
                 shared_s: 20,
@@ -147,7 +150,7 @@ pub fn main() -> anyhow::Result<()> {
         "{} is missing: start this in the repository's directory",
         cubic.display()
     );
-    anyhow::ensure!(args.rounds > 0, "--rounds 0: at least one");
+    anyhow::ensure!(args.rounds > 0 && args.settings > 0, "--rounds and --settings: at least one");
     if !args.in_namespace {
         return enter(&cubic, &args.cores);
     }
