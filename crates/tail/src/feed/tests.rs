@@ -616,7 +616,7 @@ fn full_window(rig: &mut Rig, taken: &[u64]) -> u64 {
         rig.run();
         let Look::Block(number, _) = rig.feed.look(blocks.checked_sub(1), start()) else { return blocks };
         blocks = number + 1;
-        for (seen, taken) in seen.iter_mut().zip(taken).filter(|(_, taken)| number < **taken) {
+        for (seen, _) in seen.iter_mut().zip(taken).filter(|(_, taken)| number < **taken) {
             rig.feed.took(*seen, number);
             *seen = Some(number);
         }
