@@ -213,7 +213,7 @@ impl Producer {
         let mut state = shared.state.lock();
         let shard = shard.unwrap_or_else(|| state.choose_shard(key, random));
         let timestamp = timestamp.unwrap_or_else(|| shared.env.wall_ms());
-        let (ack, wake) = state.put(shared.env.now(), timestamp, shard, key, value)?;
+        let (ack, wake) = state.put(|| shared.env.now(), timestamp, shard, key, value)?;
         drop(state);
         if wake {
             shared.work.notify_one();

@@ -64,4 +64,6 @@ pub trait File: Send + Sync + 'static {
     fn set_len(&self, length: u64) -> io::Result<()>;
     /// Makes all written bytes durable, and the length if it grew.
     fn sync_data(&self) -> io::Result<()>;
+    /// Says that what is durable of the file will hardly be read soon: the system may forget its copy in memory.
+    fn drop_cached(&self) {}
 }

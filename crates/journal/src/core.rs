@@ -21,8 +21,8 @@ use crate::frame::{Salt, push_frame};
 use crate::header::FileHeader;
 use crate::journal::{Append, Priority};
 use crate::limits::{
-    BUFFERS_KEPT, DEAD_MAX, FRAME_BYTES, GROUP_BYTES_INITIAL, HEADER_BYTES, PAGE_BYTES, RETRY_MAX, RETRY_MIN,
-    SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET,
+    BUFFERS_KEPT, DEAD_MAX, FILES_ASKED_BACK, FRAME_BYTES, GROUP_BYTES_INITIAL, HEADER_BYTES, PAGE_BYTES,
+    RETRY_MAX, RETRY_MIN, SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET,
 };
 use crate::position::{FileSequence, Incarnation, JournalPosition, Tag};
 
@@ -593,7 +593,8 @@ impl Core {
 
     /// Up to where `tag` should trim for the oldest file to become free, if files are getting scarce.
     pub(crate) fn trim_wanted(&self, tag: Tag) -> Option<JournalPosition> {
-        let scarce = self.blocked.is_some() || self.file_count() >= (self.config.files_max / 2).max(2);
+        let wanted_back = (self.config.files_max / 2).clamp(2, FILES_ASKED_BACK);
+        let scarce = self.blocked.is_some() || self.file_count() >= wanted_back;
         let file = self.files.front().filter(|file| scarce && file.sequence < self.active)?;
         let end = file.tag_ends[usize::from(tag.0)];
         (end > self.trims[usize::from(tag.0)]).then_some(end)

@@ -22,6 +22,12 @@ pub const FILE_BYTES_MIN: u64 = 64 << 10;
 /// Fewest files: the one being written, one kept for the step after a failure, and one to roll into.
 pub const FILES_MIN: u32 = 3;
 
+/// Files in use from which on the owner of the oldest record is asked to trim, or half of the most files if that is
+/// less. Few: a file that comes back is overwritten in the page cache that it already has, while one that is
+/// zeroed costs about as much as the records it is for, in pages, in writing, and in syncs that the groups wait
+/// behind.
+pub const FILES_ASKED_BACK: u32 = 4;
+
 /// Spare files that are zeroed ahead: one for the step after a failure, one for the next roll.
 pub const SPARES_TARGET: u32 = 2;
 

@@ -257,8 +257,8 @@ impl Decoder {
         }
         let mut frame = self.buffer.split_to(whole);
         if self.buffer.is_empty() && self.side == Side::Requests {
-            // A server has many connections: one that is idle holds no memory. (A client reads into what is left
-            // of its buffer again.)
+            // A server has many connections: one that is idle holds no memory. (A client gives what is left of its
+            // buffer back by itself.)
             self.buffer = BytesMut::new();
         }
         frame.advance(HEADER_BYTES);

@@ -10,7 +10,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use rustix::fs::SealFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::copy;
 
@@ -66,6 +67,20 @@ impl Mapping {
         }
         let base = map_file(fd, len, ProtFlags::READ)?;
         Ok(Self { base, len, access: Access::ReadOnly })
+    }
+
+    /// Makes all pages, zeroed and mapped, so that no later write waits for one; on a kernel that cannot (before
+    /// 5.14) they are made when they are written.
+    pub(crate) fn populate(&self) -> io::Result<()> {
+        assert_eq!(self.access, Access::ReadWrite, "a reader maps what it reads");
+        // SAFETY: the range is our own mapping, and no byte of it changes.
+        let populated = unsafe {
+            rustix::mm::madvise(self.base.as_ptr().cast(), rounded(self.len)?, Advice::LinuxPopulateWrite)
+        };
+        match populated {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

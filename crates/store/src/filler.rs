@@ -356,7 +356,7 @@ impl Filler {
                 Err(failure) => outcome.fail(Some(*id), failure),
             }
         }
-        let files = unsynced.iter().map(|file| Target::File(file.file.clone())).collect();
+        let files = unsynced.iter().map(|file| Target::Segment(file.file.clone())).collect();
         self.inner.counters.syncs.fetch_add(unsynced.len() as u64, Ordering::Relaxed);
         let results = self.syncers.sync(files).await;
         for (file, result) in unsynced.into_iter().zip(results) {

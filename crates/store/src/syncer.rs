@@ -11,6 +11,9 @@ use crate::limits::{FILL_BATCH, SYNC_TASKS};
 
 /// What is to be synced.
 pub(crate) enum Target {
+    /// A segment's bytes, which leave the page cache then: what is still asked for is in the cells, and the pages
+    /// are wanted for what is written next.
+    Segment(Arc<dyn File>),
     /// A file's bytes.
     File(Arc<dyn File>),
     /// A directory's names.
@@ -54,6 +57,7 @@ impl Syncers {
 pub(crate) async fn run(mut jobs: mpsc::Receiver<Job>, env: Env) {
     while let Some(Job { target, reply }) = jobs.recv().await {
         let result = match &target {
+            Target::Segment(file) => file.sync_data().inspect(|()| file.drop_cached()),
             Target::File(file) => file.sync_data(),
             Target::Dir(dir) => env.disk().sync_dir(dir),
         };

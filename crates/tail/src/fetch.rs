@@ -4,6 +4,7 @@
 //! those that are still short, one durable read that spans all of them. What a chunk holds beyond the range is
 //! ignored: callers ask for nothing that is not published.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +36,11 @@ impl ByteRange {
         self.to.0 - self.from.0
     }
 
+    /// As [`ByteRange::len`], in memory.
+    fn memory(&self) -> usize {
+        usize::try_from(self.len()).expect("a feed asks for what fits into memory")
+    }
+
     fn key(&self, number: u64) -> Bytes {
         ChunkKey { segment: self.segment, chunk_bytes: self.chunk_bytes, chunk: number }.to_bytes()
     }
@@ -50,14 +56,14 @@ impl ByteRange {
 /// A range on its way: its bytes as far as they came, and the chunks that are still short.
 pub(crate) struct Assembly {
     pub(crate) range: ByteRange,
+    /// Reaches as far as something came, with zeros for what is short in between.
     bytes: BytesMut,
     short: Vec<u64>,
 }
 
 impl Assembly {
     fn new(range: ByteRange) -> Self {
-        let len = usize::try_from(range.len()).expect("a feed asks for what fits into memory");
-        Self { range, bytes: BytesMut::zeroed(len), short: Vec::new() }
+        Self { range, bytes: BytesMut::with_capacity(range.memory()), short: Vec::new() }
     }
 
     /// Takes in chunk `number`, if `value` has all of it that the range needs.
@@ -68,8 +74,21 @@ impl Assembly {
             return false;
         };
         let place = (from - self.range.from.0) as usize;
-        self.bytes[place..place + part.len()].copy_from_slice(part);
+        if place == self.bytes.len() {
+            // The usual order: memory is written once.
+            self.bytes.extend_from_slice(part);
+        } else {
+            self.place(place..place + part.len()).copy_from_slice(part);
+        }
         true
+    }
+
+    /// Where some of the range's bytes belong.
+    fn place(&mut self, place: Range<usize>) -> &mut [u8] {
+        if self.bytes.len() < place.end {
+            self.bytes.resize(place.end, 0);
+        }
+        &mut self.bytes[place]
     }
 
     /// The bytes, if none is missing.
@@ -156,7 +175,7 @@ impl Fetcher {
             let from = assembly.range.part(first).0;
             let to = assembly.range.part(last).1;
             let place = (from - assembly.range.from.0) as usize..(to - assembly.range.from.0) as usize;
-            self.durable_into(assembly.range.segment, from, &mut assembly.bytes[place], lane).await?;
+            self.durable_into(assembly.range.segment, from, assembly.place(place), lane).await?;
         }
         Ok(assembly.bytes)
     }
@@ -164,7 +183,8 @@ impl Fetcher {
     /// Reads a range from the durable layer alone.
     pub(crate) async fn durable(&self, range: &ByteRange, lane: Lane) -> Result<BytesMut, SourceError> {
         let mut assembly = Assembly::new(*range);
-        self.durable_into(range.segment, range.from.0, &mut assembly.bytes, lane).await?;
+        let whole = 0..range.memory();
+        self.durable_into(range.segment, range.from.0, assembly.place(whole), lane).await?;
         Ok(assembly.bytes)
     }
 

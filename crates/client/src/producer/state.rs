@@ -27,6 +27,9 @@ use crate::limits::{APPEND_BYTES_MAX, BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_
 /// Memory of a record beside its bytes, roughly: counted, so that empty records are bounded too.
 const RECORD_OVERHEAD: usize = 32;
 
+/// Builders of sealed batches that are kept for the next ones.
+const BUILDERS_KEPT: usize = 8;
+
 /// A batch that will not change any more.
 pub(super) struct Sealed {
     pub(super) shard: u32,
@@ -89,6 +92,8 @@ pub(super) struct State {
     shards: Vec<Shard>,
     /// Shards that have something to send, by the time at which they may.
     schedule: BTreeSet<(Instant, u32)>,
+    /// For the next batches: their memory has been there before.
+    builders: Vec<BatchBuilder>,
     /// Bytes that wait for acknowledgement.
     buffered: usize,
     /// Numbers of the batches that are not acknowledged yet, open ones included.
@@ -110,6 +115,7 @@ impl State {
             identity,
             shards: (0..shards).map(|_| Shard::default()).collect(),
             schedule: BTreeSet::new(),
+            builders: Vec::new(),
             buffered: 0,
             outstanding: BTreeSet::new(),
             next_number: 0,
@@ -150,10 +156,11 @@ impl State {
         }
     }
 
-    /// Takes a record in; whether the sender has to look again sooner than it was going to.
+    /// Takes a record in; whether the sender has to look again sooner than it was going to. The time is asked for
+    /// when the record begins a batch: reading the clock takes as long as much of the rest.
     pub(super) fn put(
         &mut self,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
         timestamp_ms: i64,
         shard: u32,
         key: Option<&[u8]>,
@@ -182,8 +189,8 @@ impl State {
             let number = self.next_number;
             self.next_number += 1;
             self.outstanding.insert(number);
-            let (builder, promise) = (BatchBuilder::new(), Promise::new(shard));
-            Open { builder, promise, number, buffered: 0, since: now }
+            let builder = self.builders.pop().unwrap_or_default();
+            Open { builder, promise: Promise::new(shard), number, buffered: 0, since: now() }
         });
         let ack = open.promise.ack(open.builder.record_count());
         open.builder
@@ -322,10 +329,14 @@ impl State {
         }
         let order = shard.next_order;
         shard.next_order += 1;
+        let bytes = open.builder.finish(self.config.codec);
+        if self.builders.len() < BUILDERS_KEPT {
+            self.builders.push(open.builder);
+        }
         shard.queue.push_back(Sealed {
             shard: number,
             order,
-            bytes: open.builder.finish(self.config.codec),
+            bytes,
             promise: open.promise,
             number: open.number,
             count,

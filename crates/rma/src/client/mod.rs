@@ -4,6 +4,7 @@
 //! server passes its regions, and READs are memory reads ([`shm`]); what is left of the socket are CALLs, and the
 //! news of the server's end.
 
+mod buffers;
 mod mux;
 mod shm;
 mod stream;

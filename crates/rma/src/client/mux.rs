@@ -17,15 +17,13 @@ use tailwater_env::{Env, HashMap, Task};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::atomics::{AtomicBool, Ordering};
+use crate::client::buffers::{RECEIVE, RECEIVE_BYTES};
 use crate::client::stream::Stream;
 use crate::connection::{CallError, ConnectionLost};
 use crate::frame::{self, CallAnswer, Decoder, FrameError, Header, Kind};
 use crate::limits::{CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
 use crate::local::too_large;
 use crate::service::Refusal;
-
-/// Room that is made for what comes: some answers to a SCAR of many chunks.
-const RECEIVE_BYTES: usize = 1 << 20;
 
 /// The least room for a receive; also how much is copied without a thought.
 const RECEIVE_BYTES_MIN: usize = 16 << 10;
@@ -338,12 +336,17 @@ impl Inner {
             let buffer = decoder.buffer();
             let room = buffer.capacity() - buffer.len();
             if room < needed || (room < RECEIVE_BYTES / 2 && buffer.len() <= RECEIVE_BYTES_MIN) {
-                buffer.reserve(RECEIVE_BYTES.max(needed));
+                let mut roomy = RECEIVE.take(buffer.len() + needed);
+                roomy.extend_from_slice(buffer);
+                RECEIVE.keep(std::mem::replace(buffer, roomy));
             }
-            match self.stream.try_read_buf(decoder.buffer()) {
+            match self.stream.try_read_buf(buffer) {
                 Ok(0) => return "closed by the server".to_owned(),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if buffer.is_empty() {
+                        RECEIVE.keep(std::mem::take(buffer));
+                    }
                     if let Err(error) = self.stream.readable().await {
                         return error.to_string();
                     }
