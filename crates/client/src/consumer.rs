@@ -28,11 +28,34 @@ pub struct Consumer {
     client: Client,
     stream: Stream,
     cursors: Vec<Cursor>,
+    /// Timestamp of each cursor's last record, in ms since the epoch.
+    read_ms: Vec<Option<i64>>,
     waiter: Arc<Waiter>,
     /// Which cursor is asked first, so that a busy shard does not starve the others.
     turn: usize,
     /// A cursor whose next records were removed.
     moved: Option<usize>,
+}
+
+/// How far behind a consumer is in one shard: the difference to what is durable, which is to say readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lag {
+    /// The shard.
+    pub shard: u32,
+    /// The offset of the record that is read next.
+    pub next_offset: Offset,
+    /// The offset after the last durable record, as far as is known; `None` in the first moments of a process.
+    pub end_offset: Option<Offset>,
+    /// How old the newest record is that was read, if there are others behind it; zero if there are none, and `None` if
+    /// no record was read yet, or the last one had no timestamp. After a pause of the producers it is large for a moment.
+    pub time: Option<Duration>,
+}
+
+impl Lag {
+    /// Records that are durable and not read yet, as far as is known.
+    pub fn records(&self) -> u64 {
+        self.end_offset.map_or(0, |end| end.0.saturating_sub(self.next_offset.0))
+    }
 }
 
 /// Records of one shard that come next; borrows the process's one validated copy of them.
@@ -97,7 +120,9 @@ impl Consumer {
     pub(crate) async fn start(client: Client, stream: Stream, config: ConsumerConfig) -> Result<Self, Error> {
         let waiter = Arc::new(Waiter::default());
         let shards = if config.shards.is_empty() { (0..stream.shards).collect() } else { config.shards };
-        let mut consumer = Self { client, stream, cursors: Vec::new(), waiter, turn: 0, moved: None };
+        let read_ms = vec![None; shards.len()];
+        let cursors = Vec::new();
+        let mut consumer = Self { client, stream, cursors, read_ms, waiter, turn: 0, moved: None };
         let cursors = futures::stream::iter(shards).map(|shard| consumer.locate(shard, config.start));
         consumer.cursors = cursors.buffered(LOCATES_IN_FLIGHT_MAX).try_collect().await?;
         Ok(consumer)
@@ -143,7 +168,11 @@ impl Consumer {
             let cursor = &mut self.cursors[index];
             let (shard, from) = (cursor.shard().shard.0, cursor.next_offset());
             match cursor.poll() {
-                Ok(Some(entries)) => return Ok(Some(Batch { shard, entries })),
+                Ok(Some(entries)) => {
+                    let last = entries.batches().last().map(|batch| batch.header.max_timestamp_ms);
+                    self.read_ms[index] = last.filter(|ms| *ms >= 0);
+                    return Ok(Some(Batch { shard, entries }));
+                }
                 Ok(None) => {}
                 Err(error) => {
                     if let ReadError::Truncated { .. } = error {
@@ -173,9 +202,19 @@ impl Consumer {
         self.cursors.iter().map(|cursor| (cursor.shard().shard.0, cursor.next_offset()))
     }
 
-    /// Records that are durable and not read yet, over all shards, as far as is known.
-    pub fn lag(&self) -> u64 {
-        self.cursors.iter().map(Cursor::lag).sum()
+    /// How far behind it is in each shard. Nobody else knows: readers ask no broker.
+    pub fn lags(&self) -> impl Iterator<Item = Lag> {
+        let now_ms = self.client.node().env().wall_ms();
+        self.cursors.iter().zip(&self.read_ms).map(move |(cursor, read_ms)| {
+            let (next_offset, end_offset) = (cursor.next_offset(), cursor.end_offset());
+            let lag = Lag { shard: cursor.shard().shard.0, next_offset, end_offset, time: None };
+            let age =
+                read_ms.map(|ms| Duration::from_millis(now_ms.saturating_sub(ms).max(0).unsigned_abs()));
+            Lag {
+                time: if end_offset.is_some() && lag.records() == 0 { Some(Duration::ZERO) } else { age },
+                ..lag
+            }
+        })
     }
 
     async fn locate(&self, shard: u32, start: Start) -> Result<Cursor, Error> {

@@ -28,7 +28,7 @@ mod producer;
 mod source;
 
 pub use client::{Client, ClientConfig, Stream, Transport};
-pub use consumer::{Batch, Consumer, ConsumerConfig};
+pub use consumer::{Batch, Consumer, ConsumerConfig, Lag};
 pub use error::Error;
 pub use producer::{Ack, Acked, Partitioner, Producer, ProducerConfig};
 pub use tailwater_format::{Start, StartError};

@@ -362,11 +362,14 @@ impl Core {
         self.files.push_back(planned);
     }
 
-    /// Whether there is room for whoever was refused, with something to spare.
+    /// Whether there is room for whoever was refused, however long his record, with something to spare: one who is
+    /// told so and refused again would ask in a loop.
     pub(crate) fn is_ready(&self) -> bool {
         let largest = (FRAME_BYTES + self.config.record_bytes_max) as u64;
+        let backlog_left = self.config.backlog_bytes.saturating_sub(self.pending_bytes);
         matches!(self.state, State::Running)
             && self.pending_bytes <= self.config.backlog_bytes / 2
+            && (self.pending_bytes == 0 || backlog_left as u64 >= largest)
             && (self.next_source().is_some() || self.room() >= largest + self.config.reserve_bytes)
     }
 

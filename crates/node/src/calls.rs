@@ -2,7 +2,8 @@
 //!
 //! Appends are handed to the log in the order in which they arrive, on the engine thread of their connection, so
 //! that batches which a producer sends one behind the other are taken in that order. Nothing waits on that thread:
-//! whatever takes time goes on in a task.
+//! whatever takes time goes on in a task. Appends with compressed batches, and whatever their connection sends behind
+//! them, run on the one worker, in the same order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ use tailwater_format::call::{
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
-    Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, Term, TransactionId,
+    Codec, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, Term, TransactionId,
 };
 use tailwater_log::{
     AppendError, AppendOptions, Locate as Target, Log, ReadError, StreamError, TransactionIds,
@@ -167,8 +168,11 @@ impl Service for NodeService {
         None
     }
 
-    fn is_short(&self, _method: u16, _payload_len: usize) -> bool {
-        true
+    /// Nothing waits on the engine's thread, but an append's batches are checked there, down to their records: up to
+    /// [`CALL_BYTES_MAX`] of them, which a core reads in a millisecond or two. What those bytes decompress to is
+    /// bounded for each batch only, and may be a thousand times as much.
+    fn is_short(&self, method: u16, payload: &Bytes) -> bool {
+        Method::from_number(method) != Some(Method::Append) || !has_compressed_batch(payload)
     }
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
@@ -192,6 +196,14 @@ impl Service for NodeService {
         tracing::info!(peer = %peer.address, method, error = %refused, "refused a call");
         reply.send(Err(refusal(refused)));
     }
+}
+
+/// Whether an append has a batch that is compressed, as far as it can be read.
+fn has_compressed_batch(append: &Bytes) -> bool {
+    // It shares the payload's bytes. What makes no sense is refused without looking any further.
+    let Ok(append) = decode::<Append>(append.clone()) else { return false };
+    let mut batches = append.items.iter().flat_map(|item| tailwater_format::batches(&item.batches)).flatten();
+    batches.any(|batch| batch.header().codec != Codec::None)
 }
 
 async fn find_stream(log: Log, find: FindStream) -> Result<Bytes, CallRefusal> {
@@ -348,4 +360,39 @@ pub fn read_refusal(error: ReadError) -> CallRefusal {
         ReadError::Unavailable(_) => ErrorCode::Unavailable,
     };
     CallRefusal::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_format::BatchBuilder;
+
+    use super::*;
+
+    fn batch(codec: Codec) -> Bytes {
+        let mut builder = BatchBuilder::new();
+        builder.append(None, Some(&[b'x'; 1_000]), &[], 5).expect("short");
+        builder.finish(codec)
+    }
+
+    fn append(items: &[&[Codec]]) -> Bytes {
+        let item = |codecs: &&[Codec]| AppendItem {
+            shard: 0,
+            batches: codecs.iter().flat_map(|codec| batch(*codec)).collect::<Vec<u8>>().into(),
+            expected_term: None,
+        };
+        let items = items.iter().map(item).collect();
+        encode_call(&Append { items, ..Append::default() })
+    }
+
+    #[test]
+    fn an_append_with_a_compressed_batch_anywhere_is_found() {
+        use Codec::{Gzip, Lz4, None, Snappy, Zstd};
+        for codec in [Gzip, Lz4, Snappy, Zstd] {
+            assert!(has_compressed_batch(&append(&[&[codec]])), "{codec:?}");
+            assert!(has_compressed_batch(&append(&[&[None], &[None, codec]])), "{codec:?} behind others");
+        }
+        assert!(!has_compressed_batch(&append(&[&[None], &[None, None]])));
+        assert!(!has_compressed_batch(&append(&[])));
+        assert!(!has_compressed_batch(&Bytes::from_static(b"\xff\xff nonsense")));
+    }
 }

@@ -19,6 +19,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Where the node listens.
     pub listen: Listen,
+    /// What admin HTTP takes.
+    pub admin: AdminConfig,
     /// The data cell: chunks.
     pub data_cell: CellConfig,
     /// The metadata cell: lengths and locks.
@@ -49,6 +51,21 @@ pub struct Listen {
     pub connections_max: usize,
     /// Engine threads that answer one-sided reads; 0 is one for each core but one, and at least one.
     pub engines: usize,
+}
+
+/// What admin HTTP takes. The defaults leave it some 25 MiB at most.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminConfig {
+    /// Connections at a time; one more is answered 503.
+    pub connections_max: usize,
+    /// Longest head of a request, in bytes.
+    pub header_bytes_max: usize,
+    /// Longest body of a request, in bytes: none has more than a few names and numbers.
+    pub body_bytes_max: usize,
+    /// How long a head or a body may take, or a connection idle between requests, or an answer wait to be read, in
+    /// milliseconds.
+    pub timeout_ms: u64,
 }
 
 /// How many copies a cell keeps.
@@ -133,6 +150,7 @@ impl Default for Config {
         Self {
             data: PathBuf::from("tailwater-data"),
             listen: Listen::default(),
+            admin: AdminConfig::default(),
             data_cell: CellConfig::default(),
             metadata_cell: CellConfig {
                 capacity_bytes: 16 << 20,
@@ -157,6 +175,25 @@ impl Default for Listen {
             connections_max: 10_000,
             engines: 0,
         }
+    }
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 256,
+            header_bytes_max: 16 << 10,
+            body_bytes_max: 64 << 10,
+            // More than the 15 s that Prometheus leaves between two scrapes.
+            timeout_ms: 30_000,
+        }
+    }
+}
+
+impl AdminConfig {
+    /// [`AdminConfig::timeout_ms`].
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
     }
 }
 
@@ -199,14 +236,19 @@ impl Config {
             figment = figment.merge(Toml::file_exact(file));
         }
         let sections =
-            ["DATA", "LISTEN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "METRICS", "LOGGING"];
+            ["DATA", "LISTEN", "ADMIN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "METRICS", "LOGGING"];
+        let is_known = move |section: &str| sections.iter().any(|known| section.eq_ignore_ascii_case(known));
         // TAILWATER_SERVER and the like are the command line's own.
-        let variables = Env::prefixed("TAILWATER_")
-            .filter(move |key| {
-                let section = key.as_str().split("__").next().unwrap_or_default();
-                sections.iter().any(|known| section.eq_ignore_ascii_case(known))
-            })
-            .split("__");
+        let section = |key: &str| key.split("__").next().unwrap_or_default().to_owned();
+        let variables = Env::prefixed("TAILWATER_");
+        for (key, _) in variables.iter() {
+            let (key, name) = (key.as_str(), key.as_str().to_uppercase());
+            anyhow::ensure!(
+                !key.contains("__") || is_known(&section(key)),
+                "TAILWATER_{name} names no section of the configuration: `tailwater serve --print-config` lists them"
+            );
+        }
+        let variables = variables.filter(move |key| is_known(&section(key.as_str()))).split("__");
         figment = figment.merge(variables).merge(Serialized::defaults(flags));
         let config: Self = figment.extract()?;
         config.check()?;
@@ -243,6 +285,26 @@ impl Config {
     }
 
     fn check(&self) -> anyhow::Result<()> {
+        let admin = &self.admin;
+        anyhow::ensure!(
+            admin.connections_max >= 1,
+            "[admin] connections_max = 0 lets nobody in: use at least 1"
+        );
+        anyhow::ensure!(
+            admin.header_bytes_max >= 8 << 10,
+            "[admin] header_bytes_max = {} is too small: use at least 8192",
+            admin.header_bytes_max
+        );
+        anyhow::ensure!(
+            admin.body_bytes_max >= 1 << 10,
+            "[admin] body_bytes_max = {} is too small to create a stream: use at least 1024",
+            admin.body_bytes_max
+        );
+        anyhow::ensure!(
+            (100..=3_600_000).contains(&admin.timeout_ms),
+            "[admin] timeout_ms = {} is not between 100 and 3600000",
+            admin.timeout_ms
+        );
         for (name, cell) in [("data_cell", &self.data_cell), ("metadata_cell", &self.metadata_cell)] {
             let count = cell.backends.len();
             match cell.mode {

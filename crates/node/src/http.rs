@@ -11,14 +11,17 @@
 //! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
 
+mod connections;
+
 use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+pub use connections::serve;
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::Locate;
@@ -27,9 +30,6 @@ use crate::Shared;
 use crate::api::{CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
 use crate::{metrics, views};
-
-/// Longest request body, in bytes: none has more than a few names and numbers.
-const BODY_BYTES_MAX: usize = 64 << 10;
 
 type Answer<T> = Result<Json<T>, Failed>;
 
@@ -46,8 +46,21 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .fallback(unknown_path)
+        // The connection has bounded it already.
+        .layer(DefaultBodyLimit::disable())
         .with_state(shared)
+}
+
+/// An error as JSON.
+fn refused(status: StatusCode, code: ErrorCode, message: String) -> Response {
+    (status, Json(ErrorBody { error: code.name().to_owned(), message })).into_response()
+}
+
+async fn unknown_path(uri: Uri) -> Response {
+    let why =
+        format!("there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams", uri.path());
+    refused(StatusCode::NOT_FOUND, ErrorCode::Malformed, why)
 }
 
 /// An error as JSON, under the status that fits.
@@ -65,7 +78,7 @@ impl IntoResponse for Failed {
             code if code.is_retriable() => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (status, Json(ErrorBody { error: code.name().to_owned(), message })).into_response()
+        refused(status, code, message)
     }
 }
 

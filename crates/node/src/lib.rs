@@ -72,7 +72,7 @@ pub struct Node {
     shared: Arc<Shared>,
     admin: SocketAddr,
     stop_http: oneshot::Sender<()>,
-    http: tokio::task::JoinHandle<std::io::Result<()>>,
+    http: tokio::task::JoinHandle<()>,
 }
 
 impl Node {
@@ -120,11 +120,9 @@ impl Node {
         });
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
-        let serve = axum::serve(admin, http::router(Arc::clone(&shared))).with_graceful_shutdown(async {
-            // A dropped sender means the same.
-            let _ = stopped.await;
-        });
-        let http = tokio::runtime::Handle::current().spawn(serve.into_future());
+        let routes = http::router(Arc::clone(&shared));
+        let serve = http::serve(env.clone(), admin, routes, config.admin.clone(), stopped);
+        let http = tokio::runtime::Handle::current().spawn(serve);
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })
     }

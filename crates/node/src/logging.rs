@@ -1,5 +1,7 @@
 //! Structured logs, to standard error.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogFormat, Logging};
@@ -8,7 +10,9 @@ use crate::config::{LogFormat, Logging};
 pub fn init(config: &Logging) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.filter)
         .map_err(|error| anyhow::anyhow!("[logging] filter = {:?}: {error}", config.filter))?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let logs =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     match config.format {
         LogFormat::Text => logs.init(),
         LogFormat::Json => logs.json().init(),

@@ -34,17 +34,18 @@ pub trait Service: Send + Sync + 'static {
     /// Scans a bucket; `None` where the service has no buckets or `op` is out of their range.
     fn scar(&self, op: &ScarOp) -> Option<ScarHit>;
 
-    /// Whether a CALL of this method, with a payload of so many bytes, is work of some microseconds without
-    /// waiting. The engine then does it itself, which spares two threads waking each other; as long as it does,
-    /// nobody else is served.
-    fn is_short(&self, method: u16, payload_len: usize) -> bool {
-        let _ = (method, payload_len);
+    /// Whether a CALL of this method with this payload, which is a client's and may be anything, is work of some
+    /// microseconds without waiting. The engine then does it itself, which spares two threads waking each other; as
+    /// long as it does, nobody else is served.
+    fn is_short(&self, method: u16, payload: &Bytes) -> bool {
+        let _ = (method, payload);
         false
     }
 
     /// A CALL. Answer through `reply`, from any thread, now or later; dropping it answers an error. Runs on a
-    /// worker that may do some work, or on an engine thread if it [is short](Self::is_short). CALLs of one
-    /// connection that are all short run in the order in which they were sent.
+    /// worker that may do some work, or on an engine thread if it [is short](Self::is_short) and none of its
+    /// connection is with the workers. With one worker, CALLs of one connection thus run in the order in which they
+    /// were sent.
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply);
 }
 

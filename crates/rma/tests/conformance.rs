@@ -8,11 +8,11 @@ mod world;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, RegionId, ScarOp};
+use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, RegionId, ScarOp, ServerConfig};
 
 use world::{
-    BUCKETS, CODE_REFUSED, METHOD_ABANDON, METHOD_ECHO, METHOD_LARGE, METHOD_PANIC, METHOD_REFUSE, Transport,
-    World, on_every_transport,
+    BUCKETS, CODE_REFUSED, METHOD_ABANDON, METHOD_ECHO, METHOD_LARGE, METHOD_NOTE, METHOD_NOTE_LATER,
+    METHOD_PANIC, METHOD_REFUSE, Transport, World, on_every_socket_with, on_every_transport,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -197,6 +197,30 @@ fn a_call_is_answered_refused_abandoned_or_survives_a_panic() {
             assert_eq!(code(call(METHOD_PANIC).await), tailwater_rma::REFUSED_ABANDONED);
         }
         assert_eq!(call(METHOD_ECHO).await, Ok(Bytes::from_static(b"hello")));
+    });
+}
+
+#[test]
+fn a_short_call_does_not_overtake_one_that_a_worker_has() {
+    on_every_socket_with(&ServerConfig { call_workers: 1, ..ServerConfig::default() }, async |world| {
+        let note =
+            |method, what: &'static str| world.connection.call(method, Bytes::from_static(what.as_bytes()));
+        let noted = || world.service.noted.lock().expect("no test panics with it").clone();
+        note(METHOD_NOTE, "first").await.expect("noted");
+        let last = async {
+            // Where a READ is a request, it is taken behind the two before it.
+            let read = world.connection.read(&[world.op(0, 0, 8)], &mut [0; 8]).await;
+            assert_eq!(read.expect("read"), [Ok(())]);
+            assert_eq!(noted(), ["first"], "the engine serves, and nothing has overtaken");
+            world.service.open_gate();
+        };
+        let (later, short, ()) =
+            tokio::join!(note(METHOD_NOTE_LATER, "second"), note(METHOD_NOTE, "third"), last);
+        later.expect("noted");
+        short.expect("noted");
+        assert_eq!(noted(), ["first", "second", "third"]);
+        note(METHOD_NOTE, "fourth").await.expect("noted");
+        assert_eq!(noted().len(), 4);
     });
 }
 

@@ -84,6 +84,12 @@ fn a_stream_that_acknowledges_before_the_sync_is_caught() {
 }
 
 #[test]
+fn a_process_that_keeps_what_it_acknowledged_to_itself_is_caught() {
+    let words = ["but it was", "foreign record", "not all is well"];
+    is_caught(Plant::KeptUntilSynced, "cluster-interval", &words);
+}
+
+#[test]
 fn a_checkpoint_that_takes_its_name_before_it_is_synced_is_caught() {
     is_caught(Plant::RenameBeforeSync, "cluster", &["can't be read: it is not a snapshot"]);
 }

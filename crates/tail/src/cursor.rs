@@ -108,10 +108,9 @@ impl Cursor {
         self.next_offset
     }
 
-    /// How many records are durable and not read yet, as far as is known.
-    pub fn lag(&self) -> u64 {
-        let end = self.shared.feed.lock().tail().map_or(Offset(0), |tail| tail.next_offset);
-        end.0.saturating_sub(self.next_offset.0)
+    /// The offset after the last durable record; `None` until the process has heard of the shard.
+    pub fn end_offset(&self) -> Option<Offset> {
+        self.shared.feed.lock().tail().map(|tail| tail.next_offset)
     }
 
     /// What comes next, if it is there. Never waits.

@@ -14,6 +14,8 @@
 //!   [`Feed::begin_again`]).
 //! - A feed never goes back, whatever lengths are published.
 //! - A segment is left only at its sealed length, and only for the next one.
+//! - Over time no more bytes are read than the limits allow, whichever layer they come from; a backlog that the cell
+//!   does not have is read from the durable layer as slowly by a shared feed as by a private one.
 //! - After every fetch there is either progress, another layer to ask, a pause, or an error for the readers:
 //!   nothing that a cell or a source answers makes a feed spin.
 
@@ -21,12 +23,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use tailwater_env::Instant;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Tail, Term};
 
 use crate::block::{Block, Cutter};
-use crate::fetch::ByteRange;
+use crate::fetch::{ByteRange, Fetched};
 use crate::layer::DelayedDurable;
 use crate::limits::{
     FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, READERS_WAIT_MAX, SEGMENTS_KEPT_MAX,
@@ -83,7 +84,10 @@ pub(crate) enum Plan {
 pub(crate) struct FeedConfig {
     pub(crate) window_bytes: usize,
     pub(crate) delay_max: Duration,
+    /// From both layers.
     pub(crate) bytes_per_s: u64,
+    /// From the durable layer.
+    pub(crate) durable_bytes_per_s: u64,
     /// Shared feeds drop old blocks; private ones wait for their reader.
     pub(crate) shared: bool,
 }
@@ -129,6 +133,8 @@ pub(crate) struct Feed {
     silent: bool,
     layer: DelayedDurable,
     rate: RateLimit,
+    /// Of what came from the durable layer, for whatever reason.
+    durable_rate: RateLimit,
     /// The entry to read next begins here; `None` in a shared feed that has not begun.
     place: Option<Place>,
     /// The term of what was read last.
@@ -174,6 +180,7 @@ impl Feed {
             silent: false,
             layer: DelayedDurable::new(config.delay_max),
             rate: RateLimit::new(config.bytes_per_s, now),
+            durable_rate: RateLimit::new(config.durable_bytes_per_s, now),
             place: None,
             read_term: None,
             cutter: None,
@@ -412,7 +419,10 @@ impl Feed {
             // Up to where a chunk ends, so that none is fetched twice; `most` is at least a chunk away.
             Position(most / chunk * chunk)
         };
-        if let Err(pause) = self.rate.take(now, to.0 - from.0) {
+        // Whether the cell still has what was cached shows when it is read, so the durable layer's limit holds what
+        // may come from it, too.
+        let paid = self.durable_rate.is_ready(now).and_then(|()| self.rate.take(now, to.0 - from.0));
+        if let Err(pause) = paid {
             return Plan::Wait { at: Some(now + pause) };
         }
         self.busy = true;
@@ -420,8 +430,10 @@ impl Feed {
         Plan::Fetch { range, durable: durably }
     }
 
-    /// Takes in the bytes of the planned range; `durable` if they came from the durable layer alone.
-    pub(crate) fn fetched(&mut self, range: &ByteRange, bytes: BytesMut, durable: bool) -> News {
+    /// Takes in the bytes of the planned range; `durable` if they were asked of the durable layer alone.
+    pub(crate) fn fetched(&mut self, range: &ByteRange, fetched: Fetched, durable: bool) -> News {
+        let Fetched { bytes, durable_bytes } = fetched;
+        self.durable_rate.charge(durable_bytes);
         self.busy = false;
         self.failures = 0;
         self.retry_at = None;

@@ -53,6 +53,14 @@ impl ByteRange {
     }
 }
 
+/// The bytes of a range.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) bytes: BytesMut,
+    /// How many were read from the durable layer to get them.
+    pub(crate) durable_bytes: u64,
+}
+
 /// A range on its way: its bytes as far as they came, and the chunks that are still short.
 pub(crate) struct Assembly {
     pub(crate) range: ByteRange,
@@ -92,8 +100,8 @@ impl Assembly {
     }
 
     /// The bytes, if none is missing.
-    pub(crate) fn complete(self) -> Result<BytesMut, Self> {
-        if self.short.is_empty() { Ok(self.bytes) } else { Err(self) }
+    pub(crate) fn complete(self) -> Result<Fetched, Self> {
+        if self.short.is_empty() { Ok(Fetched { bytes: self.bytes, durable_bytes: 0 }) } else { Err(self) }
     }
 }
 
@@ -160,7 +168,8 @@ impl Fetcher {
     }
 
     /// Brings in what an assembly is short of: consistent reads, then the durable layer.
-    pub(crate) async fn finish(&self, mut assembly: Assembly, lane: Lane) -> Result<BytesMut, SourceError> {
+    pub(crate) async fn finish(&self, mut assembly: Assembly, lane: Lane) -> Result<Fetched, SourceError> {
+        let mut durable_bytes = 0;
         if let Some(cell) = self.data.as_ref().filter(|_| !assembly.short.is_empty()) {
             let numbers = std::mem::take(&mut assembly.short);
             let keys: Vec<Bytes> = numbers.iter().map(|&number| assembly.range.key(number)).collect();
@@ -176,16 +185,17 @@ impl Fetcher {
             let to = assembly.range.part(last).1;
             let place = (from - assembly.range.from.0) as usize..(to - assembly.range.from.0) as usize;
             self.durable_into(assembly.range.segment, from, assembly.place(place), lane).await?;
+            durable_bytes = to - from;
         }
-        Ok(assembly.bytes)
+        Ok(Fetched { bytes: assembly.bytes, durable_bytes })
     }
 
     /// Reads a range from the durable layer alone.
-    pub(crate) async fn durable(&self, range: &ByteRange, lane: Lane) -> Result<BytesMut, SourceError> {
+    pub(crate) async fn durable(&self, range: &ByteRange, lane: Lane) -> Result<Fetched, SourceError> {
         let mut assembly = Assembly::new(*range);
         let whole = 0..range.memory();
         self.durable_into(range.segment, range.from.0, assembly.place(whole), lane).await?;
-        Ok(assembly.bytes)
+        Ok(Fetched { bytes: assembly.bytes, durable_bytes: range.len() })
     }
 
     async fn durable_into(

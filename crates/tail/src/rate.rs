@@ -22,6 +22,13 @@ impl RateLimit {
 
     /// Takes `bytes`, which may overdraw, or says how long to wait until a read may begin.
     pub(crate) fn take(&mut self, now: Instant, bytes: u64) -> Result<(), Duration> {
+        self.is_ready(now)?;
+        self.charge(bytes);
+        Ok(())
+    }
+
+    /// Whether a read may begin, or how long to wait until one may.
+    pub(crate) fn is_ready(&mut self, now: Instant) -> Result<(), Duration> {
         let full = self.bytes_per_s as i64;
         let earned = u128::from(self.bytes_per_s) * now.since(self.at).as_nanos() / 1_000_000_000;
         if earned > 0 {
@@ -34,8 +41,12 @@ impl RateLimit {
             let wait = ((1 - self.tokens) as u128 * 1_000_000_000).div_ceil(u128::from(self.bytes_per_s));
             return Err(Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX)));
         }
-        self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         Ok(())
+    }
+
+    /// Takes `bytes` that were read.
+    pub(crate) fn charge(&mut self, bytes: u64) {
+        self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 }
 

@@ -24,7 +24,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
@@ -37,7 +36,7 @@ pub use config::{ReaderConfig, ReaderStats};
 
 use crate::cursor::Waiter;
 use crate::feed::{Feed, FeedConfig, News, Place, Plan};
-use crate::fetch::{Assembly, ByteRange, Fetcher, Lane};
+use crate::fetch::{Assembly, ByteRange, Fetched, Fetcher, Lane};
 use crate::limits::{FETCHES_MAX, ROUND_BYTES_MAX};
 use crate::{Cells, DurableSource, SegmentInfo, SourceError};
 
@@ -165,6 +164,7 @@ impl Inner {
                 window_bytes: self.config.window_bytes,
                 delay_max: self.config.delay_max,
                 bytes_per_s: self.config.bytes_per_s,
+                durable_bytes_per_s: self.config.catch_up_bytes_per_s,
                 shared: true,
             };
             let mut feed = Feed::shared(shard, config, now);
@@ -218,6 +218,7 @@ impl Inner {
             window_bytes: self.config.catch_up_window_bytes,
             delay_max: self.config.delay_max,
             bytes_per_s: self.config.catch_up_bytes_per_s,
+            durable_bytes_per_s: self.config.catch_up_bytes_per_s,
             shared: false,
         };
         let shard = shared.shard;
@@ -278,7 +279,7 @@ enum Done {
         feed: Arc<SharedFeed>,
         range: ByteRange,
         durable: bool,
-        bytes: Result<BytesMut, SourceError>,
+        fetched: Result<Fetched, SourceError>,
     },
     Segments(Arc<SharedFeed>, SegmentNumber, Result<Vec<SegmentInfo>, SourceError>),
 }
@@ -353,13 +354,13 @@ async fn relaxed_round(fetcher: Fetcher, round: Vec<(Arc<SharedFeed>, ByteRange)
 
 async fn finish(fetcher: Fetcher, feed: Arc<SharedFeed>, assembly: Assembly) -> Done {
     let range = assembly.range;
-    let bytes = fetcher.finish(assembly, feed.lane).await;
-    Done::Bytes { feed, range, durable: false, bytes }
+    let fetched = fetcher.finish(assembly, feed.lane).await;
+    Done::Bytes { feed, range, durable: false, fetched }
 }
 
 async fn durable_read(fetcher: Fetcher, feed: Arc<SharedFeed>, range: ByteRange) -> Done {
-    let bytes = fetcher.durable(&range, feed.lane).await;
-    Done::Bytes { feed, range, durable: true, bytes }
+    let fetched = fetcher.durable(&range, feed.lane).await;
+    Done::Bytes { feed, range, durable: true, fetched }
 }
 
 async fn list_segments(source: Arc<dyn DurableSource>, feed: Arc<SharedFeed>, from: SegmentNumber) -> Done {
@@ -374,8 +375,8 @@ fn take_in(inner: &Inner, done: Done, under_way: &mut UnderWay) {
             for (feed, assembly) in assemblies {
                 let range = assembly.range;
                 match assembly.complete() {
-                    Ok(bytes) => {
-                        let news = feed.feed.lock().fetched(&range, bytes, false);
+                    Ok(fetched) => {
+                        let news = feed.feed.lock().fetched(&range, fetched, false);
                         tell(inner, &feed, news);
                     }
                     // One file that comes short does not hold the others of its round back.
@@ -386,15 +387,15 @@ fn take_in(inner: &Inner, done: Done, under_way: &mut UnderWay) {
             }
             return;
         }
-        Done::Bytes { feed, range, durable, bytes: Ok(bytes) } => {
-            let news = feed.feed.lock().fetched(&range, bytes, durable);
+        Done::Bytes { feed, range, durable, fetched: Ok(fetched) } => {
+            let news = feed.feed.lock().fetched(&range, fetched, durable);
             (feed, news)
         }
         Done::Segments(feed, from, Ok(segments)) => {
             let news = feed.feed.lock().listed(now, from, &segments);
             (feed, news)
         }
-        Done::Bytes { feed, bytes: Err(error), .. } | Done::Segments(feed, _, Err(error)) => {
+        Done::Bytes { feed, fetched: Err(error), .. } | Done::Segments(feed, _, Err(error)) => {
             tracing::debug!(shard = %feed.shard, %error, "reading failed");
             let news = feed.feed.lock().failed(now, error);
             (feed, news)

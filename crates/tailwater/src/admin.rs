@@ -5,6 +5,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tailwater_node::api::{ErrorBody, NodeView};
 
+/// What a node answered instead of doing it.
+#[derive(Debug)]
+pub struct Refused(pub ErrorBody);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 /// Which node to talk to.
 #[derive(clap::Args, Clone)]
 pub struct Server {
@@ -59,8 +71,8 @@ impl Server {
     ) -> anyhow::Result<T> {
         let mut answer = answer.map_err(|error| {
             anyhow!(
-                "no node answers at {} ({error}): start one with `tailwater serve --data DIR`, or name another \
-                 with --server or TAILWATER_SERVER",
+                "no node's admin HTTP answers at {} ({error}): start one with `tailwater serve --data DIR`, or name \
+                 another's admin address with --server or TAILWATER_SERVER",
                 self.server
             )
         })?;
@@ -69,7 +81,7 @@ impl Server {
         }
         let status = answer.status();
         match answer.body_mut().read_json::<ErrorBody>() {
-            Ok(body) => Err(anyhow!("{}", body.message)),
+            Ok(body) => Err(Refused(body).into()),
             Err(_) => Err(anyhow!("the node answers {status}")),
         }
     }

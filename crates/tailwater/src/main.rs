@@ -4,6 +4,7 @@ mod admin;
 mod commands;
 mod output;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -71,8 +72,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => tailwater_bench::demo::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "tailwater", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tailwater", &mut script);
+            std::io::stdout().write_all(&script).map_err(anyhow::Error::from)
         }
     };
     match result {
@@ -81,6 +83,9 @@ fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tailwater: {error:#}");
+            if let Some(hint) = output::hint(&error) {
+                eprintln!("{hint}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -55,6 +55,26 @@ pub fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()
 }
 
+/// What to do about a refusal, where that is not in its own words.
+pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    let code = error.chain().find_map(|cause| {
+        let by_call = cause.downcast_ref().and_then(|error| match error {
+            tailwater_client::Error::Refused(refusal) => Some(refusal.code.name()),
+            _ => None,
+        });
+        by_call.or_else(|| Some(cause.downcast_ref::<crate::admin::Refused>()?.0.error.as_str()))
+    });
+    match code? {
+        "unknown_stream" => {
+            Some("`tailwater stream ls` lists the streams, `tailwater stream create NAME` makes one.")
+        }
+        "offset_out_of_range" => {
+            Some("`tailwater stream describe NAME` shows where each shard starts and ends.")
+        }
+        _ => None,
+    }
+}
+
 /// Whether an error only says that nobody reads our output any more.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {

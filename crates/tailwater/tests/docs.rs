@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods)] // it reads the documents as they are
 
+mod support;
+
 use std::path::Path;
 
 #[test]
@@ -41,4 +43,39 @@ fn the_program_in_the_readme_is_the_one_that_the_client_s_documentation_compiles
     compiled.retain(|line| !line.starts_with("# "));
     assert_eq!(readme, compiled);
     assert!(readme.len() <= 10, "{} lines", readme.len());
+}
+
+#[test]
+fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is() {
+    let output = support::tailwater().args(["serve", "--print-config"]).output().expect("it runs");
+    let printed: toml::Table =
+        toml::from_str(&String::from_utf8(output.stdout).expect("text")).expect("TOML");
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md"));
+    let text = text.expect("readable");
+    let mut described = std::collections::BTreeMap::new();
+    let mut sections: Vec<&str> = vec![""];
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            sections =
+                heading.split('`').filter_map(|part| part.strip_prefix('[')?.strip_suffix(']')).collect();
+        }
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let (Some(key), Some(default)) = (cells.next(), cells.next()) else { continue };
+        let Some(key) = key.strip_prefix('`').and_then(|key| key.strip_suffix('`')) else { continue };
+        for (section, default) in sections.iter().zip(default.split(", ").cycle()) {
+            described.insert((section.to_string(), key.to_owned()), default.trim_matches('`').to_owned());
+        }
+    }
+    let mut defaults = std::collections::BTreeMap::new();
+    for (key, value) in &printed {
+        match value {
+            toml::Value::Table(section) => defaults
+                .extend(section.iter().map(|(name, value)| ((key.clone(), name.clone()), value.to_string()))),
+            value => drop(defaults.insert((String::new(), key.clone()), value.to_string())),
+        }
+    }
+    // What is not set is not printed.
+    defaults.insert(("listen".to_owned(), "advertised_data".to_owned()), "none".to_owned());
+    assert_eq!(described, defaults);
 }

@@ -275,15 +275,67 @@ fn a_flood_of_garbage_on_every_port_is_logged_and_takes_bounded_memory() {
         let _ = socket.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{answer:?}");
     }
-    wait_for("a line in the log for each connection that sent garbage to a port of frames", || {
-        let dropped = node.process.log().matches("connection dropped").count();
-        (dropped >= 3 * CONNECTIONS * (PORTS - 1)).then_some(())
-    });
+    let told =
+        wait_for("a line in the log for each connection that sent garbage to a port of frames", || {
+            let log = node.process.log();
+            let on_http = log.matches("admin HTTP: connection dropped").count();
+            let dropped = log.matches("connection dropped").count() - on_http;
+            (dropped >= 3 * CONNECTIONS * (PORTS - 1)).then_some(on_http)
+        });
+    // Admin HTTP tells how many it leaves out.
+    assert!((1..3 * CONNECTIONS).contains(&told), "{told} lines");
     drop(held);
     assert_eq!(node.consume("s"), numbered(0..50));
     assert!(node.process.is_running());
     let after = resident_bytes(&node.process);
     assert!(after < before + RESIDENT_BYTES_MAX, "from {before} to {after} bytes");
+}
+
+#[test]
+fn admin_http_refuses_what_is_too_much_too_long_or_too_slow_and_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let environment = [
+        ("TAILWATER_ADMIN__CONNECTIONS_MAX", "3"),
+        ("TAILWATER_ADMIN__HEADER_BYTES_MAX", "8192"),
+        ("TAILWATER_ADMIN__BODY_BYTES_MAX", "1024"),
+        ("TAILWATER_ADMIN__TIMEOUT_MS", "500"),
+    ];
+    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    // All that comes until the node hangs up, which it does by itself.
+    let ask = |request: &str| {
+        let mut socket = connect(&node, 0);
+        let _ = socket.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let post = |announced: usize, sent: usize| {
+        let head = "POST /v1/streams HTTP/1.1\r\nhost: node\r\ncontent-type: application/json\r\n";
+        ask(&format!("{head}content-length: {announced}\r\n\r\n{}", "x".repeat(sent)))
+    };
+    let refused = [
+        ("HTTP/1.1 431 ", ask(&format!("GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(20_000)))),
+        ("HTTP/1.1 413 ", post(2_000, 0)),
+        ("HTTP/1.1 408 ", post(1_000, 10)),
+        ("HTTP/1.1 400 ", post(10, 10)),
+        ("HTTP/1.1 404 ", ask("GET /v2 HTTP/1.1\r\nhost: node\r\n\r\n")),
+    ];
+    for (status, answer) in refused {
+        assert!(answer.starts_with(status), "{status}: {answer:?}");
+    }
+    let chunked = "POST /v1/streams HTTP/1.1\r\nhost: node\r\ntransfer-encoding: chunked\r\n\r\n";
+    let answer = ask(&format!("{chunked}7d0\r\n{}\r\n0\r\n\r\n", "x".repeat(2_000)));
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("body_bytes_max"), "{answer:?}");
+    // A head that does not come costs the connection, without an answer.
+    assert_eq!(ask("GET /healthz HTTP/1.1\r\nhost: no"), "");
+    assert_eq!(ask(""), "");
+    wait_for("one connection too many to be refused", || {
+        let _others = [connect(&node, 0), connect(&node, 0), connect(&node, 0)];
+        let answer = ask("GET /healthz HTTP/1.1\r\nhost: node\r\n\r\n");
+        (answer.starts_with("HTTP/1.1 503 ") && answer.contains("connections_max")).then_some(())
+    });
+    assert!(node.process.log().contains("connections_max"));
+    wait_for("room for connections again", || node.get("/healthz"));
 }
 
 #[test]

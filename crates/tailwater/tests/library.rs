@@ -40,6 +40,39 @@ fn explicit_transaction_ids_position_exactly_and_a_decreasing_one_is_refused() {
 }
 
 #[test]
+fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s", "--shards", "2"]);
+    runtime().block_on(async {
+        let client = Client::connect(&node.data).await.expect("connected");
+        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        for number in 0..10 {
+            producer.send_at(0, number, None, b"value").expect("room").await.expect("appended");
+        }
+        let mut consumer = client.consumer("s", ConsumerConfig::default()).await.expect("a consumer");
+        let known = |lag: tailwater_client::Lag| lag.end_offset.map(|end| end.0);
+        while consumer.lags().filter_map(known).collect::<Vec<_>>() != [10, 0] {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let lags: Vec<_> = consumer.lags().collect();
+        assert_eq!(lags.iter().map(|lag| (lag.shard, lag.records())).collect::<Vec<_>>(), [(0, 10), (1, 0)]);
+        assert_eq!(lags[0].time, None, "nothing was read that tells");
+        assert_eq!(lags[1].time, Some(std::time::Duration::ZERO));
+        let mut read = 0;
+        while read < 10 {
+            let batch = consumer.next().await.expect("readable").expect("records");
+            read += batch.records().count() as u64;
+            let lag = consumer.lags().next().expect("shard 0");
+            assert_eq!(lag.records(), 10 - read);
+            // Their timestamps are a few ms of 1970.
+            let age = lag.time.expect("something was read");
+            assert!(if read < 10 { age.as_secs() > 1_000_000_000 } else { age.is_zero() }, "{lag:?}");
+        }
+    });
+}
+
+#[test]
 fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
     use tailwater_client::{ClientConfig, Transport};
     use tailwater_format::batch::Codec;

@@ -51,6 +51,27 @@ fn every_position_begins_where_it_says() {
 }
 
 #[test]
+fn consume_tells_how_far_behind_it_is_when_asked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    node.produce("s", &numbered(5_000));
+    let told = |more: &[&str]| {
+        let args = ["consume", "s", "--exit-at-end", "--stats=60"];
+        let output = node.command(&args).args(more).output().expect("it runs");
+        assert!(output.status.success());
+        assert_eq!(output.stdout.split(|byte| *byte == b'\n').count(), 5_001, "the records are undisturbed");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let stats: serde_json::Value = serde_json::from_str(&told(&["-o", "json"])).expect("one line of JSON");
+    assert_eq!(stats["records"], 5_000);
+    let lag =
+        serde_json::json!([{ "shard": 0, "next_offset": 5_000, "end_offset": 5_000, "records": 0, "ms": 0 }]);
+    assert_eq!(stats["lag"], lag);
+    assert!(told(&[]).starts_with("tailwater: 5000 records, "));
+}
+
+#[test]
 fn keys_choose_shards_and_come_back() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start(&dir.path().join("data"));
@@ -108,6 +129,18 @@ fn mistakes_are_answered_with_what_to_do() {
     assert!(node.run_failing(&["stream", "create", "s"]).contains("already"));
     assert!(node.run_failing(&["stream", "create", "no/slash"]).contains("name"));
     assert!(node.run_failing(&["consume", "missing"]).contains("missing"));
+    for command in [["consume", "missing"], ["produce", "missing"]] {
+        assert!(node.run_failing(&command).contains("tailwater stream create"));
+    }
+    assert!(node.run_failing(&["stream", "delete", "missing"]).contains("tailwater stream ls"));
+    assert!(node.run_failing(&["consume", "s", "--from", "99"]).contains("tailwater stream describe"));
+    assert!(node.run_failing(&["stream", "create", "t", "--retention-ms", "5m"]).contains("--retention-ms"));
+    let folder = dir.path().to_str().expect("text");
+    assert!(node.run_failing(&["produce", "s", folder]).contains(folder));
+    assert!(node.run_failing(&["serve", "--listen", "localhost:7420"]).contains("127.0.0.1:7420"));
+    let misspelt = tailwater().args(["serve", "--config-check"]).env("TAILWATER_LSTEN__ADMIN", "x").output();
+    let misspelt = String::from_utf8(misspelt.expect("it runs").stderr).expect("text");
+    assert!(misspelt.contains("TAILWATER_LSTEN__ADMIN") && misspelt.contains("--print-config"), "{misspelt}");
     assert!(node.run_failing(&["consume", "s", "--from", "whenever"]).contains("OFFSET"));
     assert!(node.run_failing(&["consume", "s", "--from", "@noon"]).contains("RFC 3339"));
     assert!(

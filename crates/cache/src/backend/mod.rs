@@ -284,8 +284,8 @@ impl Service for Backend {
         Some(ScarHit { bucket: (0, bucket_offset(op.bucket), BUCKET_BYTES as u32), data })
     }
 
-    fn is_short(&self, method: u16, payload_len: usize) -> bool {
-        matches!(method, METHOD_MUTATE | METHOD_LOOKUP) && payload_len <= SHORT_CALL_BYTES_MAX
+    fn is_short(&self, method: u16, payload: &Bytes) -> bool {
+        matches!(method, METHOD_MUTATE | METHOD_LOOKUP) && payload.len() <= SHORT_CALL_BYTES_MAX
     }
 
     fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {

@@ -11,7 +11,9 @@
 //! - **Insert.** Data entry, then hash and version into an index entry whose pointer is 0, then the pointer. A
 //!   reader sees no entry until the pointer is there. If the index entry was another key's a moment ago, the
 //!   reader may combine the new hash with the old pointer: the data entry carries its whole key.
-//! - **Remove.** The pointer becomes 0; the slot is freed and rests.
+//! - **Remove.** The pointer becomes 0, then hash and version do; the slot is freed and rests. Were the name left there,
+//!   the pointer of the way's next key would complete it: a reader that combines the two would count a version that
+//!   this replica held long ago as its vote.
 //! - **Reuse.** A reader that copied a pointer before it changed may find its slot half rewritten, or rewritten
 //!   whole for another key, or its slab cut into other slots: checksum, key and length tell.
 //! - **Overflow.** The chained entry is in the table before the bucket's flag is set, and a chained entry that
@@ -254,9 +256,12 @@ impl Table {
                 self.index.store_release_u64(at + POINTER_OFFSET as u64, 0);
                 self.ways[bucket as usize * WAYS + way] = NOBODY;
                 let promoted = self.chains.get_mut(&bucket).and_then(Vec::pop);
-                if let Some(promoted) = promoted {
-                    self.chained -= 1;
-                    self.put_in_way(promoted, bucket, way);
+                match promoted {
+                    Some(promoted) => {
+                        self.chained -= 1;
+                        self.put_in_way(promoted, bucket, way);
+                    }
+                    None => self.index.write(at, &[0; POINTER_OFFSET]),
                 }
             }
             Place::Chain => {

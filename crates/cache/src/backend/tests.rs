@@ -295,6 +295,26 @@ fn the_scan_of_the_far_side_names_the_bucket_and_what_it_points_at() {
     assert_eq!(backend.scar(&ScarOp { bucket: 512, key_hash: 0 }), None);
 }
 
+#[test]
+fn the_name_of_an_erased_key_is_not_completed_by_the_pointer_of_the_next_one_in_its_way() {
+    let (backend, _) = start(BackendConfig { buckets: 1, ..small(ID) });
+    let bucket = || {
+        let mut bucket = [0; BUCKET_BYTES];
+        backend.index.read(bucket_offset(0), &mut bucket);
+        bucket
+    };
+    set(&backend, b"erased", 1, 100);
+    erase(&backend, b"erased", 2);
+    let before = bucket();
+    set(&backend, b"next", 3, 100);
+    let after = bucket();
+    for cut in (0..=BUCKET_BYTES).step_by(8) {
+        let spliced = [&before[..cut], &after[cut..]].concat();
+        let view = scan_bucket(&spliced, KeyHash::of(b"erased"), ID);
+        assert!(matches!(view, BucketView::Absent), "cut at {cut}: {view:?}");
+    }
+}
+
 /// Keys of the readers that are overtaken.
 const KEYS: u64 = 24;
 

@@ -24,6 +24,10 @@ fn failure() -> Failure {
 }
 
 fn empty() -> Core {
+    empty_with(config())
+}
+
+fn empty_with(config: JournalConfig) -> Core {
     let recovered = Recovered {
         journal: [3; 16],
         incarnation: Incarnation(0),
@@ -32,7 +36,7 @@ fn empty() -> Core {
         dead: Vec::new(),
         spares: 0,
     };
-    Core::new(config(), recovered, at(0))
+    Core::new(config, recovered, at(0))
 }
 
 /// A core whose first file was begun.
@@ -68,6 +72,21 @@ fn a_fresh_journal_begins_file_one_and_takes_nothing_before() {
     assert_eq!((plan.header.sequence, plan.header.predecessor), (FileSequence(1), FileSequence(0)));
     assert_eq!(plan.source, Source::Grow);
     append(&mut core, 1).expect("open");
+}
+
+#[test]
+fn who_was_refused_is_told_to_try_again_when_the_longest_record_has_room() {
+    let backlog_bytes = 20 << 10;
+    let longest = config().record_bytes_max;
+    let mut core = empty_with(JournalConfig { backlog_bytes, ..config() });
+    begin(&mut core, 0);
+    append(&mut core, 8 << 10).expect("room");
+    assert!(matches!(append(&mut core, longest), Err(AppendError::Backlog { .. })));
+    assert!(!core.take_refused(), "half of the backlog is free, which is not enough");
+    let Step::Write(group) = core.next_step(at(0)) else { panic!("a group is to be written") };
+    assert!(core.take_refused());
+    append(&mut core, longest).expect("room");
+    core.written(group, at(0));
 }
 
 #[test]

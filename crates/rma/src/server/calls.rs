@@ -8,6 +8,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tailwater_env::Env;
 
+use crate::atomics::{AtomicUsize, Ordering};
 use crate::frame::CallAnswer;
 use crate::limits::CALL_BYTES_MAX;
 use crate::server::mailbox::{Mailbox, Message};
@@ -39,8 +40,36 @@ impl Job {
     }
 }
 
+/// How many of one connection's CALLs the workers have. What comes behind them queues up as well, however short it
+/// is, or it would overtake them.
+#[derive(Default)]
+pub(crate) struct AtWorkers(Arc<AtomicUsize>);
+
+impl AtWorkers {
+    /// Whether all that were handed over have been carried out.
+    pub(crate) fn is_none(&self) -> bool {
+        // Acquire: with the Release of the last one's end. What that one did is seen by what runs next.
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// Counts one, as long as what is returned lives.
+    pub(crate) fn one_more(&self) -> AtWorker {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        AtWorker(Arc::clone(&self.0))
+    }
+}
+
+/// A CALL that is counted in [`AtWorkers`].
+pub(crate) struct AtWorker(Arc<AtomicUsize>);
+
+impl Drop for AtWorker {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
 struct Queue {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<(Job, AtWorker)>,
     bytes: usize,
     stopped: bool,
 }
@@ -73,14 +102,14 @@ impl Calls {
     }
 
     /// Queues a CALL, or answers `false` if the queue is full.
-    pub(crate) fn submit(&self, job: Job) -> bool {
+    pub(crate) fn submit(&self, job: Job, counted: AtWorker) -> bool {
         let mut queue = self.queue.lock();
         let bytes = queue.bytes + job.payload.len();
         if queue.stopped || queue.jobs.len() >= self.jobs_max || bytes > self.bytes_max {
             return false;
         }
         queue.bytes = bytes;
-        queue.jobs.push_back(job);
+        queue.jobs.push_back((job, counted));
         drop(queue);
         self.ready.notify_one();
         true
@@ -96,20 +125,21 @@ impl Calls {
     }
 
     fn work(&self, service: &dyn Service) {
-        while let Some(job) = self.next() {
+        while let Some((job, counted)) = self.next() {
             job.run(service);
+            drop(counted);
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<(Job, AtWorker)> {
         let mut queue = self.queue.lock();
         loop {
             if queue.stopped {
                 return None;
             }
-            if let Some(job) = queue.jobs.pop_front() {
-                queue.bytes -= job.payload.len();
-                return Some(job);
+            if let Some(next) = queue.jobs.pop_front() {
+                queue.bytes -= next.0.payload.len();
+                return Some(next);
             }
             self.ready.wait(&mut queue);
         }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use tailwater_env::{HashMap, Instant};
 
 use crate::limits::LOOK_AGAIN;
-use crate::server::calls::Job;
+use crate::server::calls::{AtWorkers, Job};
 use crate::server::driver::{Driver, Gone, Turn};
 use crate::server::listen::{Accepted, Listener};
 use crate::server::mailbox::{Mailbox, Message};
@@ -43,6 +43,8 @@ struct Connection {
     mapped: bool,
     /// Memory accounted for it.
     memory: usize,
+    /// Its CALLs that the workers have.
+    at_workers: AtWorkers,
 }
 
 /// One engine.
@@ -228,7 +230,15 @@ impl<D: Driver> Engine<D> {
             return;
         }
         let session = Session::new(self.shared.session_limits(unix), self.shared.env.now());
-        let connection = Connection { peer, unix, session, armed: None, mapped: false, memory: 0 };
+        let connection = Connection {
+            peer,
+            unix,
+            session,
+            armed: None,
+            mapped: false,
+            memory: 0,
+            at_workers: AtWorkers::default(),
+        };
         self.connections.insert(id, connection);
         self.serve(id);
     }
@@ -238,10 +248,11 @@ impl<D: Driver> Engine<D> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let Connection { peer, unix, session, mapped, .. } = connection;
+        let Connection { peer, unix, session, mapped, at_workers, .. } = connection;
         let (shared, mailbox) = (&self.shared, &self.mailbox);
         let doorbell = || shared.doorbell.value();
         let mut submit = |call: Call| {
+            let is_short = shared.service.is_short(call.method, &call.payload);
             let job = Job {
                 peer: peer.clone(),
                 method: call.method,
@@ -250,12 +261,12 @@ impl<D: Driver> Engine<D> {
                 request: call.request,
                 engine: mailbox.clone(),
             };
-            if shared.service.is_short(job.method, job.payload.len()) {
+            if is_short && at_workers.is_none() {
                 // Handing it over would take longer.
                 job.run(&*shared.service);
                 return true;
             }
-            shared.calls.submit(job)
+            shared.calls.submit(job, at_workers.one_more())
         };
         let world = World {
             now: shared.env.now(),

@@ -20,6 +20,10 @@ pub const METHOD_PANIC: u16 = 4;
 pub const METHOD_LARGE: u16 = 5;
 /// Is not answered before the test's end.
 pub const METHOD_HANG: u16 = 6;
+/// Is noted; short.
+pub const METHOD_NOTE: u16 = 7;
+/// Is noted once the test opens the gate.
+pub const METHOD_NOTE_LATER: u16 = 8;
 pub const CODE_REFUSED: u16 = 77;
 pub const BUCKETS: u64 = 64;
 const REGION_BYTES: u64 = 2 << 20;
@@ -27,13 +31,31 @@ const REGION_BYTES: u64 = 2 << 20;
 pub struct TestService {
     pub regions: Vec<Arc<Region>>,
     pub hanging: std::sync::Mutex<Vec<Reply>>,
+    pub noted: std::sync::Mutex<Vec<Bytes>>,
+    /// Whether it is open.
+    pub gate: (std::sync::Mutex<bool>, std::sync::Condvar),
 }
 
 impl TestService {
     pub fn new(backing: Backing) -> Arc<Self> {
         let region =
             |kind| Arc::new(Region::create("test", REGION_BYTES, kind, backing).expect("there is memory"));
-        Arc::new(Self { regions: vec![region(1), region(2)], hanging: std::sync::Mutex::default() })
+        Arc::new(Self {
+            regions: vec![region(1), region(2)],
+            hanging: std::sync::Mutex::default(),
+            noted: std::sync::Mutex::default(),
+            gate: Default::default(),
+        })
+    }
+
+    fn note(&self, payload: Bytes, reply: Reply) {
+        self.noted.lock().expect("no test panics with it").push(payload);
+        reply.send(Ok(Bytes::new()));
+    }
+
+    pub fn open_gate(&self) {
+        *self.gate.0.lock().expect("no test panics with it") = true;
+        self.gate.1.notify_all();
     }
 }
 
@@ -51,8 +73,18 @@ impl Service for TestService {
         (op.bucket < BUCKETS).then_some(ScarHit { bucket: (0, op.bucket * 64, 64), data })
     }
 
+    fn is_short(&self, method: u16, _payload: &Bytes) -> bool {
+        method == METHOD_NOTE
+    }
+
     fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         match method {
+            METHOD_NOTE => self.note(payload, reply),
+            METHOD_NOTE_LATER => {
+                let closed = self.gate.0.lock().expect("no test panics with it");
+                drop(self.gate.1.wait_while(closed, |open| !*open).expect("no test panics with it"));
+                self.note(payload, reply);
+            }
             METHOD_ECHO => reply.send(Ok(payload)),
             METHOD_REFUSE => reply.send(Err(Refusal { code: CODE_REFUSED, message: "no".to_owned() })),
             METHOD_PANIC => panic!("as the test asked"),

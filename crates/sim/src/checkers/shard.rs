@@ -5,6 +5,10 @@
 //! - A reader's offsets are dense, but where it was told that retention removed records.
 //! - A record carries its identity; one that was never produced to this shard is foreign. Each is at one offset at
 //!   most, however often it was sent, and they are in the order in which they were produced.
+//!
+//! A shard that [may lose](ShardChecker::that_may_lose) records, because the machine under its `interval` durability
+//! crashes, is held to less: records from some offset on may be replaced by others, in a higher term, and readers go
+//! back to those.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +19,32 @@ use super::{Violation, ensure};
 pub struct ShardChecker {
     /// Identities produced, acknowledged or not.
     produced: BTreeSet<u64>,
-    /// What is at each offset, once anybody saw it or was told.
-    records: BTreeMap<u64, u64>,
+    /// What is at each offset, once anybody saw it or was told. Terms never decrease.
+    records: BTreeMap<u64, Known>,
     /// The offset of each of these.
     offsets: BTreeMap<u64, u64>,
     acknowledged: BTreeSet<u64>,
-    readers: BTreeMap<u64, u64>,
+    readers: BTreeMap<u64, Reader>,
+    may_lose: bool,
     /// Offsets before it may have been removed by retention or truncation.
     start: u64,
     /// Offsets before it are removed for certain.
     removed: u64,
+}
+
+/// A record that was seen.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    identity: u64,
+    term: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Reader {
+    /// The offset that it gets next.
+    next: u64,
+    /// Of the last record it got.
+    term: u32,
 }
 
 impl ShardChecker {
@@ -33,16 +53,22 @@ impl ShardChecker {
         Self::default()
     }
 
+    /// One that may lose what it has acknowledged, if a new term shows it.
+    pub fn that_may_lose() -> Self {
+        Self { may_lose: true, ..Self::default() }
+    }
+
     /// A record with this identity is about to be appended.
     pub fn produced(&mut self, identity: u64) {
         self.produced.insert(identity);
     }
 
-    /// Records were acknowledged from offset `base` on.
-    pub fn acknowledged(&mut self, base: u64, identities: &[u64]) -> Result<(), Violation> {
+    /// Records were acknowledged from offset `base` on, in `term`.
+    pub fn acknowledged(&mut self, base: u64, identities: &[u64], term: u32) -> Result<(), Violation> {
         for (offset, &identity) in (base..).zip(identities) {
-            self.seen(offset, identity, "acknowledged")?;
-            self.acknowledged.insert(offset);
+            if self.seen(offset, identity, term, "acknowledged")? {
+                self.acknowledged.insert(offset);
+            }
         }
         Ok(())
     }
@@ -59,7 +85,7 @@ impl ShardChecker {
 
     /// A reader begins at `offset`, or begins again there.
     pub fn reader_at(&mut self, reader: u64, offset: u64) {
-        self.readers.insert(reader, offset);
+        self.readers.insert(reader, Reader { next: offset, term: 0 });
     }
 
     /// A reader was told that everything before `offset` was removed.
@@ -70,19 +96,21 @@ impl ShardChecker {
                 self.start
             )
         })?;
-        let next = self.readers.entry(reader).or_default();
-        *next = offset.max(*next);
+        let reader = self.readers.entry(reader).or_default();
+        reader.next = reader.next.max(offset);
         Ok(())
     }
 
-    /// A reader was handed a record.
-    pub fn read(&mut self, reader: u64, offset: u64, identity: u64) -> Result<(), Violation> {
-        let next = *self.readers.entry(reader).or_default();
-        ensure(offset == next, || {
-            format!("reader {reader} was handed offset {offset}, but {next} comes next")
+    /// A reader was handed a record that was written in `term`.
+    pub fn read(&mut self, reader: u64, offset: u64, identity: u64, term: u32) -> Result<(), Violation> {
+        let Reader { next, term: before } = self.readers.get(&reader).copied().unwrap_or_default();
+        let goes_back = self.may_lose && offset < next && term > before;
+        ensure(offset == next || goes_back, || {
+            format!("reader {reader} was handed offset {offset} of term {term}, but {next} comes next")
         })?;
-        self.seen(offset, identity, "read")?;
-        self.readers.insert(reader, offset + 1);
+        ensure(term >= before, || format!("reader {reader} was handed term {term} after {before}"))?;
+        self.seen(offset, identity, term, "read")?;
+        self.readers.insert(reader, Reader { next: offset + 1, term });
         Ok(())
     }
 
@@ -120,7 +148,7 @@ impl ShardChecker {
 
     /// The offset after the last record that this reader was handed.
     pub fn reader_next(&self, reader: u64) -> u64 {
-        self.readers.get(&reader).copied().unwrap_or_default()
+        self.readers.get(&reader).map_or(0, |reader| reader.next)
     }
 
     /// At the end: this reader, which had all the time it needs, got everything that was acknowledged.
@@ -132,11 +160,18 @@ impl ShardChecker {
         })
     }
 
-    fn seen(&mut self, offset: u64, identity: u64, how: &str) -> Result<(), Violation> {
+    /// Somebody saw a record; `false` if it is known to be lost by now.
+    fn seen(&mut self, offset: u64, identity: u64, term: u32, how: &str) -> Result<bool, Violation> {
         ensure(self.produced.contains(&identity), || {
             format!("offset {offset}: {how} a foreign record {identity:#x}")
         })?;
-        let known = *self.records.entry(offset).or_insert(identity);
+        if self.may_lose {
+            if self.records.range(..=offset).next_back().is_some_and(|(_, before)| before.term > term) {
+                return Ok(false);
+            }
+            self.lose(offset, term);
+        }
+        let known = self.records.entry(offset).or_insert(Known { identity, term }).identity;
         ensure(known == identity, || {
             format!("offset {offset}: {how} record {identity:#x}, but it was {known:#x} before")
         })?;
@@ -148,7 +183,18 @@ impl ShardChecker {
         let after = self.offsets.range(identity + 1..).next().is_none_or(|(_, after)| *after > offset);
         ensure(before && after, || {
             format!("offset {offset}: {how} record {identity:#x}, out of the order of production")
-        })
+        })?;
+        Ok(true)
+    }
+
+    /// From `offset` on, what was written before `term` is not there any more.
+    fn lose(&mut self, offset: u64, term: u32) {
+        while let Some((&lost, known)) = self.records.range(offset..).next().filter(|(_, it)| it.term < term)
+        {
+            self.offsets.remove(&known.identity);
+            self.acknowledged.remove(&lost);
+            self.records.remove(&lost);
+        }
     }
 }
 
@@ -161,7 +207,7 @@ mod tests {
         for identity in 10..20 {
             shard.produced(identity);
         }
-        shard.acknowledged(0, &[10, 11, 12]).expect("fresh offsets");
+        shard.acknowledged(0, &[10, 11, 12], 1).expect("fresh offsets");
         shard
     }
 
@@ -169,24 +215,24 @@ mod tests {
     fn readers_are_prefixes_of_one_another() {
         let mut shard = shard();
         for (offset, identity) in [(0, 10), (1, 11), (2, 12), (3, 13)] {
-            shard.read(1, offset, identity).expect("in order");
+            shard.read(1, offset, identity, 1).expect("in order");
         }
-        shard.read(2, 0, 10).expect("in order");
+        shard.read(2, 0, 10, 1).expect("in order");
         shard.reader_at(2, 3);
-        assert!(shard.clone().read(2, 3, 14).is_err(), "reader 1 got another record there");
-        shard.read(2, 3, 13).expect("the same record");
+        assert!(shard.clone().read(2, 3, 14, 1).is_err(), "reader 1 got another record there");
+        shard.read(2, 3, 13, 1).expect("the same record");
         shard.complete(2).expect("it has everything");
     }
 
     #[test]
     fn gaps_repetitions_and_foreign_records_are_noticed() {
         let shard = shard();
-        assert!(shard.clone().read(1, 1, 11).is_err(), "a gap");
-        assert!(shard.clone().read(1, 0, 99).is_err(), "foreign");
-        assert!(shard.clone().read(1, 0, 11).is_err(), "another record than the acknowledged one");
+        assert!(shard.clone().read(1, 1, 11, 1).is_err(), "a gap");
+        assert!(shard.clone().read(1, 0, 99, 1).is_err(), "foreign");
+        assert!(shard.clone().read(1, 0, 11, 1).is_err(), "another record than the acknowledged one");
         let mut twice = shard.clone();
-        twice.read(1, 0, 10).expect("in order");
-        assert!(twice.read(1, 0, 10).is_err(), "twice");
+        twice.read(1, 0, 10, 1).expect("in order");
+        assert!(twice.read(1, 0, 10, 1).is_err(), "twice");
         assert!(twice.complete(1).is_err(), "two acknowledged records are missing");
     }
 
@@ -196,7 +242,7 @@ mod tests {
         assert!(shard.reader_truncated(1, 2).is_err());
         shard.truncating(2);
         shard.reader_truncated(1, 2).expect("it was removed");
-        shard.read(1, 2, 12).expect("next");
+        shard.read(1, 2, 12, 1).expect("next");
         assert!(shard.truncated(3).is_err(), "more than was asked for");
         shard.truncated(2).expect("as asked for");
         assert!(shard.starts_at(1).is_err(), "what was removed came back");
@@ -206,23 +252,45 @@ mod tests {
     #[test]
     fn a_record_that_is_there_twice_or_out_of_order_is_noticed() {
         let mut shard = shard();
-        assert!(shard.clone().acknowledged(3, &[12]).is_err(), "twice");
-        shard.acknowledged(3, &[15]).expect("later ones");
-        shard.acknowledged(3, &[15]).expect("a duplicate of the same");
-        assert!(shard.acknowledged(4, &[14]).is_err(), "out of order");
+        assert!(shard.clone().acknowledged(3, &[12], 1).is_err(), "twice");
+        shard.acknowledged(3, &[15], 1).expect("later ones");
+        shard.acknowledged(3, &[15], 1).expect("a duplicate of the same");
+        assert!(shard.acknowledged(4, &[14], 1).is_err(), "out of order");
     }
 
     #[test]
     fn a_record_that_was_refused_is_foreign() {
         let mut shard = shard();
         shard.refused(&[13]).expect("nobody saw it");
-        assert!(shard.clone().acknowledged(3, &[13]).is_err());
+        assert!(shard.clone().acknowledged(3, &[13], 1).is_err());
         assert!(shard.refused(&[12]).is_err(), "it was acknowledged");
     }
 
     #[test]
     fn an_offset_is_acknowledged_for_one_record_only() {
         let mut shard = shard();
-        assert!(shard.acknowledged(2, &[13]).is_err());
+        assert!(shard.acknowledged(2, &[13], 1).is_err());
+    }
+
+    #[test]
+    fn what_is_lost_comes_back_as_others_in_a_higher_term_or_not_at_all() {
+        let mut shard = ShardChecker::that_may_lose();
+        for identity in 10..20 {
+            shard.produced(identity);
+        }
+        shard.acknowledged(0, &[10, 11, 12], 1).expect("fresh offsets");
+        for (offset, identity) in [(0, 10), (1, 11), (2, 12)] {
+            shard.read(1, offset, identity, 1).expect("in order");
+        }
+        assert!(shard.clone().read(1, 1, 13, 1).is_err(), "nothing shows that 11 was lost");
+        assert!(shard.clone().acknowledged(1, &[13], 1).is_err(), "nothing shows that 11 was lost");
+        shard.acknowledged(1, &[13], 2).expect("11 and 12 are lost");
+        assert_eq!(shard.acknowledged_end(), 2);
+        shard.read(1, 1, 13, 2).expect("back to where the loss began");
+        assert!(shard.clone().read(1, 1, 13, 2).is_err(), "twice in one term");
+        shard.read(2, 0, 10, 1).expect("what was kept");
+        shard.read(2, 1, 11, 1).expect("what it had before it was lost");
+        shard.read(2, 1, 13, 2).expect("and what it was replaced with");
+        shard.complete(1).expect("it has everything");
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tailwater_env::{Disk, File, LockGuard, OpenMode};
 
 use super::Plant;
@@ -31,7 +32,13 @@ impl Disk for PlantedDisk {
             Plant::RenameBeforeSync => is_unfinished(path),
             _ => false,
         };
-        Ok(Arc::new(PlantedFile { file, plant: self.plant, skips_sync, last_write: AtomicU64::new(0) }))
+        Ok(Arc::new(PlantedFile {
+            file,
+            plant: self.plant,
+            skips_sync,
+            last_write: AtomicU64::new(0),
+            kept: Mutex::default(),
+        }))
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
@@ -78,6 +85,18 @@ struct PlantedFile {
     skips_sync: bool,
     /// Where the last write began.
     last_write: AtomicU64,
+    /// What was written and is not in the file, and where.
+    kept: Mutex<Vec<(u64, Vec<u8>)>>,
+}
+
+impl PlantedFile {
+    /// Writes what is kept to the file.
+    fn write_kept(&self) -> io::Result<()> {
+        for (position, bytes) in std::mem::take(&mut *self.kept.lock()) {
+            self.file.write_all_at(&bytes, position)?;
+        }
+        Ok(())
+    }
 }
 
 /// Swallows an error, but not that of a process that is dead: that one could not have gone on.
@@ -95,10 +114,24 @@ fn is_unfinished(path: &Path) -> bool {
 
 impl File for PlantedFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, position)
+        let mut read = self.file.read_at(buffer, position)?;
+        for (at, bytes) in &*self.kept.lock() {
+            let from = position.max(*at);
+            let to = (position + buffer.len() as u64).min(at + bytes.len() as u64);
+            if from < to {
+                let part = &bytes[(from - at) as usize..(to - at) as usize];
+                buffer[(from - position) as usize..(to - position) as usize].copy_from_slice(part);
+                read = read.max((to - position) as usize);
+            }
+        }
+        Ok(read)
     }
 
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        if self.plant == Plant::KeptUntilSynced {
+            self.kept.lock().push((position, bytes.to_vec()));
+            return Ok(());
+        }
         self.last_write.store(position, Ordering::Relaxed);
         let result = self.file.write_all_at(bytes, position);
         match self.plant {
@@ -108,14 +141,17 @@ impl File for PlantedFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.file.len()
+        let kept = self.kept.lock().iter().map(|(at, bytes)| at + bytes.len() as u64).max();
+        Ok(self.file.len()?.max(kept.unwrap_or(0)))
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
+        self.write_kept()?;
         self.file.set_len(length)
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.write_kept()?;
         match self.plant {
             _ if self.skips_sync => Ok(()),
             Plant::AckBeforeSync if self.last_write.load(Ordering::Relaxed) >= FIRST_PAGE_BYTES => Ok(()),

@@ -53,6 +53,8 @@ pub enum Plant {
     ChunkKeyWithoutTerm,
     /// A stream that promises `fsync` acknowledges like one that promises `interval`.
     IntervalAsFsync,
+    /// What is written stays in the process until it is synced, so that a process which is killed takes it along.
+    KeptUntilSynced,
 }
 
 impl Plant {
@@ -65,7 +67,8 @@ impl Plant {
             | Plant::FailedSyncRetried
             | Plant::FailedWriteIgnored
             | Plant::TrimBeforeFill
-            | Plant::RenameBeforeSync => Arc::new(disks::PlantedDisk::new(disk, self)),
+            | Plant::RenameBeforeSync
+            | Plant::KeptUntilSynced => Arc::new(disks::PlantedDisk::new(disk, self)),
             _ => disk,
         }
     }

@@ -64,6 +64,8 @@ struct Shared {
     stream_config: StreamConfig,
     /// Producers send again what was not answered, with sequence numbers.
     idempotent: bool,
+    /// What goes wrong besides is the owner's death: neither its machine nor its disk fails.
+    kills_only: bool,
     buckets: u64,
     plant: Plant,
     /// The log as opened by each owner's process, and the process's view of the world; stale once it is down.
@@ -73,6 +75,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// What was acknowledged may be lost, if a new term shows it.
+    may_lose: bool,
     /// The stream each time it was created; the last one is the one there is.
     streams: Vec<Stream>,
     producer_ids: BTreeSet<i64>,
@@ -110,7 +114,8 @@ impl State {
     }
 
     fn checker(&mut self, generation: Generation, shard: u32) -> &mut ShardChecker {
-        self.streams[generation].checkers.entry(shard).or_default()
+        let fresh = || if self.may_lose { ShardChecker::that_may_lose() } else { ShardChecker::new() };
+        self.streams[generation].checkers.entry(shard).or_insert_with(fresh)
     }
 }
 
@@ -195,6 +200,11 @@ impl Shared {
         }
     }
 
+    /// Whether what readers see, and what is acknowledged, need not be synced.
+    fn is_interval(&self) -> bool {
+        self.stream_config.durability == Durability::Interval && self.plant != Plant::IntervalAsFsync
+    }
+
     fn is_over(&self) -> bool {
         self.state.lock().violation.is_some()
     }
@@ -217,7 +227,26 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         Plant::IntervalAsFsync => Durability::Interval,
         _ => Durability::Fsync,
     };
-    let mut rng = Rng::new(world.seed(), "scenario/cluster");
+    let rng = Rng::new(world.seed(), "scenario/cluster");
+    run_with(world, plant, rng, durability, false, false)
+}
+
+/// The same with durability `interval`: the owner's machine may lose what was acknowledged last, and a new term shows
+/// it. With every other seed only processes are killed, and nothing at all may be lost.
+pub fn run_interval(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let mut rng = Rng::new(world.seed(), "scenario/cluster-interval");
+    let kills_only = rng.below(2) == 0;
+    run_with(world, plant, rng, Durability::Interval, kills_only, !kills_only)
+}
+
+fn run_with(
+    world: &mut World,
+    plant: Plant,
+    mut rng: Rng,
+    durability: Durability,
+    kills_only: bool,
+    may_lose: bool,
+) -> Result<Report, Violation> {
     let shards = rng.between(1, 3) as u32;
     let shared = Arc::new(Shared {
         outside: world.outside(),
@@ -226,11 +255,13 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         current: watch::Sender::new(0),
         backends: cells::backend_nodes(world),
         stream_config: owner::draw_stream(&mut rng, shards, durability),
-        idempotent: rng.below(2) == 0,
+        // What is lost takes the sequence numbers along that its producers go on from.
+        idempotent: rng.below(2) == 0 && !may_lose,
+        kills_only,
         buckets: rng.between(4, 64),
         plant,
         logs: Mutex::default(),
-        state: Mutex::default(),
+        state: Mutex::new(State { may_lose, ..State::default() }),
     });
     make_data_dir(shared.owner());
     shared.owners[1].crash(Crash::Process);

@@ -73,6 +73,11 @@ pub const ALL: &[Scenario] = &[
         run: cluster::run,
     },
     Scenario {
+        name: "cluster-interval",
+        about: "the same with durability interval: lost is only what a machine loses, and a new term shows it",
+        run: cluster::run_interval,
+    },
+    Scenario {
         name: "duel",
         about: "writers of several terms that shadow to the same cells at once, also under the same segment number",
         run: duel::run,

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use bytes::BytesMut;
 use proptest::prelude::*;
 use tailwater_format::{ShardNumber, StreamId};
 
@@ -14,7 +15,7 @@ fn shard() -> ShardId {
 }
 
 fn config(shared: bool, window_bytes: usize) -> FeedConfig {
-    FeedConfig { window_bytes, delay_max: DELAY, bytes_per_s: 1 << 30, shared }
+    FeedConfig { window_bytes, delay_max: DELAY, bytes_per_s: 1 << 30, durable_bytes_per_s: 1 << 30, shared }
 }
 
 /// A feed over a log in memory. Fetches are answered at once: from the cell with what the log holds, or, if the
@@ -28,6 +29,9 @@ struct Rig {
     cell_fetches: u32,
     durable_fetches: u32,
     listings: u32,
+    /// The cell has nothing of what was cached: it comes from the durable layer.
+    cell_is_empty: bool,
+    durable_bytes: u64,
 }
 
 /// One reader of the feed.
@@ -78,6 +82,8 @@ impl Rig {
             cell_fetches: 0,
             durable_fetches: 0,
             listings: 0,
+            cell_is_empty: false,
+            durable_bytes: 0,
         }
     }
 
@@ -129,7 +135,9 @@ impl Rig {
                     let middle = bytes.len() / 2;
                     bytes[middle] ^= 0x5a;
                 }
-                self.feed.fetched(&range, bytes, durable);
+                let durable_bytes = if durable || self.cell_is_empty { range.len() } else { 0 };
+                self.durable_bytes += durable_bytes;
+                self.feed.fetched(&range, Fetched { bytes, durable_bytes }, durable);
             }
             Plan::Segments { from } => {
                 self.listings += 1;
@@ -310,6 +318,42 @@ fn a_rate_limit_does_not_make_the_wait_for_the_cache_begin_anew() {
     rig.now = limited;
     assert_eq!(rig.run(), None);
     assert_eq!(rig.durable_fetches, 1);
+}
+
+/// Reads a backlog in steps of a simulated clock; how long it took, and how much of it came from the durable layer.
+fn read_backlog(mut rig: Rig) -> (Duration, u64) {
+    for _ in 0..100 {
+        rig.append(40);
+    }
+    rig.publish();
+    assert!(rig.feed.place().is_some() || rig.feed.begin_near(start()), "the window holds it");
+    let begun = rig.now;
+    rig.run_for_long();
+    let tail = rig.log.tail(shard()).expect("it is there");
+    assert_eq!(rig.feed.place().map(|place| place.position), Some(tail.durable), "all was read");
+    (rig.now.since(begun), rig.durable_bytes)
+}
+
+#[test]
+fn a_backlog_that_the_cell_lost_is_read_as_slowly_by_a_shared_feed_as_by_a_private_one() {
+    const DURABLE_BYTES_PER_S: u64 = 10_000;
+    let limit = |shared, bytes_per_s| FeedConfig {
+        bytes_per_s,
+        durable_bytes_per_s: DURABLE_BYTES_PER_S,
+        ..config(shared, 1 << 24)
+    };
+    let shared = || Rig::with(Feed::shared(shard(), limit(true, 1 << 30), Instant::default()));
+    let (took, durable_bytes) = read_backlog(shared());
+    assert_eq!((took, durable_bytes), (Duration::ZERO, 0), "what the cell has is not held back");
+    let lost = |rig: Rig| read_backlog(Rig { cell_is_empty: true, ..rig });
+    let (took, durable_bytes) = lost(shared());
+    let private =
+        Feed::private(shard(), limit(false, DURABLE_BYTES_PER_S), Instant::default(), start(), None);
+    let (took_alone, _) = lost(Rig::with(private));
+    // A burst of a second is free, and the last fetch may overdraw.
+    let paid = durable_bytes - DURABLE_BYTES_PER_S - u64::from(CHUNK) * FETCH_CHUNKS_MAX;
+    assert!(took >= Duration::from_secs(paid / DURABLE_BYTES_PER_S), "{durable_bytes} bytes in {took:?}");
+    assert_eq!(took, took_alone);
 }
 
 #[test]

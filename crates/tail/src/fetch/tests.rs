@@ -72,11 +72,18 @@ impl World {
     }
 
     async fn fetch(&self, from: u64, to: u64) -> Result<BytesMut, SourceError> {
+        let before = self.durable_bytes();
         let assembly = self.fetcher.relaxed(&[self.range(from, to)]).await.pop().expect("one for each range");
-        match assembly.complete() {
-            Ok(bytes) => Ok(bytes),
-            Err(assembly) => self.fetcher.finish(assembly, Lane::Tail).await,
-        }
+        let fetched = match assembly.complete() {
+            Ok(fetched) => fetched,
+            Err(assembly) => self.fetcher.finish(assembly, Lane::Tail).await?,
+        };
+        assert_eq!(fetched.durable_bytes, self.durable_bytes() - before, "what a feed is charged with");
+        Ok(fetched.bytes)
+    }
+
+    fn durable_bytes(&self) -> u64 {
+        self.fetcher.counters.durable_bytes.load(Ordering::Relaxed)
     }
 
     fn durable_reads(&self) -> u64 {
@@ -104,8 +111,8 @@ fn many_ranges_are_one_read_and_each_gets_its_own_bytes() {
         world.cache(0..world.len.div_ceil(64), world.len).await;
         let ranges: Vec<_> = (0..20).map(|n| world.range(n * 10, n * 10 + 100)).collect();
         for (range, assembly) in ranges.iter().zip(world.fetcher.relaxed(&ranges).await) {
-            let Ok(bytes) = assembly.complete() else { panic!("{range:?} is cached") };
-            assert_eq!(bytes[..], world.bytes(range.from.0, range.to.0)[..]);
+            let Ok(fetched) = assembly.complete() else { panic!("{range:?} is cached") };
+            assert_eq!(fetched.bytes[..], world.bytes(range.from.0, range.to.0)[..]);
         }
     });
 }
@@ -119,8 +126,7 @@ fn missing_chunks_are_one_durable_read_that_spans_them() {
         let bytes = world.fetch(10, 11 * 64).await.expect("the rest is durable");
         assert_eq!(bytes[..], world.bytes(10, 11 * 64)[..]);
         assert_eq!(world.log.reads() - before, 1, "for chunks 2 to 8 together");
-        let durable_bytes = world.fetcher.counters.durable_bytes.load(Ordering::Relaxed);
-        assert_eq!(durable_bytes, 7 * 64);
+        assert_eq!(world.durable_bytes(), 7 * 64);
     });
 }
 
@@ -147,8 +153,8 @@ fn without_a_cell_or_with_a_dead_one_everything_is_durable() {
         world.fetcher.data = None;
         assert_eq!(world.fetch(5, 300).await.expect("it is durable")[..], world.bytes(5, 300)[..]);
         let range = world.range(7, world.len);
-        let bytes = world.fetcher.durable(&range, Lane::CatchUp).await.expect("it is durable");
-        assert_eq!(bytes[..], world.bytes(7, world.len)[..]);
+        let fetched = world.fetcher.durable(&range, Lane::CatchUp).await.expect("it is durable");
+        assert_eq!(fetched.bytes[..], world.bytes(7, world.len)[..]);
     });
 }
 

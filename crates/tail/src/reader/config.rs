@@ -15,9 +15,10 @@ pub struct ReaderConfig {
     pub window_bytes: usize,
     /// Bytes that are read ahead for a consumer that catches up by itself.
     pub catch_up_window_bytes: usize,
-    /// Most bytes per second of each shard.
+    /// Most bytes per second of each shard, from the cell.
     pub bytes_per_s: u64,
-    /// Most bytes per second for a consumer that catches up by itself.
+    /// Most bytes per second of each shard from the durable layer, and most in all for a consumer that catches up by
+    /// itself.
     pub catch_up_bytes_per_s: u64,
     /// Lengths are not read again sooner than this; 0 reads them at every wake-up.
     pub lengths_every: Duration,

@@ -26,15 +26,15 @@ pub enum Command {
         #[arg(long, value_name = "PATH")]
         unix: Option<PathBuf>,
         /// Where clients on other hosts connect.
-        #[arg(long, value_name = "HOST:PORT")]
+        #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
         tcp: Option<SocketAddr>,
-        /// Memory for values; taken from shared memory at the start.
-        #[arg(long, value_name = "BYTES")]
+        /// Memory for values; taken from shared memory at the start. The node's default if not given.
+        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1 << 20..))]
         capacity_bytes: Option<u64>,
-        /// How long a value is kept that is not written again.
+        /// How long a value is kept that is not written again. The node's default if not given.
         #[arg(long, value_name = "MS")]
         ttl_ms: Option<u64>,
-        /// Form of log lines.
+        /// Which log lines are written, as in `info,tailwater_cache=debug`.
         #[arg(long, value_name = "FILTER", default_value = "info")]
         log: String,
     },
@@ -76,7 +76,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Serve { cell, unix, tcp, capacity_bytes, ttl_ms, log } => {
             anyhow::ensure!(
                 unix.is_some() || tcp.is_some(),
-                "a backend that listens nowhere is of no use: give --unix PATH, --tcp HOST:PORT or both"
+                "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
             );
             let kind = cell.kind();
             let defaults = Config::default();

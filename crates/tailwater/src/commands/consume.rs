@@ -1,16 +1,20 @@
 //! `tailwater consume`
 
 mod format;
+mod stats;
 
 use std::io::Write;
+use std::time::Duration;
 
 use serde::Serialize;
 use tailwater_client::{Batch, Client, Consumer, ConsumerConfig, Error, Start};
+use tailwater_env::Env;
 use tailwater_format::batch::Record;
 
 use crate::admin::Server;
 use crate::output::Format;
 use format::Template;
+use stats::Stats;
 
 /// Flags of `consume`.
 #[derive(clap::Args)]
@@ -40,6 +44,11 @@ pub struct Args {
     /// With `json`, each record is a line.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
+    /// Print to standard error every so many seconds, and at the end, how fast it reads and how far behind it is in
+    /// each shard, in records and in milliseconds.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    stats: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -85,13 +94,19 @@ async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
     let mut consumer = client.consumer(&args.name, config(args.from)).await?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut left = args.count.unwrap_or(u64::MAX);
+    let mut stats =
+        args.stats.map(|seconds| Stats::new(Env::real(), Duration::from_secs(seconds.into()), args.output));
     while left > 0 && !ends.as_ref().is_some_and(|ends| is_at_end(&consumer, ends)) {
+        if let Some(stats) = &mut stats {
+            stats.tick(&client, &consumer)?;
+        }
         let batch = match consumer.poll() {
             Ok(Some(batch)) => batch,
             Ok(None) => {
                 // Nothing more for now: what was written so far should be seen.
                 out.flush()?;
-                match consumer.next().await {
+                let patience = stats.as_ref().map_or(Duration::from_secs(86_400), Stats::due_in);
+                match consumer.next_within(patience).await {
                     Ok(Some(batch)) => batch,
                     Ok(None) => continue,
                     Err(error) => {
@@ -113,9 +128,15 @@ async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
             }
             left -= 1;
             write_record(&mut out, &args, &batch, &record)?;
+            if let Some(stats) = &mut stats {
+                stats.records += 1;
+            }
         }
     }
     out.flush()?;
+    if let Some(stats) = &mut stats {
+        stats.print(&client, &consumer)?;
+    }
     Ok(())
 }
 

@@ -100,7 +100,10 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
             let mut limited = (&mut input).take(LINE_BYTES_MAX + 1);
             tokio::select! {
                 biased;
-                read = limited.read_until(b'\n', &mut line) => break read?,
+                read = limited.read_until(b'\n', &mut line) => break read.with_context(|| {
+                    let name = args.file.as_ref().map_or("standard input".into(), |file| file.to_string_lossy());
+                    format!("can't read {name}")
+                })?,
                 result = report.next() => result?,
             }
         };

@@ -16,10 +16,10 @@ pub struct Args {
     #[arg(long, env = "TAILWATER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where clients connect.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     listen: Option<SocketAddr>,
     /// Where admin HTTP listens.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     admin: Option<SocketAddr>,
     /// Print the configuration that would be used, as a file, and stop.
     #[arg(long)]

@@ -18,25 +18,27 @@ pub enum Command {
         /// Number of shards; each is an ordered log of its own.
         #[arg(long, default_value_t = 1)]
         shards: u32,
-        /// Delete completed segments this many milliseconds after they were completed; `none` keeps them.
+        /// Delete completed segments this many milliseconds after they were completed; `none` keeps them. By
+        /// default 604800000, which is a week.
         #[arg(long, value_name = "MS|none")]
         retention_ms: Option<String>,
-        /// Delete the oldest completed segments beyond this many bytes in a shard; `none` is no limit.
+        /// Delete the oldest completed segments beyond this many bytes in a shard; `none`, the default, is no
+        /// limit.
         #[arg(long, value_name = "BYTES|none")]
         retention_bytes: Option<String>,
-        /// Complete a segment at this size.
+        /// Complete a segment at this size. By default 268435456.
         #[arg(long, value_name = "BYTES")]
         segment_bytes: Option<u64>,
-        /// Complete a segment at this age.
+        /// Complete a segment at this age. By default 86400000, which is a day.
         #[arg(long, value_name = "MS")]
         segment_ms: Option<u64>,
-        /// Size of the chunks in the data cell.
+        /// Size of the chunks in the data cell, a power of two. By default 4096.
         #[arg(long, value_name = "BYTES")]
         chunk_bytes: Option<u32>,
-        /// When appended records are written: at once, or every so many milliseconds.
+        /// When appended records are written: at once, which is the default, or every so many milliseconds.
         #[arg(long, value_name = "immediate|MS")]
         flush: Option<String>,
-        /// What an acknowledgement promises: on disk, or handed to the operating system.
+        /// What an acknowledgement promises: on disk, which is the default, or handed to the operating system.
         #[arg(long, value_name = "fsync|interval")]
         durability: Option<String>,
         /// Form of the output.
@@ -94,8 +96,14 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let create = CreateStream {
                 name,
                 shards,
-                retention_ms: retention_ms.as_deref().map(limit).transpose()?,
-                retention_bytes: retention_bytes.as_deref().map(limit).transpose()?,
+                retention_ms: retention_ms
+                    .as_deref()
+                    .map(|given| limit("--retention-ms", given))
+                    .transpose()?,
+                retention_bytes: retention_bytes
+                    .as_deref()
+                    .map(|given| limit("--retention-bytes", given))
+                    .transpose()?,
                 segment_bytes,
                 segment_ms,
                 chunk_bytes,
@@ -154,11 +162,14 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 }
 
 /// A number, or `none`, as the API takes it.
-fn limit(text: &str) -> anyhow::Result<Option<u64>> {
+fn limit(flag: &str, text: &str) -> anyhow::Result<Option<u64>> {
     match text {
         "none" | "-1" => Ok(None),
         number => {
-            Ok(Some(number.parse().map_err(|_| anyhow::anyhow!("{number} is neither a number nor `none`"))?))
+            let parsed = number.parse();
+            Ok(Some(
+                parsed.map_err(|_| anyhow::anyhow!("{flag} is {number:?}, it must be a number or `none`"))?,
+            ))
         }
     }
 }

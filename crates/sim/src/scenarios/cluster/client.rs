@@ -127,7 +127,8 @@ impl Producing {
                 });
                 state.note(acknowledged);
                 let checker = state.checker(batch.generation, self.shard);
-                let checked = checker.acknowledged(appended.base_offset.0, &batch.identities);
+                let checked =
+                    checker.acknowledged(appended.base_offset.0, &batch.identities, appended.term.0);
                 state.note(checked);
                 *state.streams[batch.generation].appends.entry(self.shard).or_default() += 1;
                 state.report.count("appends", 1);

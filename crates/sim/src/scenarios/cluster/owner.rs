@@ -57,7 +57,7 @@ pub(super) async fn supervise(shared: Cluster, mut rng: Rng) {
                     shared.note(Err(Violation::new(format!("the log can't be opened: {why}"))));
                 }
                 shared.count("failed starts of the owner");
-                owner.crash(Crash::Power);
+                owner.crash(if shared.kills_only { Crash::Process } else { Crash::Power });
             }
             Err(Crashed) => shared.count("crashes while starting"),
         }

@@ -34,6 +34,14 @@ pub(super) async fn keep_reading(shared: Cluster, node: Node, reader: u64) {
 
 /// One process: follows all shards.
 async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
+    {
+        let mut state = shared.state.lock();
+        if state.may_lose {
+            // What it has read may be lost and replaced while it is not there to see the new term.
+            let checkers = state.streams.iter_mut().flat_map(|stream| stream.checkers.values_mut());
+            checkers.for_each(|checker| checker.reader_at(reader, 0));
+        }
+    }
     // What a reader SETs is nothing, so no bug is planted in front of it.
     let cells = shared.cells(&node, &env, Plant::None).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(100), ..ReaderConfig::default() };
@@ -124,6 +132,7 @@ fn check(
 ) -> Result<(), Violation> {
     let mut state = shared.state.lock();
     let checker = state.checker(generation, shard);
+    let term = entries.block().segment.term.0;
     let mut count = 0;
     for batch in entries.batches() {
         let mut records = Records::new(&batch.header, &batch.records);
@@ -133,7 +142,7 @@ fn check(
             let record = record.map_err(|error| Violation::new(format!("reader {reader}: {error}")))?;
             let identity = record.value.and_then(decode);
             ensure(identity.is_some(), || format!("reader {reader}: damaged record at {}", record.offset))?;
-            checker.read(reader, record.offset.0, identity.unwrap_or_default())?;
+            checker.read(reader, record.offset.0, identity.unwrap_or_default(), term)?;
             count += 1;
         }
     }

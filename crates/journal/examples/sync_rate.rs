@@ -1,7 +1,7 @@
 //! How fast the journal acknowledges, beside what the disk itself does in the same run.
 //!
 //! ```text
-//! cargo run --release -p tailwater-journal --example append_rate [DIR [SECONDS_EACH]]
+//! cargo run --release -p tailwater-journal --example sync_rate [DIR [SECONDS_EACH]]
 //! ```
 //!
 //! The host drifts, so raw and journal rounds alternate; look at the ratios. Latencies are in microseconds,
@@ -20,7 +20,7 @@ const ROUNDS: usize = 3;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let dir = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from).join("append_rate");
+    let dir = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from).join("sync_rate");
     let seconds: f64 = arguments.next().map_or(2.0, |text| text.parse().expect("seconds"));
     let duration = Duration::from_secs_f64(seconds);
     let runtime = tokio::runtime::Builder::new_multi_thread()

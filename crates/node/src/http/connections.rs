@@ -1,0 +1,191 @@
+//! The connections of admin HTTP, and what each may take.
+//!
+//! Health checks and metrics have to answer whatever else comes in on the port. So there are at most
+//! `connections_max` connections, each has a head and a body of bounded size and the time `timeout_ms` to send
+//! either, and what does not take its answer in that time is dropped by the kernel. Whoever sends something else than
+//! HTTP gets an answer that says so, and a line in the log, of which there are at most [`LINES_MAX`] in every
+//! [`LINES_EVERY`].
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use tailwater_env::{Env, Instant};
+use tailwater_format::call::ErrorCode;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+use super::refused;
+use crate::config::AdminConfig;
+
+/// Lines about connections that went wrong: so many at most ...
+const LINES_MAX: u32 = 10;
+/// ... in this time.
+const LINES_EVERY: Duration = Duration::from_secs(10);
+
+/// Pause after a connection could not be accepted, for lack of file descriptors for example.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers requests until `stopped`, then finishes those under way.
+pub async fn serve(
+    env: Env,
+    listener: TcpListener,
+    routes: Router,
+    config: AdminConfig,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let complaints = Arc::new(Complaints { env: env.clone(), state: Mutex::default() });
+    let routes = routes.layer(middleware::from_fn_with_state((env.clone(), config.clone()), bound_body));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        // From the connection's begin, and from the end of each answer: it also ends idle connections.
+        .header_read_timeout(config.timeout())
+        .max_header_size(config.header_bytes_max)
+        .max_buf_size(config.header_bytes_max);
+    let timeout_ms = u32::try_from(config.timeout_ms).unwrap_or(u32::MAX);
+    let under_way = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = &mut stopped => break, // a dropped sender means the same
+            accepted = listener.accept() => accepted,
+        };
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                complaints.tell(None, &format!("a connection can't be accepted: {error}"));
+                env.sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if under_way.count() >= config.connections_max {
+            complaints.tell(Some(peer), "refused: there are connections_max connections already");
+            refuse(&socket);
+            continue;
+        }
+        // Best effort: without it the peer is dropped later.
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, timeout_ms);
+        let service = TowerToHyperService::new(routes.clone());
+        let connection = under_way.watch(http.serve_connection(TokioIo::new(socket), service));
+        let complaints = Arc::clone(&complaints);
+        let run = async move {
+            match connection.await {
+                Ok(()) => {}
+                Err(error) if error.is_parse() => complaints.tell(Some(peer), &format!("no HTTP: {error}")),
+                // An idle connection, a slow one, or one whose peer went away.
+                Err(error) => tracing::debug!(%peer, %error, "admin HTTP: connection ended"),
+            }
+        };
+        env.spawn("admin-http-connection", run).detach();
+    }
+    drop(listener);
+    under_way.shutdown().await;
+}
+
+/// Tells one connection too many that it is. It may be gone by then.
+fn refuse(socket: &TcpStream) {
+    // Without a length, so that the body ends where the connection does.
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 1\r\n\
+        connection: close\r\n\r\ntoo many connections: see connections_max below [admin]\n";
+    let _ = socket.try_write(ANSWER);
+}
+
+/// Reads a request's body, within the bounds, before anything is done about the request.
+async fn bound_body(
+    State((env, config)): State<(Env, AdminConfig)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let most = config.body_bytes_max;
+    let too_long = || {
+        let why = format!("the body is longer than {most} bytes: see body_bytes_max below [admin]");
+        refused(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::Malformed, why)
+    };
+    let announced =
+        head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|announced: u64| announced > most as u64) {
+        return too_long();
+    }
+    match env.timeout(config.timeout(), to_bytes(body, most)).await {
+        Some(Ok(bytes)) => next.run(Request::from_parts(head, Body::from(bytes))).await,
+        Some(Err(error)) if is_too_long(&error) => too_long(),
+        Some(Err(error)) => refused(StatusCode::BAD_REQUEST, ErrorCode::Malformed, error.to_string()),
+        None => {
+            let why = format!("the body did not come within {} ms", config.timeout_ms);
+            refused(StatusCode::REQUEST_TIMEOUT, ErrorCode::Malformed, why)
+        }
+    }
+}
+
+fn is_too_long(error: &axum::Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<http_body_util::LengthLimitError>())
+}
+
+/// Writes lines about connections that went wrong, not more than a log can take.
+struct Complaints {
+    env: Env,
+    state: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    /// When the first of `lines` was written.
+    since: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Told {
+    /// Whether a line may be written at `now`, and how many were not before it.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.since.is_none_or(|since| now.since(since) >= LINES_EVERY) {
+            (self.since, self.lines) = (Some(now), 0);
+        }
+        if self.lines >= LINES_MAX {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl Complaints {
+    fn tell(&self, peer: Option<SocketAddr>, what: &str) {
+        let Some(left_out) = self.state.lock().admit(self.env.now()) else { return };
+        let peer = peer.map(tracing::field::display);
+        tracing::warn!(peer, what, left_out, "admin HTTP: connection dropped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_complaints_is_cut_and_its_size_told_with_the_next_one() {
+        let mut told = Told::default();
+        let start = Instant::from_ns(0);
+        for _ in 0..LINES_MAX {
+            assert_eq!(told.admit(start), Some(0));
+        }
+        for _ in 0..1_000 {
+            assert_eq!(told.admit(start + LINES_EVERY / 2), None);
+        }
+        assert_eq!(told.admit(start + LINES_EVERY), Some(1_000));
+        assert_eq!(told.admit(start + LINES_EVERY), Some(0));
+    }
+}
