@@ -10,6 +10,7 @@ use std::time::Duration;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
+use tailwater_kafka::KafkaConfig;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// The log.
     pub log: LogConfig,
+    /// Kafka's protocol.
+    pub kafka: KafkaConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
     /// Logging.
@@ -141,6 +144,7 @@ impl Default for Config {
             },
             journal: JournalConfig::default(),
             log: LogConfig::default(),
+            kafka: KafkaConfig::default(),
             metrics: MetricsConfig::default(),
             logging: Logging::default(),
         }
@@ -199,7 +203,7 @@ impl Config {
             figment = figment.merge(Toml::file_exact(file));
         }
         let sections =
-            ["DATA", "LISTEN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "METRICS", "LOGGING"];
+            ["DATA", "LISTEN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "KAFKA", "METRICS", "LOGGING"];
         // TAILWATER_SERVER and the like are the command line's own.
         let variables = Env::prefixed("TAILWATER_")
             .filter(move |key| {
@@ -225,6 +229,7 @@ impl Config {
         let journal_bytes = journal.file_bytes * u64::from(journal.files_max);
         tailwater_log::LogConfig {
             owners: self.log.owners,
+            hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
             journal: tailwater_journal::JournalConfig {
                 file_bytes: journal.file_bytes,
@@ -279,6 +284,7 @@ impl Config {
             "[log] owners = {} is not between 1 and 64",
             self.log.owners
         );
+        self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         Ok(())
     }
 }

@@ -39,6 +39,9 @@ pub enum Command {
         /// What an acknowledgement promises: on disk, or handed to the operating system.
         #[arg(long, value_name = "fsync|interval")]
         durability: Option<String>,
+        /// Which time a record has: `create` is its producer's, `append` that of its append [default: create].
+        #[arg(long, value_name = "create|append")]
+        timestamps: Option<String>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -89,6 +92,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             chunk_bytes,
             flush,
             durability,
+            timestamps,
             output,
         } => {
             let create = CreateStream {
@@ -101,6 +105,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 chunk_bytes,
                 flush,
                 durability,
+                timestamps,
             };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
@@ -182,6 +187,7 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["shards", &config.shards.to_string()]);
     table.add_row(["flush", &config.flush.to_string()]);
     table.add_row(["durability", &config.durability.to_string()]);
+    table.add_row(["timestamps", &config.timestamps.to_string()]);
     table.add_row(["chunk-bytes", &config.chunk_bytes.to_string()]);
     table.add_row(["segment-bytes", &config.segment_bytes.to_string()]);
     table.add_row(["segment-ms", &config.segment_ms.to_string()]);
