@@ -349,23 +349,26 @@ impl<'a> Batch<'a> {
         bytes_max: usize,
     ) -> Result<RecordsFound, BatchError> {
         let record_count = self.header.record_count;
-        let mut max_timestamp_ms = i64::MIN;
+        let (mut min_timestamp_ms, mut max_timestamp_ms) = (i64::MAX, i64::MIN);
         let stored = &self.bytes[BATCH_HEADER_BYTES..];
         let records = decompressor.decompress(self.header.codec, stored, bytes_max)?;
         for (index, record) in Records::new(&self.header, records).enumerate() {
             let record = record?;
+            min_timestamp_ms = min_timestamp_ms.min(record.timestamp_ms);
             max_timestamp_ms = max_timestamp_ms.max(record.timestamp_ms);
             for header in record.headers.iter() {
                 header.map_err(|what| RecordCorrupt { index: index as u32, record_count, what })?;
             }
         }
-        Ok(RecordsFound { max_timestamp_ms, bytes: records.len() })
+        Ok(RecordsFound { min_timestamp_ms, max_timestamp_ms, bytes: records.len() })
     }
 }
 
 /// What [`Batch::check_records`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsFound {
+    /// The smallest timestamp.
+    pub min_timestamp_ms: i64,
     /// The largest timestamp, which [`BatchHeader::max_timestamp_ms`] ought to be.
     pub max_timestamp_ms: i64,
     /// Bytes of the records, decompressed.

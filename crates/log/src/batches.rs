@@ -4,12 +4,13 @@
 //! Checking costs the caller's time (checksums over all bytes), so that the owner, who serves many, does none of it.
 
 use std::cell::RefCell;
-use std::time::Duration;
 
-use bytes::Bytes;
-use tailwater_format::batch::assign;
+use bytes::{Bytes, BytesMut};
+use tailwater_format::batch::{assign, set_append_time};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{Batch, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with};
+use tailwater_format::{
+    Batch, BatchError, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with,
+};
 
 use crate::error::AppendError;
 use crate::limits::{APPEND_BATCHES_MAX, APPEND_BYTES_MAX, APPEND_RECORDS_MAX};
@@ -38,8 +39,12 @@ pub struct Checked {
     pub decompressed_bytes: usize,
     /// Timestamp of the first record.
     pub first_timestamp: TransactionId,
+    /// Smallest timestamp.
+    pub min_timestamp: TransactionId,
     /// Largest timestamp.
     pub max_timestamp: TransactionId,
+    /// The time that the records were given, wall time in ms, if they have that of their append.
+    pub append_time_ms: Option<i64>,
     /// The first record's transaction id, if they are explicit.
     pub explicit: Option<TransactionId>,
     /// The producer, if it is idempotent.
@@ -72,7 +77,9 @@ impl Checked {
             records: 0,
             decompressed_bytes: 0,
             first_timestamp: TransactionId(0),
+            min_timestamp: TransactionId(i64::MAX),
             max_timestamp: TransactionId(i64::MIN),
+            append_time_ms: None,
             explicit: None,
             claim: None,
             counts: Counts::One,
@@ -81,8 +88,10 @@ impl Checked {
         let mut rest: &[u8] = &bytes;
         let mut count = 0;
         while !rest.is_empty() {
-            let batch =
-                Batch::validate(rest, APPEND_BYTES_MAX).map_err(|error| invalid(error.to_string()))?;
+            let batch = Batch::validate(rest, APPEND_BYTES_MAX).map_err(|error| match error {
+                BatchError::Crc { .. } => AppendError::Corrupt(error.to_string().into()),
+                error => invalid(error.to_string()),
+            })?;
             let header = batch.header();
             count += 1;
             if count > APPEND_BATCHES_MAX {
@@ -107,6 +116,7 @@ impl Checked {
                 .with_borrow_mut(|codecs| batch.check_records(codecs, left))
                 .map_err(|error| invalid(error.to_string()))?;
             checked.decompressed_bytes += found.bytes;
+            checked.min_timestamp = checked.min_timestamp.min(TransactionId(found.min_timestamp_ms));
             checked.max_timestamp = checked.max_timestamp.max(TransactionId(found.max_timestamp_ms));
             checked.claim = header.producer().map(|producer| Claim {
                 producer: producer.id,
@@ -136,14 +146,52 @@ impl Checked {
         Ok(checked)
     }
 
-    /// Whether no timestamp is further ahead of the wall's clock than allowed. Explicit ids need not be times.
-    pub fn check_time(&self, wall_ms: i64, after_max: Duration) -> Result<(), AppendError> {
-        let max_ms = u64::try_from(after_max.as_millis()).unwrap_or(u64::MAX);
-        let TransactionId(given) = self.max_timestamp;
-        if self.explicit.is_some() || given <= wall_ms.saturating_add_unsigned(max_ms) {
+    /// Whether no timestamp is further ahead of the wall's clock, or behind it, than allowed. Explicit ids need not be
+    /// times.
+    pub fn check_time(
+        &self,
+        now: i64,
+        before_max_ms: Option<u64>,
+        after_max_ms: u64,
+    ) -> Result<(), AppendError> {
+        if self.explicit.is_some() {
             return Ok(());
         }
-        Err(AppendError::Timestamp { given, now: wall_ms, max_ms })
+        let (TransactionId(oldest), TransactionId(newest)) = (self.min_timestamp, self.max_timestamp);
+        if newest > now.saturating_add_unsigned(after_max_ms) {
+            return Err(AppendError::Timestamp { given: newest, now, max_ms: after_max_ms });
+        }
+        match before_max_ms {
+            Some(max_ms) if oldest < now.saturating_sub_unsigned(max_ms) => {
+                Err(AppendError::TimestampOld { given: oldest, now, max_ms })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives all records the time `now_ms`, and the batches checksums that fit.
+    pub fn set_append_time(&mut self, now_ms: i64) -> Result<(), AppendError> {
+        if self.explicit.is_some() {
+            let why = "the stream's records have the time of their append: they can't have explicit transaction ids";
+            return Err(AppendError::Invalid(why.into()));
+        }
+        let mut bytes =
+            std::mem::take(&mut self.bytes).try_into_mut().unwrap_or_else(|bytes| BytesMut::from(&bytes[..]));
+        match &self.counts {
+            Counts::One => set_append_time(&mut bytes, now_ms),
+            Counts::Many(counts) => {
+                let mut at = 0;
+                for &(len, _) in counts {
+                    set_append_time(&mut bytes[at..at + len as usize], now_ms);
+                    at += len as usize;
+                }
+            }
+        }
+        self.bytes = bytes.freeze();
+        self.append_time_ms = Some(now_ms);
+        let now = TransactionId(now_ms);
+        (self.first_timestamp, self.min_timestamp, self.max_timestamp) = (now, now, now);
+        Ok(())
     }
 
     /// Gives the batches in `body`, a copy of [`Checked::bytes`], their offsets and term.
@@ -225,7 +273,7 @@ pub fn encode(fields: &EntryFields, appends: &[Accepted]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use tailwater_format::batch::{BATCH_HEADER_BYTES, set_append_time};
+    use tailwater_format::batch::BATCH_HEADER_BYTES;
     use tailwater_format::{
         BatchBuilder, Codec, EntryId, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId,
         batches, parse_entry,
@@ -283,7 +331,7 @@ mod tests {
         assert!(matches!(check(good.slice(..good.len() - 1)), Err(AppendError::Invalid(_))));
         let mut damaged = good.to_vec();
         *damaged.last_mut().expect("not empty") ^= 1;
-        assert!(matches!(check(damaged), Err(AppendError::Invalid(_))));
+        assert!(matches!(check(damaged), Err(AppendError::Corrupt(_))));
         assert!(matches!(check(vec![0; APPEND_BYTES_MAX + 1]), Err(AppendError::TooLarge { .. })));
     }
 
@@ -330,14 +378,37 @@ mod tests {
 
     #[test]
     fn a_timestamp_is_at_most_so_far_ahead_of_the_clock_unless_it_is_an_explicit_id() {
-        let hour = Duration::from_secs(3_600);
+        let hour = 3_600_000;
         let given = |timestamp| check(batch(&[5, timestamp, 7], Codec::None, None)).expect("good");
-        assert_eq!(given(3_601_000).check_time(1_000, hour), Ok(()));
+        assert_eq!(given(3_601_000).check_time(1_000, None, hour), Ok(()));
         let refused = AppendError::Timestamp { given: 3_601_001, now: 1_000, max_ms: 3_600_000 };
-        assert_eq!(given(3_601_001).check_time(1_000, hour), Err(refused));
-        assert_eq!(given(i64::MAX).check_time(1_000, Duration::MAX), Ok(()));
+        assert_eq!(given(3_601_001).check_time(1_000, None, hour), Err(refused));
+        assert_eq!(given(i64::MAX).check_time(1_000, None, u64::MAX), Ok(()));
         let explicit = Checked::check(batch(&[i64::MAX], Codec::None, None), TransactionIds::Explicit);
-        assert_eq!(explicit.expect("good").check_time(1_000, hour), Ok(()));
+        assert_eq!(explicit.expect("good").check_time(1_000, None, hour), Ok(()));
+        assert_eq!(given(1_000).check_time(1_000, Some(995), hour), Ok(()));
+        let old = AppendError::TimestampOld { given: 5, now: 1_000, max_ms: 994 };
+        assert_eq!(given(1_000).check_time(1_000, Some(994), hour), Err(old));
+    }
+
+    #[test]
+    fn records_that_get_the_time_of_their_append_are_whole_afterwards() {
+        let batches_of =
+            |count| (0..count).map(|_| batch(&[30, 10], Codec::Lz4, None)).collect::<Vec<_>>().concat();
+        for count in [1, 3] {
+            let mut checked = check(batches_of(count)).expect("good");
+            checked.set_append_time(777).expect("no explicit ids");
+            let again = check(checked.bytes.clone()).expect("checksums fit");
+            assert_eq!(
+                (again.first_timestamp.0, again.min_timestamp.0, again.max_timestamp.0),
+                (777, 777, 777)
+            );
+            assert_eq!((checked.first_timestamp.0, checked.max_timestamp.0), (777, 777));
+        }
+        let mut explicit =
+            Checked::check(batches_of(1).into(), TransactionIds::RunningMaximum).expect("good");
+        explicit.explicit = Some(TransactionId(30));
+        assert!(matches!(explicit.set_append_time(777), Err(AppendError::Invalid(_))));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{NAME_BYTES_MAX, SHARDS_MAX};
+use crate::limits::{APPEND_BYTES_MAX, NAME_BYTES_MAX, SHARDS_MAX};
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
@@ -86,6 +86,41 @@ impl fmt::Display for Durability {
     }
 }
 
+/// Which time a record has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timestamps {
+    /// Its producer's.
+    Create,
+    /// That of its append.
+    Append,
+}
+
+impl FromStr for Timestamps {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        match text {
+            "create" => Ok(Self::Create),
+            "append" => Ok(Self::Append),
+            _ => Err(ConfigError::Word {
+                field: "timestamps",
+                given: text.to_owned(),
+                allowed: "create or append",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Timestamps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Create => "create",
+            Self::Append => "append",
+        })
+    }
+}
+
 /// How a stream behaves. Fixed when the stream is created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -109,6 +144,14 @@ pub struct StreamConfig {
     pub flush_bytes: u32,
     /// What an acknowledgement promises.
     pub durability: Durability,
+    /// Which time a record has.
+    pub timestamps: Timestamps,
+    /// How far a producer's timestamp may be behind the node's clock, in milliseconds; `None` is no limit.
+    pub timestamp_before_max_ms: Option<u64>,
+    /// How far it may be ahead; `None` is the node's limit.
+    pub timestamp_after_max_ms: Option<u64>,
+    /// Bytes of one append, at most [`APPEND_BYTES_MAX`].
+    pub append_bytes_max: u32,
 }
 
 impl Default for StreamConfig {
@@ -123,6 +166,10 @@ impl Default for StreamConfig {
             flush: Flush::Immediate,
             flush_bytes: 256 << 10,
             durability: Durability::Fsync,
+            timestamps: Timestamps::Create,
+            timestamp_before_max_ms: None,
+            timestamp_after_max_ms: None,
+            append_bytes_max: APPEND_BYTES_MAX as u32,
         }
     }
 }
@@ -155,6 +202,7 @@ impl StreamConfig {
             within("flush", ms, 1, MINUTE_MS)?;
         }
         within("flush-bytes", self.flush_bytes.into(), 1, 8 << 20)?;
+        within("append-bytes-max", self.append_bytes_max.into(), 1, APPEND_BYTES_MAX as u64)?;
         Ok(())
     }
 }

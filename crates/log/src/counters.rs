@@ -22,6 +22,8 @@ pub struct LogStats {
     pub appends_lost: u64,
     /// Bytes of appends that wait for their answer at the moment.
     pub in_flight_bytes: u64,
+    /// Bytes of the newest entries that are kept in memory at the moment.
+    pub hot_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +58,7 @@ impl Counters {
         self.entry_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn stats(&self, in_flight_bytes: u64) -> LogStats {
+    pub(crate) fn stats(&self, in_flight_bytes: u64, hot_bytes: u64) -> LogStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LogStats {
             appends: of(&self.appends),
@@ -66,6 +68,7 @@ impl Counters {
             appends_failed: of(&self.appends_failed),
             appends_lost: of(&self.appends_lost),
             in_flight_bytes,
+            hot_bytes,
         }
     }
 }

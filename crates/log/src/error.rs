@@ -28,6 +28,9 @@ pub enum AppendError {
     /// These bytes are not record batches as they have to be.
     #[error("refused: {0}")]
     Invalid(Arc<str>),
+    /// These bytes are not what the producer made: their checksum does not fit.
+    #[error("damaged on the way: {0}; send it again")]
+    Corrupt(Arc<str>),
     /// The batches are larger than an append may be.
     #[error("{given} bytes in one append, at most {max} are allowed: send smaller batches")]
     TooLarge {
@@ -59,6 +62,16 @@ pub enum AppendError {
         /// The node's clock, in ms since the epoch.
         now: i64,
         /// How far ahead of it a timestamp may be, in ms.
+        max_ms: u64,
+    },
+    /// The stream wants records that are not older.
+    #[error("a record's timestamp {given} is more than {max_ms} ms before the node's clock, {now}")]
+    TimestampOld {
+        /// The smallest one given, in ms since the epoch.
+        given: i64,
+        /// The node's clock, in ms since the epoch.
+        now: i64,
+        /// How far behind it a timestamp may be, in ms.
         max_ms: u64,
     },
     /// The producer expected another term.
@@ -102,6 +115,7 @@ impl AppendError {
             | Self::Overloaded(_)
             | Self::NoSpace(_)
             | Self::Lost(_)
+            | Self::Corrupt(_)
             | Self::Unavailable(_)
             | Self::Closed => true,
             Self::NoStream
@@ -112,6 +126,7 @@ impl AppendError {
             | Self::Sequence(_)
             | Self::TransactionId { .. }
             | Self::Timestamp { .. }
+            | Self::TimestampOld { .. }
             | Self::Term { .. } => false,
         }
     }

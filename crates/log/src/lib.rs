@@ -26,7 +26,9 @@ mod commit;
 mod config;
 mod counters;
 mod error;
+mod fetch;
 mod follow;
+mod hot;
 pub mod limits;
 mod locate;
 mod log;
@@ -43,9 +45,10 @@ mod upkeep;
 mod view;
 
 pub use batches::TransactionIds;
-pub use config::{ConfigError, Durability, Flush, StreamConfig, check_name};
+pub use config::{ConfigError, Durability, Flush, StreamConfig, Timestamps, check_name};
 pub use counters::LogStats;
 pub use error::{AppendError, OpenError, ReadError, StreamError};
+pub use fetch::Fetched;
 pub use locate::{Locate, Location};
 pub use log::{
     AppendOptions, CompletedSegment, Log, Pending, SegmentDescription, ShardDescription, StreamDescription,
@@ -55,4 +58,4 @@ pub use open::LogConfig;
 pub use producer::SequenceError;
 pub use shard::Appended;
 pub use stream::{RecordError, SegmentRecord};
-pub use view::View;
+pub use view::{Listener, View};

@@ -58,6 +58,9 @@ pub const PRODUCER_ID_BLOCK: i64 = 1_000;
 pub const SCAN_BYTES: usize = 256 << 10;
 /// Bytes that one durable read may ask for.
 pub const READ_BYTES_MAX: u32 = 8 << 20;
+/// Reads of record batches from the durable layer at the same time: two for each thread that reads files. Each holds
+/// what it was asked for, and an entry.
+pub const CATCHING_UP_MAX: usize = 4;
 /// Shards that recovery reads at the same time.
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.

@@ -97,6 +97,12 @@ fn part(view: &View, index: usize) -> Option<Part> {
     })
 }
 
+/// A segment's name and its visible end.
+pub(crate) fn end_of_segment(view: &View, number: SegmentNumber) -> Option<(SegmentId, Position)> {
+    let index = view.completed.partition_point(|segment| segment.number < number);
+    part(view, index).filter(|part| part.id.number == number).map(|part| (part.id, part.end))
+}
+
 async fn by_offset(view: &View, store: &SegmentStore, offset: Offset) -> Result<Location, ReadError> {
     if offset < view.tail.log_start {
         return Err(ReadError::Truncated { log_start: view.tail.log_start });

@@ -24,9 +24,10 @@ use tokio::sync::oneshot;
 
 use crate::batches::{Checked, TransactionIds};
 use crate::budget::Budget;
-use crate::config::{StreamConfig, check_name};
+use crate::config::{StreamConfig, Timestamps, check_name};
 use crate::counters::{Counters, LogStats};
 use crate::error::{AppendError, ReadError, StreamError};
+use crate::hot::Hot;
 use crate::limits::{APPEND_OVERHEAD_BYTES, COMMIT_OPS_MAX, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
 use crate::locate::{Locate, Location, locate};
 use crate::owner::{OwnerHandle, Request, Slot};
@@ -136,7 +137,7 @@ pub struct Log {
 pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) config_close_timeout: Duration,
-    pub(crate) timestamp_after_max: Duration,
+    pub(crate) timestamp_after_max_ms: u64,
     pub(crate) owner_number: u64,
     pub(crate) owners: Vec<OwnerHandle>,
     pub(crate) streams: RwLock<Streams>,
@@ -144,6 +145,9 @@ pub(crate) struct Inner {
     pub(crate) naming: tokio::sync::Mutex<()>,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) hot: Arc<Hot>,
+    /// Held by reads of the durable layer that are under way.
+    pub(crate) catching_up: tokio::sync::Semaphore,
     pub(crate) counters: Arc<Counters>,
     pub(crate) closed: AtomicBool,
     pub(crate) tail: TailWriter,
@@ -274,7 +278,12 @@ impl Log {
             };
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
-            let view = SharedView::new(View { shard: id, tail: shard.tail(), completed });
+            let view = SharedView::new(View {
+                shard: id,
+                tail: shard.tail(),
+                transaction_id: shard.acked_transaction_id(),
+                completed,
+            });
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
             if damaged.is_none() {
@@ -431,8 +440,22 @@ impl Log {
         let shards = known.record.config.shards;
         let handle = known.shard(shard).ok_or(AppendError::NoShard { shard: shard.0, shards })?;
         let slot = handle.slot().map_err(AppendError::Damaged)?;
-        let batches = Checked::check(batches, options.transaction_ids)?;
-        batches.check_time(inner.env.wall_ms(), inner.timestamp_after_max)?;
+        let config = &known.record.config;
+        if batches.len() > config.append_bytes_max as usize {
+            return Err(AppendError::TooLarge {
+                given: batches.len(),
+                max: config.append_bytes_max as usize,
+            });
+        }
+        let mut batches = Checked::check(batches, options.transaction_ids)?;
+        let now = inner.env.wall_ms();
+        match config.timestamps {
+            Timestamps::Create => {
+                let after_max_ms = config.timestamp_after_max_ms.unwrap_or(inner.timestamp_after_max_ms);
+                batches.check_time(now, config.timestamp_before_max_ms, after_max_ms)?;
+            }
+            Timestamps::Append => batches.set_append_time(now)?,
+        }
         let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
         let permit = permit.ok_or(AppendError::Overloaded("too many bytes are in flight"))?;
         let (reply, receiver) = oneshot::channel();
@@ -452,12 +475,16 @@ impl Log {
 impl Log {
     /// A shard at this moment.
     pub fn view(&self, shard: ShardId) -> Result<View, ReadError> {
+        Ok(self.shared_view(shard)?.get())
+    }
+
+    pub(crate) fn shared_view(&self, shard: ShardId) -> Result<Arc<SharedView>, ReadError> {
         let stream = self.inner.streams.read().by_id.get(&shard.stream).cloned();
         let stream = stream.ok_or(ReadError::NoStream)?;
         let shards = stream.record.config.shards;
         let handle = stream.shard(shard.shard).ok_or(ReadError::NoShard { shard: shard.shard.0, shards })?;
         handle.slot().map_err(ReadError::Damaged)?;
-        Ok(handle.view.get())
+        Ok(Arc::clone(&handle.view))
     }
 
     /// The tails of shards; `cached` is not filled in. A shard without any segment has the tail that its first
@@ -549,7 +576,7 @@ impl Log {
 impl Log {
     /// Counters.
     pub fn stats(&self) -> LogStats {
-        self.inner.counters.stats(self.inner.budget.used())
+        self.inner.counters.stats(self.inner.budget.used(), self.inner.hot.bytes())
     }
 
     /// The journal that everything here is acknowledged by.

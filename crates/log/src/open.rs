@@ -28,7 +28,10 @@ use tailwater_tail::{Cells, TailWriter};
 use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::error::{OpenError, ReadError};
-use crate::limits::{IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, TIMESTAMP_AFTER_MAX_DEFAULT};
+use crate::hot::Hot;
+use crate::limits::{
+    CATCHING_UP_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, TIMESTAMP_AFTER_MAX_DEFAULT,
+};
 use crate::log::{Damaged, Inner, Log, Streams, remove_leftovers};
 use crate::owner::{self, Floor};
 use crate::producer::{Claim, Producers};
@@ -48,6 +51,8 @@ pub struct LogConfig {
     /// How far a record's timestamp may be ahead of the wall's clock (Kafka's `message.timestamp.after.max.ms`, and its
     /// default). Explicit transaction ids may be anything.
     pub timestamp_after_max: Duration,
+    /// Bytes of the newest entries of all shards that are kept in memory for two-sided readers at the tail; 0 is none.
+    pub hot_bytes: u64,
     /// How often segments roll by time, and retention is looked after.
     pub tick: Duration,
     /// How long [`Log::close`] tries to leave nothing to recover.
@@ -66,6 +71,7 @@ impl Default for LogConfig {
             owners: 2,
             in_flight_bytes: IN_FLIGHT_BYTES_DEFAULT,
             timestamp_after_max: TIMESTAMP_AFTER_MAX_DEFAULT,
+            hot_bytes: 0,
             tick: Duration::from_secs(1),
             close_timeout: Duration::from_secs(30),
             journal: JournalConfig::default(),
@@ -127,6 +133,7 @@ impl Log {
 
         let tail = TailWriter::start(env, cells);
         let counters = Arc::new(Counters::default());
+        let hot = Arc::new(Hot::new(config.hot_bytes));
         let floor = Floor {
             env: env.clone(),
             journal: journal.clone(),
@@ -134,19 +141,23 @@ impl Log {
             meta: Arc::clone(&meta),
             tail: tail.clone(),
             counters: Arc::clone(&counters),
+            hot: Arc::clone(&hot),
             tick: config.tick,
         };
         let log = Self {
             inner: Arc::new(Inner {
                 env: env.clone(),
                 config_close_timeout: config.close_timeout,
-                timestamp_after_max: config.timestamp_after_max,
+                timestamp_after_max_ms: u64::try_from(config.timestamp_after_max.as_millis())
+                    .unwrap_or(u64::MAX),
                 owner_number: env.random_u64(),
                 owners: (0..config.owners.max(1)).map(|_| owner::start(floor.clone())).collect(),
                 streams: parking_lot::RwLock::new(Streams::default()),
                 naming: tokio::sync::Mutex::new(()),
                 producer_ids: ProducerIds::default(),
                 budget: Budget::new(config.in_flight_bytes),
+                hot,
+                catching_up: tokio::sync::Semaphore::new(CATCHING_UP_MAX),
                 counters,
                 closed: AtomicBool::new(false),
                 tail,

@@ -29,6 +29,7 @@ use crate::config::Durability;
 use crate::counters::Counters;
 use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
+use crate::hot::Hot;
 use crate::limits::{BUSY_RETRY, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS};
 use crate::shard::{Append, ChangeError, Output, Shard, Truncation, Write, WriteError};
 use crate::upkeep::Upkeep;
@@ -82,6 +83,7 @@ pub(crate) struct Floor {
     pub(crate) meta: Arc<dyn Meta>,
     pub(crate) tail: TailWriter,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) hot: Arc<Hot>,
     /// How often segments roll by time, and retention is looked after.
     pub(crate) tick: Duration,
 }
@@ -426,10 +428,15 @@ impl Owner {
 
     /// Shows what changed, then does what the shard put out; whether its list of segments changed.
     fn perform(&mut self, owned: &mut Owned) -> bool {
+        for output in &self.out {
+            if let Output::Extend { base_offset, bytes, tail, .. } = output {
+                owned.view.keep(&self.floor.hot, *base_offset, tail.next_offset, bytes);
+            }
+        }
         let (tail_changed, list_changed) = owned.shard.take_changed();
         if tail_changed || list_changed {
             let completed = list_changed.then(|| owned.shard.completed().copied().collect());
-            owned.view.set(owned.shard.tail(), completed);
+            owned.view.set(owned.shard.tail(), owned.shard.acked_transaction_id(), completed);
         }
         for output in self.out.drain(..) {
             match output {
@@ -437,7 +444,7 @@ impl Owner {
                     self.floor.counters.answered(&result);
                     waiter.answer(result);
                 }
-                Output::Extend { segment, from, bytes, tail } => {
+                Output::Extend { segment, from, bytes, tail, .. } => {
                     self.floor.counters.entry(bytes.len());
                     self.floor.tail.extend(segment, from, &bytes, tail);
                 }

@@ -237,6 +237,11 @@ impl Shard {
         }
     }
 
+    /// Running transaction id of the last record that readers may see.
+    pub fn acked_transaction_id(&self) -> TransactionId {
+        self.acked_transaction_id
+    }
+
     /// Completed segments whose lengths are final, oldest first.
     pub fn completed(&self) -> impl Iterator<Item = &SegmentRecord> {
         self.completed.iter().filter(|segment| self.cut != Some(segment.number))
@@ -452,6 +457,7 @@ impl Shard {
         out.push(Output::Extend {
             segment: entry.segment,
             from: entry.from,
+            base_offset: entry.base_offset,
             bytes: entry.bytes,
             tail: self.tail(),
         });

@@ -23,7 +23,7 @@ use tailwater_format::{
 };
 use uuid::Uuid;
 
-use crate::config::{Durability, Flush, StreamConfig};
+use crate::config::{Durability, Flush, StreamConfig, Timestamps};
 use crate::producer::{ProducerBatch, ProducerState};
 
 /// Prefix of every key of this crate.
@@ -217,6 +217,14 @@ mod stored {
         pub(super) flush_bytes: u32,
         #[prost(bool, tag = "12")]
         pub(super) interval: bool,
+        #[prost(bool, tag = "13")]
+        pub(super) append_time: bool,
+        #[prost(uint64, optional, tag = "14")]
+        pub(super) timestamp_before_max_ms: Option<u64>,
+        #[prost(uint64, optional, tag = "15")]
+        pub(super) timestamp_after_max_ms: Option<u64>,
+        #[prost(uint32, optional, tag = "16")]
+        pub(super) append_bytes_max: Option<u32>,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -318,6 +326,10 @@ impl StreamRecord {
             },
             flush_bytes: config.flush_bytes,
             interval: config.durability == Durability::Interval,
+            append_time: config.timestamps == Timestamps::Append,
+            timestamp_before_max_ms: config.timestamp_before_max_ms,
+            timestamp_after_max_ms: config.timestamp_after_max_ms,
+            append_bytes_max: Some(config.append_bytes_max),
         }
         .encode_to_vec()
         .into()
@@ -338,6 +350,10 @@ impl StreamRecord {
             flush: if stored.flush_ms == 0 { Flush::Immediate } else { Flush::EveryMs(stored.flush_ms) },
             flush_bytes: stored.flush_bytes,
             durability: if stored.interval { Durability::Interval } else { Durability::Fsync },
+            timestamps: if stored.append_time { Timestamps::Append } else { Timestamps::Create },
+            timestamp_before_max_ms: stored.timestamp_before_max_ms,
+            timestamp_after_max_ms: stored.timestamp_after_max_ms,
+            append_bytes_max: stored.append_bytes_max.unwrap_or(StreamConfig::default().append_bytes_max),
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
         Ok(Self { id: StreamId(id), name: stored.name, created_ms: stored.created_ms, config })
@@ -497,6 +513,10 @@ mod tests {
                 retention_bytes: Some(1 << 40),
                 flush: Flush::EveryMs(7),
                 durability: Durability::Interval,
+                timestamps: Timestamps::Append,
+                timestamp_before_max_ms: Some(0),
+                timestamp_after_max_ms: Some(1),
+                append_bytes_max: 2,
                 ..StreamConfig::default()
             },
         };

@@ -4,10 +4,14 @@
 //! records in it. Reading it never waits for the owner.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
-use tailwater_format::{SegmentId, ShardId, Tail};
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use tailwater_format::{Offset, SegmentId, ShardId, Tail, TransactionId};
+use tokio::sync::Notify;
 
+use crate::hot::{Hot, Newest};
 use crate::stream::SegmentRecord;
 
 /// A shard at one moment.
@@ -17,6 +21,8 @@ pub struct View {
     pub shard: ShardId,
     /// Its tail; `cached` is not filled in.
     pub tail: Tail,
+    /// Running transaction id of its last visible record; -1 before the first.
+    pub transaction_id: TransactionId,
     /// Its completed segments, oldest first.
     pub completed: Arc<[SegmentRecord]>,
 }
@@ -34,29 +40,111 @@ impl View {
     }
 }
 
-/// A [`View`] that its owner replaces.
+/// A [`View`] that its owner replaces, with the newest entries, and those who wait for the next ones.
 #[derive(Debug)]
-pub(crate) struct SharedView(RwLock<View>);
+pub(crate) struct SharedView {
+    view: RwLock<View>,
+    newest: Mutex<Newest>,
+    listeners: Mutex<Vec<Arc<Notify>>>,
+    /// Written under the lock of `listeners`. Read by the owner after it has replaced the view; a listener looks at
+    /// the view after it was added, so one of the two sees the other.
+    listening: AtomicUsize,
+}
 
 impl SharedView {
     pub(crate) fn new(view: View) -> Arc<Self> {
-        Arc::new(Self(RwLock::new(view)))
+        Arc::new(Self {
+            view: RwLock::new(view),
+            newest: Mutex::default(),
+            listeners: Mutex::default(),
+            listening: AtomicUsize::new(0),
+        })
     }
 
     pub(crate) fn get(&self) -> View {
-        self.0.read().clone()
+        self.view.read().clone()
     }
 
     pub(crate) fn tail(&self) -> Tail {
-        self.0.read().tail
+        self.view.read().tail
     }
 
     /// Called by the shard's owner only.
-    pub(crate) fn set(&self, tail: Tail, completed: Option<Arc<[SegmentRecord]>>) {
-        let mut view = self.0.write();
-        view.tail = tail;
-        if let Some(completed) = completed {
-            view.completed = completed;
+    pub(crate) fn set(
+        &self,
+        tail: Tail,
+        transaction_id: TransactionId,
+        completed: Option<Arc<[SegmentRecord]>>,
+    ) {
+        {
+            let mut view = self.view.write();
+            view.tail = tail;
+            view.transaction_id = transaction_id;
+            if let Some(completed) = completed {
+                view.completed = completed;
+            }
+        }
+        if self.listening.load(Ordering::SeqCst) > 0 {
+            for listener in &*self.listeners.lock() {
+                listener.notify_one();
+            }
+        }
+    }
+
+    /// Keeps an entry in memory that [`SharedView::set`] is about to show. Called by the shard's owner only.
+    pub(crate) fn keep(self: &Arc<Self>, hot: &Hot, base_offset: Offset, next_offset: Offset, entry: &Bytes) {
+        if hot.is_on() {
+            self.newest.lock().push(base_offset, next_offset, entry.clone());
+            hot.kept(self, entry.len());
+        }
+    }
+
+    pub(crate) fn newest(&self) -> &Mutex<Newest> {
+        &self.newest
+    }
+
+    fn add(&self, listener: &Arc<Notify>) {
+        let mut listeners = self.listeners.lock();
+        listeners.push(Arc::clone(listener));
+        self.listening.store(listeners.len(), Ordering::SeqCst);
+    }
+
+    fn remove(&self, listener: &Arc<Notify>) {
+        let mut listeners = self.listeners.lock();
+        if let Some(index) = listeners.iter().position(|other| Arc::ptr_eq(other, listener)) {
+            listeners.swap_remove(index);
+        }
+        self.listening.store(listeners.len(), Ordering::SeqCst);
+    }
+}
+
+/// Is told when a shard that it listens to changes. Dropping it leaves nothing behind.
+#[derive(Debug)]
+pub struct Listener {
+    notify: Arc<Notify>,
+    views: Vec<Arc<SharedView>>,
+}
+
+impl Listener {
+    pub(crate) fn new(views: Vec<Arc<SharedView>>) -> Self {
+        let notify = Arc::new(Notify::new());
+        for view in &views {
+            view.add(&notify);
+        }
+        Self { notify, views }
+    }
+
+    /// Completes when one of the shards has changed since the listener was made, or since this completed last. So:
+    /// listen first, then look, then wait. Cancelling it loses nothing.
+    pub async fn changed(&self) {
+        self.notify.notified().await;
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        for view in &self.views {
+            view.remove(&self.notify);
         }
     }
 }

@@ -18,6 +18,9 @@ pub struct NodeView {
     pub data: SocketAddr,
     /// Where clients on the same host connect.
     pub unix: Option<PathBuf>,
+    /// Where Kafka's clients connect, if their protocol is spoken.
+    #[serde(default)]
+    pub kafka: Option<SocketAddr>,
     /// Its cells.
     pub cells: Vec<CellView>,
 }
@@ -65,6 +68,9 @@ pub struct CreateStream {
     /// `fsync` or `interval`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
+    /// `create` or `append`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamps: Option<String>,
 }
 
 fn one() -> u32 {
@@ -98,6 +104,8 @@ impl CreateStream {
             flush: self.flush.as_deref().map_or(Ok(default.flush), str::parse)?,
             flush_bytes: default.flush_bytes,
             durability: self.durability.as_deref().map_or(Ok(default.durability), str::parse)?,
+            timestamps: self.timestamps.as_deref().map_or(Ok(default.timestamps), str::parse)?,
+            ..default
         })
     }
 }

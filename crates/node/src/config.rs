@@ -10,6 +10,7 @@ use std::time::Duration;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
+use tailwater_kafka::KafkaConfig;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// The log.
     pub log: LogConfig,
+    /// Kafka's protocol.
+    pub kafka: KafkaConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
     /// Logging.
@@ -159,6 +162,7 @@ impl Default for Config {
             },
             journal: JournalConfig::default(),
             log: LogConfig::default(),
+            kafka: KafkaConfig::default(),
             metrics: MetricsConfig::default(),
             logging: Logging::default(),
         }
@@ -235,8 +239,18 @@ impl Config {
             anyhow::ensure!(file.is_file(), "configuration file {} does not exist", file.display());
             figment = figment.merge(Toml::file_exact(file));
         }
-        let sections =
-            ["DATA", "LISTEN", "ADMIN", "DATA_CELL", "METADATA_CELL", "JOURNAL", "LOG", "METRICS", "LOGGING"];
+        let sections = [
+            "DATA",
+            "LISTEN",
+            "ADMIN",
+            "DATA_CELL",
+            "METADATA_CELL",
+            "JOURNAL",
+            "LOG",
+            "KAFKA",
+            "METRICS",
+            "LOGGING",
+        ];
         let is_known = move |section: &str| sections.iter().any(|known| section.eq_ignore_ascii_case(known));
         // TAILWATER_SERVER and the like are the command line's own.
         let section = |key: &str| key.split("__").next().unwrap_or_default().to_owned();
@@ -267,6 +281,7 @@ impl Config {
         let journal_bytes = journal.file_bytes * u64::from(journal.files_max);
         tailwater_log::LogConfig {
             owners: self.log.owners,
+            hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
             journal: tailwater_journal::JournalConfig {
                 file_bytes: journal.file_bytes,
@@ -341,6 +356,7 @@ impl Config {
             "[log] owners = {} is not between 1 and 64",
             self.log.owners
         );
+        self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         Ok(())
     }
 }

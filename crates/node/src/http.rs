@@ -114,6 +114,7 @@ async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data: shared.data,
         unix: shared.unix.clone(),
+        kafka: shared.kafka.as_ref().map(|kafka| kafka.address()),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })
 }

@@ -4,6 +4,7 @@
 //!   clients --CALL--> NodeService --> Log --> journal, store, meta       (durable)
 //!                                      `----> TailWriter --> cells       (hot)
 //!   clients --one-sided reads------------------------------> cells
+//!   Kafka's clients --> Broker --> Log
 //!   people  --HTTP--> /metrics, /v1
 //! ```
 
@@ -55,6 +56,7 @@ struct Shared {
     data_cell: NodeCell,
     metadata_cell: NodeCell,
     server: Server,
+    kafka: Option<tailwater_kafka::Server>,
     meters: Arc<Meters>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
@@ -86,6 +88,13 @@ impl Node {
         let admin = TcpListener::bind(config.listen.admin).await.with_context(|| {
             format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
         })?;
+        let kafka = match config.kafka.enabled {
+            true => Some(TcpListener::bind(config.kafka.listen).await.with_context(|| {
+                let listen = config.kafka.listen;
+                format!("Kafka's protocol can't be spoken on {listen}: choose another address with --kafka, or --no-kafka")
+            })?),
+            false => None,
+        };
         // The directory's lock comes first of all: a second node must not touch the first one's sockets.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
         let data_cell = NodeCell::start(&env, CellKind::Data, &config).await?;
@@ -101,6 +110,10 @@ impl Node {
             metadata_cell: Some(metadata_cell.info()),
         };
         let meters = Arc::new(Meters::default());
+        let kafka = match kafka {
+            Some(listener) => Some(start_kafka(&env, &config, listener, &log, &id).await?),
+            None => None,
+        };
         let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
         let service: Arc<dyn Service> = Arc::new(service);
         let server = start_server(&env, &config, service)?;
@@ -115,6 +128,7 @@ impl Node {
             data_cell,
             metadata_cell,
             server,
+            kafka,
             meters,
             streams_told_max: config.metrics.streams_max,
         });
@@ -161,6 +175,20 @@ async fn node_id(env: &Env, log: &Log) -> anyhow::Result<String> {
     let put = Op::Put { key: KEY.to_owned(), value: id.clone().into(), expect: Expect::Absent };
     log.meta().commit(vec![put]).await?;
     Ok(id)
+}
+
+async fn start_kafka(
+    env: &Env,
+    config: &Config,
+    listener: TcpListener,
+    log: &Log,
+    id: &str,
+) -> anyhow::Result<tailwater_kafka::Server> {
+    let broker = tailwater_kafka::Broker::open(env, config.kafka.clone(), log.clone(), id.to_owned()).await;
+    let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
+    let server = tailwater_kafka::Server::start(listener, broker)?;
+    tracing::info!(kafka = %server.address(), "Kafka's clients are answered");
+    Ok(server)
 }
 
 fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {

@@ -53,6 +53,7 @@ impl Collector for Parts {
         tail(shared, &mut page)?;
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
+        kafka(shared, &mut page)?;
         streams(shared, &mut page)
     }
 }
@@ -89,6 +90,8 @@ fn log(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.counter("tailwater_log_entry_bytes", "Bytes of those entries.", log.entry_bytes)?;
     let waiting = "Bytes of appends that wait for their answer.";
     page.gauge("tailwater_log_in_flight_bytes", waiting, log.in_flight_bytes)?;
+    let hot = "Bytes of the newest entries that are kept in memory for two-sided readers.";
+    page.gauge("tailwater_log_hot_bytes", hot, log.hot_bytes)?;
     let times = shared.meters.append_times.read();
     page.histogram("tailwater_append_seconds", "From an append's arrival to its acknowledgement.", &times)
 }
@@ -170,6 +173,30 @@ fn calls(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.counters("tailwater_calls_refused", "Calls answered with an error.", "method", refused)?;
     let bytes = meters.durable_read_bytes.load(Ordering::Relaxed);
     page.counter("tailwater_durable_read_bytes", "Bytes that readers did not find in the cells.", bytes)
+}
+
+fn kafka(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+    let Some(server) = &shared.kafka else { return Ok(()) };
+    let stats = server.broker().stats().read();
+    page.gauge("tailwater_kafka_connections", "Connections of Kafka's clients.", stats.connections)?;
+    let refused = "Connections that were closed for what came over them.";
+    page.counter("tailwater_kafka_connections_refused", refused, stats.connections_refused)?;
+    let requests = stats.requests.iter().map(|(api, count)| ((*api).to_owned(), *count));
+    page.counters("tailwater_kafka_requests", "Requests that arrived.", "api", requests)?;
+    page.counter("tailwater_kafka_request_bytes", "Bytes of requests.", stats.request_bytes)?;
+    page.counter("tailwater_kafka_response_bytes", "Bytes of answers.", stats.response_bytes)?;
+    let appended = "Records acknowledged to Kafka's producers.";
+    page.counter("tailwater_kafka_appended_records", appended, stats.records_appended)?;
+    page.counter("tailwater_kafka_appended_bytes", "Bytes of their batches.", stats.bytes_appended)?;
+    let refused = "Batches of Kafka's producers that were refused.";
+    page.counter("tailwater_kafka_appends_refused", refused, stats.appends_refused)?;
+    let fetched = [("memory".to_owned(), stats.bytes_hot), ("durable".to_owned(), stats.bytes_durable)];
+    page.counters(
+        "tailwater_kafka_fetched_bytes",
+        "Bytes fetched, by where they were.",
+        "from",
+        fetched.into_iter(),
+    )
 }
 
 /// What is told of one stream.

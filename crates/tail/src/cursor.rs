@@ -77,6 +77,8 @@ pub struct Cursor {
     waiter: Arc<Waiter>,
     /// The last block that was taken from the feed that is read now.
     seen: Option<u64>,
+    /// The block that the shared feed knows this as a reader of.
+    counted: Option<u64>,
     /// The segment of the last block.
     segment: Option<SegmentId>,
     place: Place,
@@ -95,7 +97,10 @@ impl Cursor {
     ) -> Self {
         let reader = reader.clone();
         let shared = reader.inner.follow(shard, &waiter);
-        Self { reader, shared, private: None, waiter, seen: None, segment: None, place, next_offset: offset }
+        // Counted from here on and not from its first look, which may come late where many begin at once.
+        let counted = shared.feed.lock().joined(place);
+        let (private, seen, segment) = (None, None, None);
+        Self { reader, shared, private, waiter, seen, counted, segment, place, next_offset: offset }
     }
 
     /// The shard.
@@ -159,12 +164,17 @@ impl Cursor {
     }
 
     /// Begins the shared feed, if it has not begun and this is near the tail.
-    fn look_at_shared(&self) -> Result<Look, ReadError> {
+    fn look_at_shared(&mut self) -> Result<Look, ReadError> {
         let (look, is_waited_for) = {
             let mut feed = self.shared.feed.lock();
             let began = feed.begin_near(self.place);
+            self.counted = self.counted.or_else(|| feed.joined(self.place));
             let look = self.look(&feed);
-            let released = matches!(&look, Ok(Look::Block(number, _)) if feed.took(self.seen, *number));
+            let mut released = false;
+            if let Ok(Look::Block(number, _)) = look {
+                released = feed.took(self.counted, number);
+                self.counted = Some(number + 1);
+            }
             (look, began || released)
         };
         if is_waited_for {
@@ -205,7 +215,7 @@ impl Cursor {
     fn read_alone(&mut self) {
         let read_term = self.segment.filter(|last| last.number == self.place.segment).map(|last| last.term);
         if self.private.is_none() {
-            self.shared.feed.lock().left(self.seen);
+            self.shared.feed.lock().left(self.counted.take());
         }
         self.private = Some(self.reader.inner.read_alone(&self.shared, self.place, read_term, &self.waiter));
         self.seen = None;
@@ -240,7 +250,7 @@ impl Cursor {
 impl Drop for Cursor {
     fn drop(&mut self) {
         if self.private.is_none() {
-            self.shared.feed.lock().left(self.seen);
+            self.shared.feed.lock().left(self.counted);
         }
         self.reader.inner.unfollow(&self.shared, &self.waiter);
     }

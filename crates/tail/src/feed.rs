@@ -560,6 +560,23 @@ impl Feed {
 
 /// The window.
 impl Feed {
+    /// Counts in a reader at `here`: the number of the block that it takes next. `None`, and nothing is counted, if
+    /// `here` is not in the window and will not be.
+    pub(crate) fn joined(&mut self, here: Place) -> Option<u64> {
+        if self.place.is_none() || here < self.began {
+            return None;
+        }
+        let next = self.number_of(here);
+        self.readers.add(self.first, next);
+        Some(next)
+    }
+
+    /// The block that `here` is in, or the next one.
+    fn number_of(&self, here: Place) -> u64 {
+        let end = |block: &Block| Place { segment: block.segment.number, position: block.end };
+        self.first + self.window.partition_point(|block| end(block) <= here) as u64
+    }
+
     /// The block after number `seen`, or the one that `here` is in for a reader that has seen none. Numbers are
     /// never given twice.
     pub(crate) fn look(&self, seen: Option<u64>, here: Place) -> Look {
@@ -570,10 +587,7 @@ impl Feed {
             Some(seen) => seen + 1,
             None if self.place.is_none() && self.tail.is_some() => return Look::Behind,
             None if here < self.began => return Look::Behind,
-            None => {
-                let end = |block: &Block| Place { segment: block.segment.number, position: block.end };
-                self.first + self.window.partition_point(|block| end(block) <= here) as u64
-            }
+            None => self.number_of(here),
         };
         let Some(index) = number.checked_sub(self.first) else { return Look::Behind };
         match usize::try_from(index).ok().and_then(|index| self.window.get(index)) {
@@ -582,19 +596,17 @@ impl Feed {
         }
     }
 
-    /// A reader takes block `number`, and took `seen` from this feed before; whether the feed waited for that.
-    pub(crate) fn took(&mut self, seen: Option<u64>, number: u64) -> bool {
-        if let Some(seen) = seen {
-            self.readers.remove(self.first, seen + 1);
-        }
+    /// A reader takes block `number`, and was counted with `next` before, if it was; whether the feed waited for that.
+    pub(crate) fn took(&mut self, next: Option<u64>, number: u64) -> bool {
+        self.left(next);
         self.readers.add(self.first, number + 1);
         self.held_since.is_some() && !self.would_leave_most_behind()
     }
 
-    /// A reader that took block `seen` last takes no more.
-    pub(crate) fn left(&mut self, seen: Option<u64>) {
-        if let Some(seen) = seen {
-            self.readers.remove(self.first, seen + 1);
+    /// A reader that was counted with `next`, if it was, takes no more.
+    pub(crate) fn left(&mut self, next: Option<u64>) {
+        if let Some(next) = next {
+            self.readers.remove(self.first, next);
         }
     }
 

@@ -159,7 +159,7 @@ fn a_second_node_on_the_same_directory_refuses_to_start_and_says_why() {
         .arg("serve")
         .arg("--data")
         .arg(&data)
-        .args(["--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0"])
+        .args(["--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--no-kafka"])
         .output()
         .expect("it runs");
     let why = String::from_utf8_lossy(&second.stderr).into_owned();

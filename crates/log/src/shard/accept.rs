@@ -67,7 +67,7 @@ impl Shard {
             base_offset: self.next_offset,
             first_transaction_id: self.transaction_id.max(batches.first_timestamp),
             transaction_id: self.transaction_id.max(batches.max_timestamp),
-            append_time_ms: wall_ms,
+            append_time_ms: batches.append_time_ms.unwrap_or(wall_ms),
             batches,
             waiter,
         };

@@ -99,6 +99,8 @@ pub enum Output {
         segment: SegmentId,
         /// Where they begin.
         from: Position,
+        /// Offset of their first record.
+        base_offset: Offset,
         /// The bytes.
         bytes: Bytes,
         /// The shard's tail with them.

@@ -239,7 +239,7 @@ impl World {
                     }
                     waiter.answer(result);
                 }
-                Output::Extend { segment, from, bytes, tail } => {
+                Output::Extend { segment, from, bytes, tail, .. } => {
                     let shadow = self.shadow.entry(segment).or_default();
                     assert_eq!(shadow.len() as u64, from.0, "in order and without gaps");
                     shadow.extend_from_slice(&bytes);

@@ -661,7 +661,7 @@ fn full_window(rig: &mut Rig, taken: &[u64]) -> u64 {
         let Look::Block(number, _) = rig.feed.look(blocks.checked_sub(1), start()) else { return blocks };
         blocks = number + 1;
         for (seen, _) in seen.iter_mut().zip(taken).filter(|(_, taken)| number < **taken) {
-            rig.feed.took(*seen, number);
+            rig.feed.took(seen.map(|seen| seen + 1), number);
             *seen = Some(number);
         }
         rig.append(1);
@@ -678,7 +678,7 @@ fn a_shared_feed_waits_for_a_while_when_most_of_its_readers_would_fall_out_of_th
     assert_eq!(until, rig.now + READERS_WAIT_MAX);
     assert!(matches!(rig.feed.look(Some(0), start()), Look::Block(1, _)), "nothing was dropped");
     // One of them goes on: that is enough.
-    assert!(rig.feed.took(Some(0), 1));
+    assert!(rig.feed.took(Some(1), 1));
     assert_eq!(rig.run(), None);
     assert!(matches!(rig.feed.look(Some(blocks - 1), start()), Look::Block(..)), "it went on");
 }
@@ -706,10 +706,28 @@ fn a_shared_feed_waits_for_no_minority() {
             // This one takes no more.
             rig.feed.took(None, 0);
         }
-        rig.feed.took(seen, round);
+        rig.feed.took(seen.map(|seen: u64| seen + 1), round);
         seen = Some(round);
     }
     assert!(matches!(rig.feed.look(Some(0), start()), Look::Behind));
+}
+
+#[test]
+fn a_shared_feed_waits_for_readers_that_joined_and_have_yet_to_take_their_first_block() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    rig.append(1);
+    rig.publish();
+    assert_eq!(rig.feed.joined(start()), None, "it has not begun");
+    rig.feed.begin_near(start());
+    assert_eq!(rig.feed.joined(start()), Some(0));
+    let waits = (0..100).any(|_| {
+        rig.append(1);
+        rig.publish();
+        rig.run().is_some()
+    });
+    assert!(waits);
+    assert!(matches!(rig.feed.look(None, start()), Look::Block(0, _)), "nothing was dropped");
+    assert!(rig.feed.took(Some(0), 0));
 }
 
 #[test]
@@ -717,7 +735,7 @@ fn a_shared_feed_waits_for_nobody_who_left() {
     let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
     full_window(&mut rig, &[1]);
     assert!(rig.run().is_some());
-    rig.feed.left(Some(0));
+    rig.feed.left(Some(1));
     assert_eq!(rig.run(), None);
 }
 

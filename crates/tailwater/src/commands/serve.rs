@@ -21,6 +21,12 @@ pub struct Args {
     /// Where admin HTTP listens.
     #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     admin: Option<SocketAddr>,
+    /// Where Kafka's clients connect.
+    #[arg(long, value_name = "HOST:PORT")]
+    kafka: Option<SocketAddr>,
+    /// Do not speak Kafka's protocol.
+    #[arg(long, conflicts_with = "kafka")]
+    no_kafka: bool,
     /// Print the configuration that would be used, as a file, and stop.
     #[arg(long)]
     print_config: bool,
@@ -35,6 +41,22 @@ struct Flags {
     data: Option<PathBuf>,
     #[serde(skip_serializing_if = "ListenFlags::is_empty")]
     listen: ListenFlags,
+    #[serde(skip_serializing_if = "KafkaFlags::is_empty")]
+    kafka: KafkaFlags,
+}
+
+#[derive(Serialize)]
+struct KafkaFlags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enabled: Option<bool>,
+}
+
+impl KafkaFlags {
+    fn is_empty(&self) -> bool {
+        self.listen.is_none() && self.enabled.is_none()
+    }
 }
 
 #[derive(Serialize)]
@@ -53,7 +75,11 @@ impl ListenFlags {
 
 /// Runs a node until it is told to stop.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let flags = Flags { data: args.data, listen: ListenFlags { data: args.listen, admin: args.admin } };
+    let flags = Flags {
+        data: args.data,
+        listen: ListenFlags { data: args.listen, admin: args.admin },
+        kafka: KafkaFlags { listen: args.kafka, enabled: args.no_kafka.then_some(false) },
+    };
     let config = Config::load(args.config.as_ref(), flags)?;
     if args.print_config {
         print!("{}", config.to_toml()?);

@@ -41,6 +41,9 @@ pub enum Command {
         /// What an acknowledgement promises: on disk, which is the default, or handed to the operating system.
         #[arg(long, value_name = "fsync|interval")]
         durability: Option<String>,
+        /// Which time a record has: `create` is its producer's, `append` that of its append [default: create].
+        #[arg(long, value_name = "create|append")]
+        timestamps: Option<String>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -91,6 +94,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             chunk_bytes,
             flush,
             durability,
+            timestamps,
             output,
         } => {
             let create = CreateStream {
@@ -109,6 +113,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 chunk_bytes,
                 flush,
                 durability,
+                timestamps,
             };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
@@ -193,6 +198,7 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["shards", &config.shards.to_string()]);
     table.add_row(["flush", &config.flush.to_string()]);
     table.add_row(["durability", &config.durability.to_string()]);
+    table.add_row(["timestamps", &config.timestamps.to_string()]);
     table.add_row(["chunk-bytes", &config.chunk_bytes.to_string()]);
     table.add_row(["segment-bytes", &config.segment_bytes.to_string()]);
     table.add_row(["segment-ms", &config.segment_ms.to_string()]);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods, dead_code)] // tests of real processes, each using a part of this
 
+pub mod kafka;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -107,6 +109,8 @@ pub struct Node {
     pub process: Process,
     pub admin: String,
     pub data: String,
+    /// Where Kafka's clients connect.
+    pub kafka: String,
     flags: Vec<String>,
     environment: Vec<(String, String)>,
 }
@@ -124,17 +128,16 @@ impl Node {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let (admin, data) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
-        let process = Self::spawn(dir, &admin, &data, &flags, &environment);
-        let mut node = Self { dir: dir.to_owned(), process, admin, data, flags, environment };
+        let [admin, data, kafka] = std::array::from_fn(|_| format!("127.0.0.1:{}", free_port()));
+        let process = Self::spawn(dir, [&admin, &data, &kafka], &flags, &environment);
+        let mut node = Self { dir: dir.to_owned(), process, admin, data, kafka, flags, environment };
         node.wait_until_ready();
         node
     }
 
     fn spawn(
         dir: &Path,
-        admin: &str,
-        data: &str,
+        [admin, data, kafka]: [&str; 3],
         flags: &Vec<String>,
         environment: &[(String, String)],
     ) -> Process {
@@ -142,14 +145,16 @@ impl Node {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let log = std::env::temp_dir().join(format!("tailwater-test-{}-{number}.log", std::process::id()));
         let mut command = tailwater();
-        command.arg("serve").arg("--data").arg(dir).args(["--admin", admin, "--listen", data]).args(flags);
+        command.arg("serve").arg("--data").arg(dir);
+        command.args(["--admin", admin, "--listen", data, "--kafka", kafka]).args(flags);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         Process::start(&mut command, &log)
     }
 
     /// Starts it again on the same directory and ports, after it ended.
     pub fn restart(&mut self) {
-        self.process = Self::spawn(&self.dir, &self.admin, &self.data, &self.flags, &self.environment);
+        self.process =
+            Self::spawn(&self.dir, [&self.admin, &self.data, &self.kafka], &self.flags, &self.environment);
         self.wait_until_ready();
     }
 
@@ -236,8 +241,12 @@ pub struct Follower {
 impl Follower {
     /// Follows `stream` from its start.
     pub fn start(node: &Node, args: &[&str]) -> Self {
-        let mut child = node
-            .command(args)
+        Self::of(&mut node.command(args))
+    }
+
+    /// Follows what a command writes.
+    pub fn of(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

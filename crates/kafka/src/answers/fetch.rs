@@ -1,0 +1,186 @@
+//! Fetch: record batches, as they were produced, and waiting for the next ones.
+//!
+//! What is at the tail comes from memory, what is behind it from the durable layer; what is found goes out as it lies.
+//! A fetch that finds less than it wants listens to its partitions' shards and looks again when one of them moves, until
+//! its time is over. Fetch sessions are answered with full fetches, as a broker without room for sessions does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_format::{Offset, ShardId};
+use tailwater_log::{Fetched, ReadError};
+
+use crate::answers::positions::epoch_end;
+use crate::broker::{Broker, Context, shard_of};
+use crate::errors::{ErrorCode, read_error};
+use crate::messages::fetch::{
+    FetchPartition, FetchRequest, FetchResponse, FetchResponseEpochEndOffset, FetchableTopicResponse,
+    PartitionData,
+};
+use crate::wire::Records;
+
+/// From this version on topics are named by their ids.
+const IDS_FROM_VERSION: i16 = 13;
+/// The epoch of a client that wants no session.
+const NO_SESSION: i32 = -1;
+/// The epoch of a client that begins one.
+const NEW_SESSION: i32 = 0;
+
+/// What is asked of one partition.
+struct Asked {
+    shard: Result<ShardId, ErrorCode>,
+    partition: FetchPartition,
+}
+
+pub(crate) async fn fetch(broker: Arc<Broker>, context: Context, request: FetchRequest) -> FetchResponse {
+    if request.session_id != 0 || !matches!(request.session_epoch, NO_SESSION | NEW_SESSION) {
+        // None was ever given, so the client begins again with all of its partitions.
+        let error = ErrorCode::FetchSessionIdNotFound.number();
+        return FetchResponse { error_code: error, ..Default::default() };
+    }
+    let by_id = context.version >= IDS_FROM_VERSION;
+    let topics = request.topics.into_iter().map(|topic| {
+        let stream = broker.find_topic(&topic.topic, topic.topic_id, by_id);
+        let asked = topic.partitions.into_iter().map(|partition| {
+            let shard = stream
+                .as_ref()
+                .map_err(|error| *error)
+                .and_then(|stream| shard_of(stream, partition.partition));
+            Asked { shard, partition }
+        });
+        let answer =
+            FetchableTopicResponse { topic: topic.topic, topic_id: topic.topic_id, partitions: vec![] };
+        (answer, asked.collect::<Vec<_>>())
+    });
+    let topics: Vec<(FetchableTopicResponse, Vec<Asked>)> = topics.collect();
+
+    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0);
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_bytes_max);
+    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
+    let deadline = broker.env.now() + wait;
+    let committed_only = request.isolation_level == 1;
+    let mut listener = None;
+    loop {
+        let found = look(&broker, &topics, max_bytes, committed_only).await;
+        if found.bytes >= min_bytes || found.failed || broker.env.now() >= deadline {
+            broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
+            return respond(topics, found);
+        }
+        let Some(listening) = &listener else {
+            // What comes from here on is noticed; what came since the last look is seen by the next one.
+            let shards = topics.iter().flat_map(|(_, asked)| asked).filter_map(|asked| asked.shard.ok());
+            listener = Some(broker.log.listen(shards));
+            continue;
+        };
+        let left = deadline.since(broker.env.now());
+        // Woken or out of time: the next look tells.
+        let _ = broker.env.timeout(left, listening.changed()).await;
+    }
+}
+
+/// What one look at all partitions found.
+#[derive(Default)]
+struct Found {
+    partitions: Vec<PartitionData>,
+    bytes: usize,
+    /// Of those, from memory.
+    hot_bytes: usize,
+    /// Whether the client has to know something at once.
+    failed: bool,
+}
+
+async fn look(
+    broker: &Broker,
+    topics: &[(FetchableTopicResponse, Vec<Asked>)],
+    max_bytes: usize,
+    committed_only: bool,
+) -> Found {
+    let mut found = Found::default();
+    for asked in topics.iter().flat_map(|(_, asked)| asked) {
+        let mut data = PartitionData {
+            partition_index: asked.partition.partition,
+            high_watermark: -1,
+            aborted_transactions: committed_only.then(Vec::new),
+            ..Default::default()
+        };
+        let room = max_bytes.saturating_sub(found.bytes);
+        match look_at(broker, asked, room, found.bytes == 0, &mut data).await {
+            Ok(fetched) => {
+                found.bytes += fetched.0.bytes;
+                found.hot_bytes += if fetched.1 { fetched.0.bytes } else { 0 };
+                found.failed |= data.diverging_epoch.epoch >= 0;
+                data.records = Records(fetched.0.pieces);
+            }
+            Err(error) => {
+                data.error_code = error.number();
+                found.failed = true;
+            }
+        }
+        found.partitions.push(data);
+    }
+    found
+}
+
+/// What is in one partition, and whether it came from memory.
+async fn look_at(
+    broker: &Broker,
+    asked: &Asked,
+    room: usize,
+    at_least_one: bool,
+    data: &mut PartitionData,
+) -> Result<(Fetched, bool), ErrorCode> {
+    let (log, partition) = (&broker.log, &asked.partition);
+    let shard = asked.shard?;
+    let tails = log.tails(shard.stream, &[shard.shard]).map_err(|error| read_error(&error))?;
+    let tail = tails.first().ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let term = tail.term.0 as i32;
+    match partition.current_leader_epoch {
+        -1 => {}
+        given if given < term => return Err(ErrorCode::FencedLeaderEpoch),
+        given if given > term => return Err(ErrorCode::UnknownLeaderEpoch),
+        _ => {}
+    }
+    let offset = u64::try_from(partition.fetch_offset).map_err(|_| ErrorCode::OffsetOutOfRange)?;
+    let max = usize::try_from(partition.partition_max_bytes).unwrap_or(0).min(room);
+    if partition.last_fetched_epoch >= 0 {
+        let view = log.view(shard).map_err(|error| read_error(&error))?;
+        let (epoch, end_offset) = epoch_end(&view, partition.last_fetched_epoch);
+        if epoch < partition.last_fetched_epoch || end_offset < partition.fetch_offset {
+            data.diverging_epoch = FetchResponseEpochEndOffset { epoch, end_offset };
+        }
+    }
+    let fetched = if data.diverging_epoch.epoch >= 0 {
+        Ok((Fetched::default(), true))
+    } else {
+        match log.fetch_hot(shard, Offset(offset), max, at_least_one) {
+            Ok(Some(fetched)) => Ok((fetched, true)),
+            Ok(None) if max == 0 && !at_least_one => Ok((Fetched::default(), true)),
+            Ok(None) => {
+                log.fetch(shard, Offset(offset), max, at_least_one).await.map(|fetched| (fetched, false))
+            }
+            Err(error) => Err(error),
+        }
+    };
+    let fetched = fetched.map_err(|error| {
+        if !matches!(error, ReadError::Truncated { .. } | ReadError::BeyondEnd { .. }) {
+            tracing::warn!(%shard, offset, %error, "a fetch failed");
+        }
+        read_error(&error)
+    })?;
+    // After the records, so that these are not behind the high watermark.
+    let tails = log.tails(shard.stream, &[shard.shard]).map_err(|error| read_error(&error))?;
+    let tail = tails.first().ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    data.high_watermark = tail.next_offset.0 as i64;
+    data.last_stable_offset = data.high_watermark;
+    data.log_start_offset = tail.log_start.0 as i64;
+    Ok(fetched)
+}
+
+fn respond(topics: Vec<(FetchableTopicResponse, Vec<Asked>)>, found: Found) -> FetchResponse {
+    let mut partitions = found.partitions.into_iter();
+    let responses = topics.into_iter().map(|(mut topic, asked)| {
+        topic.partitions = partitions.by_ref().take(asked.len()).collect();
+        topic
+    });
+    FetchResponse { responses: responses.collect(), ..Default::default() }
+}

@@ -1,0 +1,129 @@
+//! Metadata: which topics there are, and who leads their partitions. This node does, all of them.
+
+use std::sync::Arc;
+
+use tailwater_format::{ShardNumber, StreamId};
+use tailwater_log::{StreamConfig, StreamError, StreamInfo};
+use uuid::Uuid;
+
+use crate::broker::{Broker, Context};
+use crate::errors::{ErrorCode, stream_error};
+use crate::messages::cluster::{
+    MetadataRequest, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
+    MetadataResponseTopic,
+};
+
+/// What everybody may do with a topic: read, write, create, delete, alter, describe, and describe and alter its
+/// configuration. Bit i stands for operation i.
+pub(crate) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
+/// What everybody may do with the cluster: create, alter, describe, act as a part of it, describe and alter its
+/// configuration, write idempotently.
+pub(crate) const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
+
+pub(crate) async fn metadata(
+    broker: Arc<Broker>,
+    context: Context,
+    request: MetadataRequest,
+) -> MetadataResponse {
+    let version = context.version;
+    let asks_for_all = match &request.topics {
+        None => true,
+        Some(topics) => version == 0 && topics.is_empty(),
+    };
+    let may_create = broker.config.auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
+    let mut topics = Vec::new();
+    if asks_for_all {
+        topics.extend(broker.log.list_streams().iter().map(|stream| broker.describe_topic(stream)));
+    } else {
+        for asked in request.topics.unwrap_or_default() {
+            let topic = match asked.name {
+                Some(name) if asked.topic_id == Uuid::nil() => {
+                    match broker.topic_or_new(&name, may_create).await {
+                        Ok(stream) => broker.describe_topic(&stream),
+                        Err(error) => failed(error, Some(name), Uuid::nil()),
+                    }
+                }
+                _ => match broker.log.stream_by_id(StreamId(asked.topic_id)) {
+                    Ok(stream) => broker.describe_topic(&stream),
+                    Err(_) => failed(ErrorCode::UnknownTopicId, None, asked.topic_id),
+                },
+            };
+            topics.push(topic);
+        }
+    }
+    if version >= 8 && request.include_topic_authorized_operations {
+        for topic in topics.iter_mut().filter(|topic| topic.error_code == 0) {
+            topic.topic_authorized_operations = TOPIC_OPERATIONS;
+        }
+    }
+    let (host, port) = broker.address_for(&context.peer);
+    MetadataResponse {
+        brokers: vec![MetadataResponseBroker { node_id: broker.config.broker_id, host, port, rack: None }],
+        cluster_id: Some(broker.cluster_id.clone()),
+        controller_id: broker.config.broker_id,
+        topics,
+        cluster_authorized_operations: match request.include_cluster_authorized_operations {
+            true => CLUSTER_OPERATIONS,
+            false => i32::MIN,
+        },
+        ..Default::default()
+    }
+}
+
+fn failed(error: ErrorCode, name: Option<String>, topic_id: Uuid) -> MetadataResponseTopic {
+    // Before version 12 no name may be null.
+    let name = name.or(Some(String::new()));
+    MetadataResponseTopic { error_code: error.number(), name, topic_id, ..Default::default() }
+}
+
+impl Broker {
+    fn describe_topic(&self, stream: &StreamInfo) -> MetadataResponseTopic {
+        let partitions = (0..stream.config.shards).map(|number| {
+            let tail = self.log.tails(stream.id, &[ShardNumber(number)]);
+            let term = tail.ok().and_then(|tails| tails.first().map(|tail| tail.term.0));
+            let id = self.config.broker_id;
+            MetadataResponsePartition {
+                error_code: if term.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.number() },
+                partition_index: number as i32,
+                leader_id: if term.is_some() { id } else { -1 },
+                leader_epoch: term.map_or(-1, |term| term as i32),
+                replica_nodes: vec![id],
+                isr_nodes: if term.is_some() { vec![id] } else { vec![] },
+                offline_replicas: if term.is_some() { vec![] } else { vec![id] },
+            }
+        });
+        MetadataResponseTopic {
+            name: Some(stream.name.clone()),
+            topic_id: stream.id.0,
+            partitions: partitions.collect(),
+            ..Default::default()
+        }
+    }
+
+    /// The topic of that name; a new one if there is none and one may be created.
+    async fn topic_or_new(&self, name: &str, may_create: bool) -> Result<StreamInfo, ErrorCode> {
+        match self.log.stream(name) {
+            Ok(stream) => return Ok(stream),
+            Err(_) if tailwater_log::check_name(name).is_err() => return Err(ErrorCode::InvalidTopic),
+            Err(_) if !may_create => return Err(ErrorCode::UnknownTopicOrPartition),
+            Err(_) => {}
+        }
+        let config = StreamConfig { shards: self.config.default_partitions, ..StreamConfig::default() };
+        match self.log.create_stream(name, config).await {
+            Ok(created) => {
+                tracing::info!(
+                    topic = name,
+                    partitions = created.config.shards,
+                    "created, because a client asked for it"
+                );
+                Ok(created)
+            }
+            // Somebody else asked for it at the same time.
+            Err(StreamError::Exists(_)) => self.log.stream(name).map_err(|error| stream_error(&error)),
+            Err(error) => {
+                tracing::warn!(topic = name, %error, "a topic that a client asked for can't be created");
+                Err(stream_error(&error))
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The answers, a file for each thing that clients ask about.
+
+pub(crate) mod fetch;
+pub(crate) mod metadata;
+pub(crate) mod positions;
+pub(crate) mod produce;
+pub(crate) mod versions;

@@ -1,0 +1,183 @@
+//! ListOffsets and OffsetForLeaderEpoch: from a time or a term to an offset.
+
+use std::sync::Arc;
+
+use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
+use tailwater_format::{Decompressor, Offset, ShardId, TransactionId, batches};
+use tailwater_log::{Locate, ReadError, View};
+use uuid::Uuid;
+
+use crate::broker::{Broker, Context, shard_of};
+use crate::errors::{ErrorCode, read_error};
+use crate::messages::fetch::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
+    ListOffsetsTopicResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset as EpochEnd, OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+};
+
+/// The times that stand for places.
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+const EARLIEST_PENDING_UPLOAD: i64 = -6;
+
+pub(crate) async fn list_offsets(
+    broker: Arc<Broker>,
+    _: Context,
+    request: ListOffsetsRequest,
+) -> ListOffsetsResponse {
+    let mut topics = Vec::new();
+    for topic in request.topics {
+        let stream = broker.find_topic(&topic.name, Uuid::nil(), false);
+        let mut partitions = Vec::new();
+        for asked in topic.partitions {
+            let found = match &stream {
+                Ok(stream) => match shard_of(stream, asked.partition_index) {
+                    Ok(shard) => position(&broker, shard, &asked).await,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(*error),
+            };
+            let (error, timestamp, offset, leader_epoch) = match found {
+                Ok((timestamp, offset, epoch)) => (ErrorCode::None, timestamp, offset, epoch),
+                Err(error) => (error, -1, -1, -1),
+            };
+            partitions.push(ListOffsetsPartitionResponse {
+                partition_index: asked.partition_index,
+                error_code: error.number(),
+                timestamp,
+                offset,
+                leader_epoch,
+            });
+        }
+        topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+    }
+    ListOffsetsResponse { topics, ..Default::default() }
+}
+
+/// Timestamp, offset and epoch of what is asked for; -1 for what there is none of.
+async fn position(
+    broker: &Broker,
+    shard: ShardId,
+    asked: &ListOffsetsPartition,
+) -> Result<(i64, i64, i32), ErrorCode> {
+    const NOTHING: (i64, i64, i32) = (-1, -1, -1);
+    let failed = |error: ReadError| read_error(&error);
+    let view = broker.log.view(shard).map_err(failed)?;
+    check_epoch(&view, asked.current_leader_epoch)?;
+    let tail = &view.tail;
+    let time = match asked.timestamp {
+        LATEST => return Ok((-1, tail.next_offset.0 as i64, tail.term.0 as i32)),
+        EARLIEST | EARLIEST_LOCAL => {
+            let start = tail.log_start.0 as i64;
+            return Ok((-1, start, epoch_at(&view, tail.log_start)));
+        }
+        LATEST_TIERED | EARLIEST_PENDING_UPLOAD => return Ok(NOTHING),
+        MAX_TIMESTAMP if tail.next_offset == tail.log_start => return Ok(NOTHING),
+        // The first record that has it made the running maximum what it is.
+        MAX_TIMESTAMP => view.transaction_id.0,
+        time if time < 0 => return Err(ErrorCode::InvalidRequest),
+        time => time,
+    };
+    let found = broker.log.locate(shard, Locate::TransactionId(TransactionId(time))).await.map_err(failed)?;
+    if found.offset >= tail.next_offset {
+        return Ok(NOTHING);
+    }
+    let timestamp = timestamp_of(broker, shard, found.offset).await.map_err(failed)?;
+    Ok((timestamp, found.offset.0 as i64, epoch_at(&view, found.offset)))
+}
+
+/// The timestamp of one record.
+async fn timestamp_of(broker: &Broker, shard: ShardId, offset: Offset) -> Result<i64, ReadError> {
+    let fetched = match broker.log.fetch_hot(shard, offset, 1, true)? {
+        Some(fetched) => fetched,
+        None => broker.log.fetch(shard, offset, 1, true).await?,
+    };
+    let bytes = fetched.pieces.first().map_or(&[][..], |piece| piece);
+    let mut decompressor = Decompressor::new();
+    let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(error.to_string());
+    for batch in batches(bytes) {
+        let batch = batch.map_err(|error| corrupt(&error))?;
+        let records = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX);
+        for record in records.map_err(|error| corrupt(&error))? {
+            let record = record.map_err(|error| corrupt(&error))?;
+            if record.offset == offset {
+                return Ok(record.timestamp_ms);
+            }
+        }
+    }
+    Err(ReadError::Corrupt(format!("no record at offset {offset} of {shard}")))
+}
+
+/// Whether the client knows the partition's epoch; -1 is a client that does not care.
+pub(crate) fn check_epoch(view: &View, given: i32) -> Result<(), ErrorCode> {
+    let current = view.tail.term.0 as i32;
+    match given {
+        -1 => Ok(()),
+        given if given < current => Err(ErrorCode::FencedLeaderEpoch),
+        given if given > current => Err(ErrorCode::UnknownLeaderEpoch),
+        _ => Ok(()),
+    }
+}
+
+/// The epoch in which the record at `offset` was, or will be, written.
+fn epoch_at(view: &View, offset: Offset) -> i32 {
+    let index = view.completed.partition_point(|segment| segment.next_offset <= offset);
+    view.completed.get(index).map_or(view.tail.term, |segment| segment.term).0 as i32
+}
+
+/// The largest epoch that is not after `wanted`, and the offset after its last record; -1 and -1 if `wanted` is not
+/// known yet.
+pub(crate) fn epoch_end(view: &View, wanted: i32) -> (i32, i64) {
+    let tail = &view.tail;
+    let current = tail.term.0 as i32;
+    if wanted > current {
+        return (-1, -1);
+    }
+    if wanted == current {
+        return (current, tail.next_offset.0 as i64);
+    }
+    // Segments are in the order of their terms. The end of an epoch is where the next one begins.
+    let next = view.completed.partition_point(|segment| segment.term.0 as i32 <= wanted);
+    let end = view.completed.get(next).map_or(tail.base_offset, |segment| segment.base_offset);
+    match next.checked_sub(1).and_then(|index| view.completed.get(index)) {
+        Some(last) => (last.term.0 as i32, end.0 as i64),
+        // All that was written so early is gone: whatever the client has of it is before the log's start.
+        None => (wanted, end.max(tail.log_start).0 as i64),
+    }
+}
+
+pub(crate) async fn offset_for_leader_epoch(
+    broker: Arc<Broker>,
+    _: Context,
+    request: OffsetForLeaderEpochRequest,
+) -> OffsetForLeaderEpochResponse {
+    let end = |topic: &str, asked: &OffsetForLeaderPartition| {
+        let stream = broker.find_topic(topic, Uuid::nil(), false)?;
+        let shard = shard_of(&stream, asked.partition)?;
+        let view = broker.log.view(shard).map_err(|error| read_error(&error))?;
+        check_epoch(&view, asked.current_leader_epoch)?;
+        Ok(epoch_end(&view, asked.leader_epoch))
+    };
+    let topics = request.topics.into_iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|asked| {
+            let partition = asked.partition;
+            match end(&topic.topic, asked) {
+                Ok((leader_epoch, end_offset)) => {
+                    EpochEnd { error_code: 0, partition, leader_epoch, end_offset }
+                }
+                Err(error) => {
+                    let error: ErrorCode = error;
+                    EpochEnd { error_code: error.number(), partition, ..Default::default() }
+                }
+            }
+        });
+        let partitions = partitions.collect();
+        OffsetForLeaderTopicResult { topic: topic.topic, partitions }
+    });
+    let topics = topics.collect();
+    OffsetForLeaderEpochResponse { topics, ..Default::default() }
+}

@@ -1,0 +1,225 @@
+//! Produce and InitProducerId.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::join_all;
+use tailwater_format::{BatchHeader, Codec};
+use tailwater_log::{AppendError, AppendOptions, Appended, Pending, StreamInfo, Timestamps};
+use uuid::Uuid;
+
+use crate::api::Api;
+use crate::broker::{Answer, Broker, Context, Outcome, shard_of};
+use crate::errors::{ErrorCode, append_error, stream_error};
+use crate::messages::header::response;
+use crate::messages::produce::{
+    InitProducerIdRequest, InitProducerIdResponse, PartitionProduceResponse, ProduceRequest, ProduceResponse,
+    TopicProduceResponse,
+};
+
+/// From this version of Produce on batches may be compressed with zstd.
+const ZSTD_FROM_VERSION: i16 = 7;
+/// From this version of Produce on topics are named by their ids.
+const IDS_FROM_VERSION: i16 = 13;
+
+/// An error, and its words for a person.
+type Refused = (ErrorCode, String);
+
+/// One partition's append, on its way.
+struct Begun {
+    partition: i32,
+    log_start: i64,
+    append_time: bool,
+    bytes: u64,
+    appended: Result<Pending, Refused>,
+}
+
+/// Begins to append; the batches of one connection are submitted in the order in which this is called.
+pub(crate) fn produce(
+    broker: &Arc<Broker>,
+    context: &Context,
+    correlation_id: i32,
+    request: ProduceRequest,
+) -> Answer {
+    let (version, acks) = (context.version, request.acks);
+    let refused = if !matches!(acks, -1..=1) {
+        Some((ErrorCode::InvalidRequiredAcks, format!("acks is {acks}: it is 0, 1 or -1, which is all")))
+    } else if request.transactional_id.is_some() {
+        Some((ErrorCode::InvalidTxnState, NO_TRANSACTIONS.to_owned()))
+    } else {
+        None
+    };
+    let mut topics = Vec::with_capacity(request.topic_data.len());
+    for topic in request.topic_data {
+        let found = broker.find_topic(&topic.name, topic.topic_id, version >= IDS_FROM_VERSION);
+        let found = found.map_err(|error| (error, "there is no such topic".to_owned()));
+        let partitions = topic.partition_data.into_iter().map(|partition| {
+            let stream = match (&refused, &found) {
+                (Some(refused), _) | (None, Err(refused)) => Err(refused.clone()),
+                (None, Ok(stream)) => Ok(stream),
+            };
+            begin(broker, version, stream, partition.index, partition.records.into_bytes())
+        });
+        let begun: Vec<Begun> = partitions.collect();
+        topics.push((topic.name, topic.topic_id, begun));
+    }
+    let broker = Arc::clone(broker);
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    async move {
+        let responses = join_all(topics.into_iter().map(|topic| finish(&broker, timeout, topic))).await;
+        if acks != 0 {
+            let answer = ProduceResponse { responses, ..Default::default() };
+            return Outcome::Frame(response(Api::Produce, version, correlation_id, &answer));
+        }
+        let mut partitions = responses.iter().flat_map(|topic| &topic.partition_responses);
+        match partitions.find(|partition| partition.error_code != 0) {
+            None => Outcome::Nothing,
+            Some(failed) => Outcome::Close(format!(
+                "records sent without waiting for an acknowledgement were not taken: {}",
+                failed.error_message.as_deref().unwrap_or("no reason")
+            )),
+        }
+    }
+    .boxed()
+}
+
+const NO_TRANSACTIONS: &str = "transactions are not supported";
+
+fn begin(
+    broker: &Broker,
+    version: i16,
+    stream: Result<&StreamInfo, Refused>,
+    partition: i32,
+    records: Bytes,
+) -> Begun {
+    let bytes = records.len() as u64;
+    let refused =
+        |refused| Begun { partition, log_start: -1, append_time: false, bytes, appended: Err(refused) };
+    let stream = match stream {
+        Ok(stream) => stream,
+        Err(error) => return refused(error),
+    };
+    let shard = match shard_of(stream, partition) {
+        Ok(shard) => shard,
+        Err(error) => return refused((error, format!("the topic has {} partitions", stream.config.shards))),
+    };
+    if let Err(error) = check(&records, version, stream.config.timestamps) {
+        return refused(error);
+    }
+    let pending = broker.log.submit(stream.id, shard.shard, records, AppendOptions::default());
+    let tail = broker.log.tails(stream.id, &[shard.shard]);
+    Begun {
+        partition,
+        log_start: tail
+            .ok()
+            .and_then(|tails| tails.first().map(|tail| tail.log_start.0 as i64))
+            .unwrap_or(-1),
+        append_time: stream.config.timestamps == Timestamps::Append,
+        bytes,
+        appended: pending.map_err(refusal),
+    }
+}
+
+/// What Kafka demands of a producer's batch beyond what the log does.
+fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<(), Refused> {
+    let invalid = |why: String| (ErrorCode::InvalidRecord, why);
+    let header = BatchHeader::parse(records).map_err(|error| match error {
+        tailwater_format::BatchError::Length { .. } => (ErrorCode::CorruptMessage, error.to_string()),
+        error => invalid(error.to_string()),
+    })?;
+    if header.len != records.len() {
+        return Err(invalid("a partition's records are not exactly one batch".to_owned()));
+    }
+    if header.codec == Codec::Zstd && version < ZSTD_FROM_VERSION {
+        let why = "zstd is for clients that produce in version 7 or later".to_owned();
+        return Err((ErrorCode::UnsupportedCompressionType, why));
+    }
+    if header.is_transactional() {
+        return Err((ErrorCode::InvalidTxnState, NO_TRANSACTIONS.to_owned()));
+    }
+    if header.is_append_time() && timestamps == Timestamps::Create {
+        let why = "a producer's batch says that its timestamps are those of its append".to_owned();
+        return Err((ErrorCode::InvalidTimestamp, why));
+    }
+    Ok(())
+}
+
+fn refusal(error: AppendError) -> Refused {
+    (append_error(&error), error.to_string())
+}
+
+async fn finish(
+    broker: &Broker,
+    timeout: Duration,
+    (name, topic_id, begun): (String, Uuid, Vec<Begun>),
+) -> TopicProduceResponse {
+    let partitions = begun.into_iter().map(async |begun| {
+        let Begun { partition, log_start, append_time, bytes, appended } = begun;
+        let outcome = match appended {
+            Ok(pending) => match broker.env.timeout(timeout, pending.outcome()).await {
+                Some(outcome) => outcome.map_err(refusal),
+                None => Err((
+                    ErrorCode::RequestTimedOut,
+                    "not durable in time, but it may still become so".to_owned(),
+                )),
+            },
+            Err(refused) => Err(refused),
+        };
+        match outcome {
+            Ok(appended) => {
+                broker.stats.appended(appended.last_offset.0 - appended.base_offset.0 + 1, bytes);
+                done(partition, log_start, append_time, &appended)
+            }
+            Err((error, why)) => {
+                broker.stats.append_refused();
+                tracing::debug!(topic = name, partition, ?error, why, "an append was refused");
+                PartitionProduceResponse {
+                    index: partition,
+                    error_code: error.number(),
+                    base_offset: -1,
+                    error_message: Some(why),
+                    ..Default::default()
+                }
+            }
+        }
+    });
+    let partition_responses = join_all(partitions).await;
+    TopicProduceResponse { name, topic_id, partition_responses }
+}
+
+fn done(partition: i32, log_start: i64, append_time: bool, appended: &Appended) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        index: partition,
+        base_offset: appended.base_offset.0 as i64,
+        log_append_time_ms: if append_time { appended.append_time_ms } else { -1 },
+        log_start_offset: log_start,
+        ..Default::default()
+    }
+}
+
+pub(crate) async fn init_producer_id(
+    broker: Arc<Broker>,
+    _: Context,
+    request: InitProducerIdRequest,
+) -> InitProducerIdResponse {
+    let refused = |error: ErrorCode| InitProducerIdResponse {
+        error_code: error.number(),
+        producer_id: -1,
+        producer_epoch: -1,
+        ..Default::default()
+    };
+    if request.transactional_id.is_some() {
+        // What a client reports as it is, and does not try again.
+        return refused(ErrorCode::UnsupportedVersion);
+    }
+    match broker.log.init_producer_id().await {
+        Ok(producer_id) => InitProducerIdResponse { producer_id, ..Default::default() },
+        Err(error) => match stream_error(&error) {
+            // What clients try again.
+            ErrorCode::NotLeaderOrFollower => refused(ErrorCode::CoordinatorNotAvailable),
+            error => refused(error),
+        },
+    }
+}

@@ -1,0 +1,89 @@
+//! Which APIs there are, in which versions.
+
+use std::ops::RangeInclusive;
+
+use crate::messages::cluster::*;
+use crate::messages::fetch::*;
+use crate::messages::produce::*;
+use crate::wire::Wire;
+
+/// A request, and which response answers it.
+pub trait Request: Wire {
+    /// Its API.
+    const API: Api;
+    /// What answers it.
+    type Response: Wire;
+}
+
+macro_rules! apis {
+    ($($number:literal $name:ident: $versions:expr, flexible from $flexible:expr, $request:ident -> $response:ident;)*) => {
+        /// An API.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs)] // named as in Kafka's protocol guide
+        pub enum Api {
+            $($name = $number,)*
+        }
+
+        impl Api {
+            /// All that are answered, by number.
+            pub const ALL: &'static [Api] = &[$(Api::$name,)*];
+
+            /// The one with this number.
+            pub fn from_number(number: i16) -> Option<Self> {
+                match number {
+                    $($number => Some(Api::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// Its number.
+            pub const fn number(self) -> i16 {
+                self as i16
+            }
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Api::$name => stringify!($name),)*
+                }
+            }
+
+            /// The versions that are answered: those of Apache Kafka 4.3, which gave up what clients before 2.1 spoke.
+            pub const fn versions(self) -> RangeInclusive<i16> {
+                match self {
+                    $(Api::$name => $versions,)*
+                }
+            }
+
+            /// Whether a version is in the flexible form.
+            pub const fn is_flexible(self, version: i16) -> bool {
+                match self {
+                    $(Api::$name => version >= $flexible,)*
+                }
+            }
+        }
+
+        $(impl Request for $request {
+            const API: Api = Api::$name;
+            type Response = $response;
+        })*
+
+        /// Calls `$do!(Request)` for every request, in the tests.
+        #[cfg(test)]
+        macro_rules! for_each_request {
+            ($do:ident) => { $($do!($request);)* };
+        }
+        #[cfg(test)]
+        pub(crate) use for_each_request;
+    };
+}
+
+apis! {
+    0 Produce: 3..=13, flexible from 9, ProduceRequest -> ProduceResponse;
+    1 Fetch: 4..=18, flexible from 12, FetchRequest -> FetchResponse;
+    2 ListOffsets: 1..=11, flexible from 6, ListOffsetsRequest -> ListOffsetsResponse;
+    3 Metadata: 0..=13, flexible from 9, MetadataRequest -> MetadataResponse;
+    18 ApiVersions: 0..=4, flexible from 3, ApiVersionsRequest -> ApiVersionsResponse;
+    22 InitProducerId: 0..=5, flexible from 2, InitProducerIdRequest -> InitProducerIdResponse;
+    23 OffsetForLeaderEpoch: 2..=4, flexible from 4, OffsetForLeaderEpochRequest -> OffsetForLeaderEpochResponse;
+}

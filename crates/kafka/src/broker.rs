@@ -1,0 +1,224 @@
+//! What every request passes through: its API and version are looked at, its body is read, and one of the functions in
+//! `answers/` answers it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tailwater_env::Env;
+use tailwater_format::{ShardId, ShardNumber};
+use tailwater_log::{Log, StreamInfo};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use uuid::Uuid;
+
+use crate::answers;
+use crate::api::{Api, Request};
+use crate::config::{KafkaConfig, parse_address};
+use crate::connection::Closing;
+use crate::errors::ErrorCode;
+use crate::messages::header::{RequestHeader, response};
+use crate::stats::Stats;
+use crate::wire::{Frame, Malformed, Reader, Wire};
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// This is sent.
+    Frame(Frame),
+    /// Nothing is: the client does not wait for an answer.
+    Nothing,
+    /// The connection is closed: the only way to tell a client that does not wait.
+    Close(String),
+}
+
+/// An answer on its way. Dropping it gives up waiting, not what was begun.
+pub(crate) type Answer = BoxFuture<'static, Outcome>;
+
+/// Both ends of a connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// The client's address.
+    pub address: SocketAddr,
+    /// The address at which it reached us.
+    pub local: SocketAddr,
+}
+
+/// Whose request is answered, and in which version.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub peer: Arc<Peer>,
+    /// The name that the client gave itself; empty if none.
+    pub client_id: Arc<str>,
+    pub version: i16,
+}
+
+/// Answers requests from a log.
+pub struct Broker {
+    pub(crate) env: Env,
+    pub(crate) log: Log,
+    pub(crate) config: KafkaConfig,
+    pub(crate) cluster_id: String,
+    pub(crate) stats: Stats,
+    advertised: Option<(String, u16)>,
+    /// KiB that large requests may take together.
+    room: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Broker({})", self.config.broker_id)
+    }
+}
+
+impl Broker {
+    /// A broker in front of `log`; `cluster_id` is what clients are told.
+    pub async fn open(
+        env: &Env,
+        config: KafkaConfig,
+        log: Log,
+        cluster_id: String,
+    ) -> Result<Arc<Self>, String> {
+        config.check()?;
+        Ok(Arc::new(Self {
+            env: env.clone(),
+            log,
+            cluster_id,
+            stats: Stats::default(),
+            advertised: parse_address(&config.advertised),
+            room: Arc::new(Semaphore::new(kib(config.requests_bytes_max) as usize)),
+            config,
+        }))
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Room for a large request; waits for it.
+    pub(crate) async fn take_room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        // Never closed, so there is always an answer.
+        Arc::clone(&self.room).acquire_many_owned(kib(bytes)).await.ok()
+    }
+
+    /// The address that a client is told to connect to.
+    pub(crate) fn address_for(&self, peer: &Peer) -> (String, i32) {
+        match &self.advertised {
+            Some((host, port)) => (host.clone(), i32::from(*port)),
+            None => (peer.local.ip().to_canonical().to_string(), i32::from(peer.local.port())),
+        }
+    }
+
+    /// Begins to carry a request out.
+    ///
+    /// # Errors
+    /// What the connection is closed for.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        peer: &Arc<Peer>,
+        request: Bytes,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<Answer, Closing> {
+        let bytes = request.len() as u64;
+        let malformed = |api| move |error| Closing::Malformed { api, error };
+        let (header, reader) = RequestHeader::read(request).map_err(malformed("a"))?;
+        let RequestHeader { version, correlation_id, .. } = header;
+        let Some(api) = Api::from_number(header.api) else {
+            return Err(Closing::Unsupported { api: header.api, version });
+        };
+        if !api.versions().contains(&version) {
+            if api == Api::ApiVersions {
+                // In the oldest form, which everybody reads, so that the client learns which ones there are.
+                let answer = answers::versions::answer(ErrorCode::UnsupportedVersion);
+                let frame = response(api, 0, correlation_id, &answer);
+                return Ok(futures::future::ready(Outcome::Frame(frame)).boxed());
+            }
+            return Err(Closing::Unsupported { api: header.api, version });
+        }
+        let context = Context {
+            peer: Arc::clone(peer),
+            client_id: header.client_id.unwrap_or_default().into(),
+            version,
+        };
+        tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
+        let call = self.stats.request(api, bytes, self.env.now());
+        let answer = self.dispatch(api, correlation_id, context, reader).map_err(malformed(api.name()))?;
+        let broker = Arc::clone(self);
+        Ok(async move {
+            let outcome = answer.await;
+            broker.stats.answered(call, broker.env.now());
+            drop(room);
+            outcome
+        }
+        .boxed())
+    }
+
+    fn dispatch(
+        self: &Arc<Self>,
+        api: Api,
+        correlation_id: i32,
+        context: Context,
+        mut reader: Reader,
+    ) -> Result<Answer, Malformed> {
+        macro_rules! answer {
+            ($function:path) => {
+                self.answer(correlation_id, context, reader, $function)
+            };
+        }
+        match api {
+            Api::Produce => {
+                let request = Wire::read(&mut reader)?;
+                Ok(answers::produce::produce(self, &context, correlation_id, request))
+            }
+            Api::Fetch => answer!(answers::fetch::fetch),
+            Api::ListOffsets => answer!(answers::positions::list_offsets),
+            Api::OffsetForLeaderEpoch => answer!(answers::positions::offset_for_leader_epoch),
+            Api::ApiVersions => answer!(answers::versions::api_versions),
+            Api::Metadata => answer!(answers::metadata::metadata),
+            Api::InitProducerId => answer!(answers::produce::init_producer_id),
+        }
+    }
+
+    /// Reads a request and lets `function` answer it.
+    fn answer<R, F>(
+        self: &Arc<Self>,
+        correlation_id: i32,
+        context: Context,
+        mut reader: Reader,
+        function: impl FnOnce(Arc<Self>, Context, R) -> F,
+    ) -> Result<Answer, Malformed>
+    where
+        R: Request,
+        R::Response: Send,
+        F: Future<Output = R::Response> + Send + 'static,
+    {
+        let request = R::read(&mut reader)?;
+        let version = context.version;
+        let answer = function(Arc::clone(self), context, request);
+        Ok(answer
+            .map(move |answer| Outcome::Frame(response(R::API, version, correlation_id, &answer)))
+            .boxed())
+    }
+
+    /// The stream that a request names, by id where its version has ids, else by name.
+    pub(crate) fn find_topic(&self, name: &str, id: Uuid, by_id: bool) -> Result<StreamInfo, ErrorCode> {
+        if by_id {
+            let found = self.log.stream_by_id(tailwater_format::StreamId(id));
+            return found.map_err(|_| ErrorCode::UnknownTopicId);
+        }
+        self.log.stream(name).map_err(|_| ErrorCode::UnknownTopicOrPartition)
+    }
+}
+
+/// The shard that a partition is.
+pub(crate) fn shard_of(stream: &StreamInfo, partition: i32) -> Result<ShardId, ErrorCode> {
+    let number = u32::try_from(partition).ok().filter(|number| *number < stream.config.shards);
+    let shard = ShardNumber(number.ok_or(ErrorCode::UnknownTopicOrPartition)?);
+    Ok(ShardId { stream: stream.id, shard })
+}
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,224 @@
+//! One client's connection: frames in, answers out, in the order of the requests.
+//!
+//! What holds:
+//! - Requests are carried out one after the other, as a broker of Kafka does, with one exception: a Produce begins as
+//!   soon as it is there if only others of its kind are before it. Appends are submitted in the order in which they
+//!   came, so a pipeline keeps its order, and one sync acknowledges many of them.
+//! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES`]: a client that goes away is noticed,
+//!   and what it waited for is given up.
+//! - A client that does not read its answers is not read either, and is closed after a while; it holds only itself up.
+//! - A frame takes memory as its bytes arrive, not as its length says; all large frames together are bounded.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::api::Api;
+use crate::broker::{Answer, Broker, Outcome, Peer};
+use crate::wire::{Frame, Malformed};
+
+/// Produce requests of one connection that may be under way: clients have five.
+const PIPELINE_MAX: usize = 64;
+/// Bytes that are read ahead of the request that is carried out.
+const AHEAD_BYTES: usize = 128 << 10;
+/// Bytes that the buffer has room for at least before each read.
+const READ_BYTES: usize = 16 << 10;
+/// Bytes that it grows by at most before each read.
+const GROW_BYTES: usize = 1 << 20;
+/// Frames up to this size take nothing of what all large ones share.
+const SMALL_FRAME_BYTES: usize = 64 << 10;
+/// Pieces that go out with one system call.
+const PIECES_AT_ONCE: usize = 64;
+/// A request's header up to its correlation id.
+const HEADER_BYTES: usize = 8;
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Closing {
+    #[error("malformed {api} request: {error}")]
+    Malformed { api: &'static str, error: Malformed },
+    #[error("a frame of {0} bytes is none")]
+    Length(i32),
+    #[error("a frame of {given} bytes: [kafka] frame_bytes_max is {max}")]
+    TooLarge { given: usize, max: usize },
+    #[error("API {api} in version {version} is not spoken here")]
+    Unsupported { api: i16, version: i16 },
+    #[error("{0}")]
+    Refused(String),
+    #[error("nothing came for {0:?}")]
+    Idle(Duration),
+    #[error("it takes none of its answers since {0:?}")]
+    Stalled(Duration),
+    #[error("the client went away within a request")]
+    Cut,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Answers a client until it goes away or errs.
+pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, broker: Arc<Broker>) {
+    let local = stream.local_addr().unwrap_or(broker.config.listen);
+    broker.stats.connection_opened();
+    let mut connection = Connection {
+        peer: Arc::new(Peer { address: peer, local }),
+        stream,
+        buffer: BytesMut::new(),
+        permit: None,
+        under_way: VecDeque::new(),
+        only_produce: true,
+        broker: Arc::clone(&broker),
+    };
+    let ended = connection.run().await;
+    broker.stats.connection_closed();
+    match ended {
+        Ok(()) => tracing::debug!(%peer, "the client closed its connection"),
+        Err(Closing::Io(why)) => tracing::debug!(%peer, %why, "the connection broke"),
+        Err(why @ (Closing::Idle(_) | Closing::Cut)) => tracing::debug!(%peer, %why, "closed"),
+        Err(why) => {
+            broker.stats.connection_refused();
+            tracing::warn!(%peer, %why, "closed a Kafka client's connection");
+        }
+    }
+}
+
+struct Connection<S> {
+    peer: Arc<Peer>,
+    stream: S,
+    buffer: BytesMut,
+    /// What the frame at the front of the buffer takes of the room for all, once its length is known.
+    permit: Option<OwnedSemaphorePermit>,
+    /// Requests that were begun, oldest first.
+    under_way: VecDeque<Answer>,
+    /// Whether all of them are Produce.
+    only_produce: bool,
+    broker: Arc<Broker>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    async fn run(&mut self) -> Result<(), Closing> {
+        let idle = Duration::from_millis(self.broker.config.idle_ms);
+        loop {
+            self.begin_requests().await?;
+            let env = self.broker.env.clone();
+            let is_waiting = !self.under_way.is_empty();
+            if !is_waiting || self.buffer.len() < AHEAD_BYTES {
+                self.make_room();
+            }
+            let may_read = self.buffer.capacity() > self.buffer.len()
+                && (!is_waiting || self.buffer.len() < AHEAD_BYTES);
+            tokio::select! {
+                biased;
+                outcome = async { self.under_way.front_mut().expect("it is waited for").await }, if is_waiting => {
+                    self.under_way.pop_front();
+                    self.send(outcome).await?;
+                }
+                read = self.stream.read_buf(&mut self.buffer), if may_read => match read? {
+                    0 if self.buffer.is_empty() => return Ok(()),
+                    0 => return Err(Closing::Cut),
+                    _ => {}
+                },
+                () = env.sleep(idle), if !is_waiting => return Err(Closing::Idle(idle)),
+            }
+        }
+    }
+
+    /// Room for what comes next: for the rest of the frame that has begun, in steps.
+    fn make_room(&mut self) {
+        let wanted = match self.frame_len() {
+            Ok(Some(len)) => (len + 4).saturating_sub(self.buffer.len()),
+            _ => 0,
+        };
+        self.buffer.reserve(wanted.clamp(READ_BYTES, GROW_BYTES));
+    }
+
+    /// Length of the frame at the front of the buffer, without the four bytes that say it.
+    fn frame_len(&self) -> Result<Option<usize>, Closing> {
+        let Some(prefix) = self.buffer.first_chunk() else { return Ok(None) };
+        let len = i32::from_be_bytes(*prefix);
+        let given =
+            usize::try_from(len).ok().filter(|len| *len >= HEADER_BYTES).ok_or(Closing::Length(len))?;
+        let max = self.broker.config.frame_bytes_max;
+        if given > max { Err(Closing::TooLarge { given, max }) } else { Ok(Some(given)) }
+    }
+
+    /// Begins what has arrived and may begin.
+    async fn begin_requests(&mut self) -> Result<(), Closing> {
+        while let Some(len) = self.frame_len()? {
+            if len > SMALL_FRAME_BYTES && self.permit.is_none() {
+                // Whoever has to wait here is not read meanwhile.
+                self.permit = self.broker.take_room(len).await;
+            }
+            if self.buffer.len() < len + 4 {
+                return Ok(());
+            }
+            let api = i16::from_be_bytes([self.buffer[4], self.buffer[5]]);
+            let is_produce = api == Api::Produce.number();
+            let may_begin = self.under_way.is_empty()
+                || (is_produce && self.only_produce && self.under_way.len() < PIPELINE_MAX);
+            if !may_begin {
+                return Ok(());
+            }
+            self.buffer.advance(4);
+            let request = self.buffer.split_to(len).freeze();
+            self.only_produce = is_produce;
+            let answer = self.broker.begin(&self.peer, request, self.permit.take())?;
+            self.under_way.push_back(answer);
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, outcome: Outcome) -> Result<(), Closing> {
+        let frame = match outcome {
+            Outcome::Frame(frame) => frame,
+            Outcome::Nothing => return Ok(()),
+            Outcome::Close(why) => return Err(Closing::Refused(why)),
+        };
+        let stalled = Duration::from_millis(self.broker.config.stalled_ms);
+        let env = self.broker.env.clone();
+        let sent = frame.len() as u64;
+        let mut pieces = frame;
+        while !pieces.is_empty() {
+            match env.timeout(stalled, write_some(&mut self.stream, &pieces)).await {
+                None => return Err(Closing::Stalled(stalled)),
+                Some(written) => skip(&mut pieces, written?),
+            }
+        }
+        self.broker.stats.sent(sent);
+        Ok(())
+    }
+}
+
+/// Sends the beginning of a frame; how many bytes.
+async fn write_some<S: AsyncWrite + Unpin>(stream: &mut S, frame: &Frame) -> io::Result<usize> {
+    let written = match &frame.pieces[..] {
+        [only] => stream.write(only).await?,
+        pieces => {
+            let slices: Vec<IoSlice<'_>> =
+                pieces.iter().take(PIECES_AT_ONCE).map(|piece| IoSlice::new(piece)).collect();
+            stream.write_vectored(&slices).await?
+        }
+    };
+    if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
+}
+
+/// Drops `count` bytes at the beginning.
+fn skip(frame: &mut Frame, mut count: usize) {
+    let mut gone = 0;
+    for piece in &mut frame.pieces {
+        let some = count.min(piece.len());
+        piece.advance(some);
+        count -= some;
+        if !piece.is_empty() {
+            break;
+        }
+        gone += 1;
+    }
+    frame.pieces.drain(..gone);
+}

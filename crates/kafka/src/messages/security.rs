@@ -1,0 +1,110 @@
+//! What is refused or empty: ACLs and quotas.
+
+messages! {
+    DescribeAclsRequest {
+        resource_type_filter: i8,
+        resource_name_filter: Option<String>,
+        pattern_type_filter: i8 = 3,
+        principal_filter: Option<String>,
+        host_filter: Option<String>,
+        operation: i8,
+        permission_type: i8,
+    }
+    DescribeAclsResponse {
+        throttle_time_ms: i32,
+        error_code: i16,
+        error_message: Option<String>,
+        resources: Vec<DescribeAclsResource>,
+    }
+    DescribeAclsResource {
+        resource_type: i8,
+        resource_name: String,
+        pattern_type: i8 = 3,
+        acls: Vec<AclDescription>,
+    }
+    AclDescription {
+        principal: String,
+        host: String,
+        operation: i8,
+        permission_type: i8,
+    }
+    CreateAclsRequest {
+        creations: Vec<AclCreation>,
+    }
+    AclCreation {
+        resource_type: i8,
+        resource_name: String,
+        resource_pattern_type: i8 = 3,
+        principal: String,
+        host: String,
+        operation: i8,
+        permission_type: i8,
+    }
+    CreateAclsResponse {
+        throttle_time_ms: i32,
+        results: Vec<AclCreationResult>,
+    }
+    AclCreationResult {
+        error_code: i16,
+        error_message: Option<String>,
+    }
+    DeleteAclsRequest {
+        filters: Vec<DeleteAclsFilter>,
+    }
+    DeleteAclsFilter {
+        resource_type_filter: i8,
+        resource_name_filter: Option<String>,
+        pattern_type_filter: i8 = 3,
+        principal_filter: Option<String>,
+        host_filter: Option<String>,
+        operation: i8,
+        permission_type: i8,
+    }
+    DeleteAclsResponse {
+        throttle_time_ms: i32,
+        filter_results: Vec<DeleteAclsFilterResult>,
+    }
+    DeleteAclsFilterResult {
+        error_code: i16,
+        error_message: Option<String>,
+        matching_acls: Vec<DeleteAclsMatchingAcl>,
+    }
+    DeleteAclsMatchingAcl {
+        error_code: i16,
+        error_message: Option<String>,
+        resource_type: i8,
+        resource_name: String,
+        pattern_type: i8 = 3,
+        principal: String,
+        host: String,
+        operation: i8,
+        permission_type: i8,
+    }
+    DescribeClientQuotasRequest {
+        components: Vec<ComponentData>,
+        strict: bool,
+    }
+    ComponentData {
+        entity_type: String,
+        match_type: i8,
+        match_kind: Option<String>,
+    }
+    DescribeClientQuotasResponse {
+        throttle_time_ms: i32,
+        error_code: i16,
+        error_message: Option<String>,
+        entries: Option<Vec<EntryData>>,
+    }
+    EntryData {
+        entity: Vec<EntityData>,
+        values: Vec<ValueData>,
+    }
+    EntityData {
+        entity_type: String,
+        entity_name: Option<String>,
+    }
+    ValueData {
+        key: String,
+        value: f64,
+    }
+}
