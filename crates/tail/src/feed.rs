@@ -151,8 +151,8 @@ pub(crate) struct Feed {
     first: u64,
     /// Where its readers are.
     readers: Readers,
-    /// Since when a shared feed waits for its readers.
-    held_since: Option<Instant>,
+    /// Since when a shared feed waits for its readers, and with how many bytes to come.
+    held_since: Option<(Instant, u64)>,
     /// A fetch or listing is under way.
     busy: bool,
     /// What came from a cell made no sense: take the next entry from the durable layer.
@@ -338,14 +338,6 @@ impl Feed {
         if !self.config.shared && self.window_bytes >= self.config.window_bytes {
             return wait; // until the reader has made room
         }
-        if self.config.shared && self.would_leave_most_behind() {
-            let until = *self.held_since.get_or_insert(now) + READERS_WAIT_MAX;
-            if now < until {
-                return Plan::Wait { at: Some(until) };
-            }
-        } else {
-            self.held_since = None;
-        }
         loop {
             let Some(place) = self.place else { return wait };
             if place.segment > tail.segment {
@@ -421,6 +413,14 @@ impl Feed {
         };
         // Whether the cell still has what was cached shows when it is read, so the durable layer's limit holds what
         // may come from it, too.
+        if self.config.shared && self.would_leave_most_behind(to.0 - from.0) {
+            let (since, _) = *self.held_since.get_or_insert((now, to.0 - from.0));
+            let until = since + READERS_WAIT_MAX;
+            if now < until {
+                return Plan::Wait { at: Some(until) };
+            }
+        }
+        self.held_since = None;
         let paid = self.durable_rate.is_ready(now).and_then(|()| self.rate.take(now, to.0 - from.0));
         if let Err(pause) = paid {
             return Plan::Wait { at: Some(now + pause) };
@@ -600,7 +600,7 @@ impl Feed {
     pub(crate) fn took(&mut self, next: Option<u64>, number: u64) -> bool {
         self.left(next);
         self.readers.add(self.first, number + 1);
-        self.held_since.is_some() && !self.would_leave_most_behind()
+        self.held_since.is_some_and(|(_, bytes)| !self.would_leave_most_behind(bytes))
     }
 
     /// A reader that was counted with `next`, if it was, takes no more.
@@ -610,12 +610,19 @@ impl Feed {
         }
     }
 
-    /// Whether another block would push one out that most readers have yet to take.
-    fn would_leave_most_behind(&self) -> bool {
-        self.window.front().is_some_and(|oldest| {
-            self.window_bytes + oldest.len_bytes() > self.config.window_bytes
-                && self.readers.most_are_at_first()
-        })
+    /// Whether a block of so many bytes would push out some that most readers have yet to take.
+    fn would_leave_most_behind(&self, bytes: u64) -> bool {
+        let room = self.config.window_bytes.saturating_sub(self.window_bytes);
+        let mut missing = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(room);
+        let mut dropped = 0;
+        for block in &self.window {
+            if missing == 0 {
+                break;
+            }
+            missing = missing.saturating_sub(block.len_bytes());
+            dropped += 1;
+        }
+        self.readers.most_are_before(dropped)
     }
 
     /// The reader of a private feed is done with blocks up to and including number `seen`.
@@ -682,8 +689,10 @@ impl Readers {
         self.count -= self.next.pop_front().unwrap_or(0);
     }
 
-    fn most_are_at_first(&self) -> bool {
-        self.next.front().is_some_and(|readers| readers * 2 > self.count)
+    /// Whether most have yet to take one of the window's first blocks.
+    fn most_are_before(&self, blocks: usize) -> bool {
+        let before: u32 = self.next.iter().take(blocks).sum();
+        before * 2 > self.count
     }
 }
 

@@ -114,6 +114,7 @@ fn draw_config(rng: &mut Rng) -> LogConfig {
         owners: rng.between(1, 2) as usize,
         in_flight_bytes: 64 << 10,
         timestamp_after_max: Duration::from_secs(3_600),
+        hot_bytes: 0,
         tick: Duration::from_millis(rng.between(5, 50)),
         close_timeout: Duration::from_secs(5),
         journal: JournalConfig {
@@ -148,5 +149,6 @@ pub(super) fn draw_stream(rng: &mut Rng, shards: u32, durability: Durability) ->
         flush: if rng.below(2) == 0 { Flush::Immediate } else { Flush::EveryMs(rng.between(1, 10)) },
         flush_bytes: 8 << 10,
         durability,
+        ..StreamConfig::default()
     }
 }
