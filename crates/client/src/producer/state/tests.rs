@@ -204,7 +204,7 @@ fn a_full_buffer_refuses_and_has_room_again_after_the_answer() {
         rig.put(0, &[0; 100]);
     }
     assert!(!rig.state.has_room());
-    let refused = rig.state.put(|| Instant::default(), 5, 0, None, b"one more");
+    let refused = rig.state.put(Instant::default, 5, 0, None, b"one more");
     assert!(matches!(refused, Err(Error::BufferFull { bytes: 528, bytes_max: 500 })));
     let batches = rig.take();
     rig.answer(batches);
@@ -216,10 +216,10 @@ fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
     let mut rig = Rig::new(ProducerConfig { batch_bytes: usize::MAX, buffer_bytes_max: 1 << 30, ..config() });
     let long = vec![0; APPEND_BYTES_MAX / 2];
     for _ in 0..6 {
-        let (ack, _) = rig.state.put(|| Instant::default(), 5, 0, None, &long).expect("it is not too long");
+        let (ack, _) = rig.state.put(Instant::default, 5, 0, None, &long).expect("it is not too long");
         drop(ack);
     }
-    let too_long = rig.state.put(|| Instant::default(), 5, 0, Some(b"k"), &long);
+    let too_long = rig.state.put(Instant::default, 5, 0, Some(b"k"), &long);
     assert!(matches!(too_long, Err(Error::RecordTooLong { .. })));
     let mut count = 0;
     while let [batch] = &rig.take()[..] {
@@ -360,7 +360,7 @@ fn a_failure_for_good_fails_what_is_behind_it_and_closes_the_producer() {
     rig.refuse(vec![bad], ErrorCode::ProducerFenced);
     assert!(matches!(rig.acks[0].2.try_result(), Some(Err(Error::Refused(_)))), "why");
     assert!(matches!(rig.acks[13].2.try_result(), Some(Err(Error::Closed(_)))), "what was never sent");
-    assert!(matches!(rig.state.put(|| Instant::default(), 5, 2, None, b"late"), Err(Error::Closed(_))));
+    assert!(matches!(rig.state.put(Instant::default, 5, 2, None, b"late"), Err(Error::Closed(_))));
     assert!(rig.state.has_room(), "nobody waits for room that never comes");
     // What is in flight may still be acknowledged, or fails now.
     rig.answer(vec![other]);
