@@ -50,7 +50,8 @@ fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
         for number in 0..10 {
             producer.send_at(0, number, None, b"value").expect("room").await.expect("appended");
         }
-        let mut consumer = client.consumer("s", ConsumerConfig::default()).await.expect("a consumer");
+        let from_start = ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
+        let mut consumer = client.consumer("s", from_start).await.expect("a consumer");
         let known = |lag: tailwater_client::Lag| lag.end_offset.map(|end| end.0);
         while consumer.lags().filter_map(known).collect::<Vec<_>>() != [10, 0] {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
