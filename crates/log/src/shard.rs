@@ -257,10 +257,12 @@ impl Shard {
         !self.in_flight.is_empty() || !self.unsynced.is_empty()
     }
 
-    /// When to call [`Shard::next_write`] and [`Shard::next_change`] although nothing happened.
+    /// When to call [`Shard::next_write`] and [`Shard::next_change`] although nothing happened. Not while something
+    /// else has to happen first: a deadline that has passed and leads to nothing would keep the owner running.
     pub fn deadline(&self) -> Option<Instant> {
+        let could_write = self.writing.is_none() && !self.waits_for_roll();
         let flush = match (self.config.flush, self.state) {
-            (Flush::EveryMs(ms), State::Owning(_)) if !self.buffer.is_empty() => {
+            (Flush::EveryMs(ms), State::Owning(_)) if !self.buffer.is_empty() && could_write => {
                 Some(self.buffer_since + Duration::from_millis(ms))
             }
             _ => None,
@@ -282,9 +284,7 @@ impl Shard {
             }
             let count = self.gather_count();
             self.roll_if_full(self.buffer.iter().take(count).map(|append| append.batches.bytes.len()).sum());
-            // With `interval` readers see what may be lost: one segment at a time, so that what a loss takes
-            // back never spans two.
-            if self.config.durability == Durability::Interval && !self.rolling.is_empty() {
+            if self.waits_for_roll() {
                 return None;
             }
             self.writing = Some(self.gather(term, count, now, wall_ms));
@@ -297,6 +297,12 @@ impl Shard {
             bytes: entry.bytes.clone(),
             sync: entry.sync,
         })
+    }
+
+    /// With `interval` readers see what may be lost: one segment at a time, so that what a loss takes back never spans
+    /// two.
+    fn waits_for_roll(&self) -> bool {
+        self.config.durability == Durability::Interval && !self.rolling.is_empty()
     }
 
     fn is_due(&self, now: Instant) -> bool {

@@ -834,6 +834,37 @@ fn interval_durability_acknowledges_when_written_and_a_loss_takes_back_what_was_
 }
 
 #[test]
+fn what_waits_for_the_sync_of_a_segment_or_for_the_store_has_no_time_that_is_over() {
+    let flush = Flush::EveryMs(20);
+    let interval = StreamConfig { flush, segment_bytes: 4_096, durability: Durability::Interval, ..config() };
+    let mut rolling = world(interval);
+    drop(rolling.append(30));
+    rolling.now_ms += 20;
+    rolling.settle_all();
+    let mut waits = rolling.append(30);
+    rolling.now_ms += 20;
+    rolling.work();
+    assert!(is_waiting(&mut waits), "the first segment is full and not synced");
+    assert_eq!(rolling.shard.deadline(), None);
+    rolling.sync(rolling.journal);
+    rolling.settle_all();
+    assert_eq!(offsets(waits), (30, 59));
+
+    let mut busy = world(StreamConfig { flush, ..config() });
+    drop(busy.append(1));
+    busy.now_ms += 20;
+    busy.settle_all();
+    busy.refuse = Some(WriteError::Busy("slow disk"));
+    drop(busy.append(1));
+    busy.now_ms += 20;
+    busy.work();
+    drop(busy.append(1));
+    busy.now_ms += 20;
+    assert!(busy.shard.is_blocked());
+    assert_eq!(busy.shard.deadline(), None);
+}
+
+#[test]
 fn the_producers_are_recorded_with_each_completed_segment() {
     let mut world = world(StreamConfig { segment_ms: 10, ..config() });
     drop(world.append_as(7, 0, 0, 4));
