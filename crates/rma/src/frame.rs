@@ -381,6 +381,16 @@ impl HelloReply {
     }
 }
 
+/// Appends the header of a frame whose body of `len` bytes follows.
+pub(crate) fn header(out: &mut Vec<u8>, kind: Kind, argument: u16, request: u64, len: usize) {
+    debug_assert!(len <= FRAME_BODY_MAX);
+    let len = u32::try_from(len).expect("bodies are limited");
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&[VERSION, kind as u8]);
+    out.extend_from_slice(&argument.to_le_bytes());
+    out.extend_from_slice(&request.to_le_bytes());
+}
+
 /// Appends a frame whose body `body` appends.
 pub(crate) fn frame(
     out: &mut Vec<u8>,
@@ -390,9 +400,7 @@ pub(crate) fn frame(
     body: impl FnOnce(&mut Vec<u8>),
 ) {
     let start = out.len();
-    out.extend_from_slice(&[0, 0, 0, 0, VERSION, kind as u8]);
-    out.extend_from_slice(&argument.to_le_bytes());
-    out.extend_from_slice(&request.to_le_bytes());
+    header(out, kind, argument, request, 0);
     body(out);
     let len = out.len() - start - HEADER_BYTES;
     debug_assert!(len <= FRAME_BODY_MAX);
@@ -543,12 +551,11 @@ pub(crate) fn unpack_read(
     Ok(())
 }
 
-/// Where the result of a SCAR stands, before the bytes: filled in as the operations are carried out.
-pub(crate) fn put_scar_result(results: &mut [u8], place: usize, status: Status, bucket: u32, data: u32) {
-    let result = &mut results[place * SCAR_RESULT_BYTES..][..SCAR_RESULT_BYTES];
-    result[0] = status as u8;
-    result[4..8].copy_from_slice(&bucket.to_le_bytes());
-    result[8..12].copy_from_slice(&data.to_le_bytes());
+/// Appends the result of one operation of a SCAR; all of them stand before the bytes.
+pub(crate) fn put_scar_result(out: &mut Vec<u8>, status: Status, bucket: u32, data: u32) {
+    out.extend_from_slice(&[status as u8, 0, 0, 0]);
+    out.extend_from_slice(&bucket.to_le_bytes());
+    out.extend_from_slice(&data.to_le_bytes());
 }
 
 /// Bytes of the results of a SCAR of `count` operations.

@@ -31,7 +31,7 @@ impl Table {
 
     /// The region that `op` may read from.
     #[inline]
-    pub(crate) fn find(&self, op: &ReadOp) -> Result<&Region, OpError> {
+    pub(crate) fn find(&self, op: &ReadOp) -> Result<&Arc<Region>, OpError> {
         let region = self.0.get(op.region.0 as usize);
         let region =
             region.filter(|region| region.generation() == op.generation).ok_or(OpError::StaleRegion)?;

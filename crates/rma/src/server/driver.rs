@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::server::output::Next;
 use crate::server::session::{Ended, Session, World};
 use crate::server::shared::Shared;
 use crate::socket::send_with_files;
@@ -74,7 +75,10 @@ impl Turn<'_> {
         }
         let regions = table.regions().iter().filter_map(|region| region.file());
         let files: Vec<_> = std::iter::once(doorbell.file()).chain(regions).collect();
-        let sent = send_with_files(socket, self.session.output(), &files);
+        let (Next::Bytes(bytes) | Next::LastBytes(bytes)) = self.session.next_output()? else {
+            unreachable!("they go with the first bytes of a connection, which are a header's");
+        };
+        let sent = send_with_files(socket, bytes, &files);
         if sent.is_ok() {
             self.session.files_sent();
         }

@@ -300,7 +300,7 @@ impl<D: Driver> Engine<D> {
                     self.mailbox.parking.announce(self.watching.len());
                     // Behind the announcement: a ring before it is seen here, one behind it wakes us.
                     connection.session.look(self.shared.doorbell.value(), self.shared.env.now());
-                    if !connection.session.output().is_empty() {
+                    if connection.session.next_output().is_some() {
                         self.ready.push_back(id);
                     }
                 } else if !parked && self.watching.remove(&id) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use tailwater_env::HashMap;
 
 use crate::server::driver::{Driver, Gone, Turn};
@@ -133,11 +133,12 @@ fn move_bytes(socket: &mut Socket, receive: &mut [u8], turn: &mut Turn<'_>) -> R
                 Err(error) => return Err(error.into()),
             }
         }
-        while socket.writable && !turn.session.output().is_empty() {
-            let sent = turn.send_files(&socket.fd).unwrap_or_else(|| {
-                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-                Ok(rustix::net::send(&socket.fd, turn.session.output(), flags)?)
-            });
+        while socket.writable && turn.session.next_output().is_some() {
+            let sent = match (turn.send_files(&socket.fd), turn.session.next_output()) {
+                (Some(sent), _) => sent,
+                (None, Some(next)) => next.send(&socket.fd),
+                (None, None) => break,
+            };
             match sent {
                 Ok(count) => {
                     turn.session.sent(count, turn.world.now);
@@ -150,7 +151,7 @@ fn move_bytes(socket: &mut Socket, receive: &mut [u8], turn: &mut Turn<'_>) -> R
             }
         }
         turn.session.answer(&mut turn.world)?;
-        progress |= socket.writable && !turn.session.output().is_empty();
+        progress |= socket.writable && turn.session.next_output().is_some();
         if !progress {
             return Ok(false);
         }
@@ -165,7 +166,7 @@ impl Socket {
     fn watch_for(&mut self, session: &Session, epoll: &OwnedFd, id: u64) -> io::Result<()> {
         let mut interest = epoll::EventFlags::empty();
         interest.set(epoll::EventFlags::IN, session.wants_input());
-        interest.set(epoll::EventFlags::OUT, !session.output().is_empty());
+        interest.set(epoll::EventFlags::OUT, session.next_output().is_some());
         if interest != self.interest {
             epoll::modify(epoll, &self.fd, epoll::EventData::new_u64(id), interest)?;
             self.interest = interest;

@@ -19,6 +19,7 @@ mod epoll;
 mod limits;
 mod listen;
 mod mailbox;
+mod output;
 #[allow(unsafe_code)]
 mod ring;
 mod session;

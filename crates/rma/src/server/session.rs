@@ -10,6 +10,7 @@
 //! It is over, with a reason for the log, when its peer sends what is no frame, does not say HELLO in time, stops
 //! in the middle of a frame, or does not take its answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,7 +24,9 @@ use crate::limits::{
     BATCH_BYTES_MAX, CALLS_PER_CONNECTION_MAX, OUTPUT_BYTES_HARD_MAX, OUTPUT_BYTES_KEPT, READ_BYTES_MAX,
     WATCHES_PER_CONNECTION_MAX,
 };
+use crate::region::Region;
 use crate::server::limits::SessionLimits;
+use crate::server::output::{Next, Output};
 use crate::service::Service;
 use crate::table::Table;
 
@@ -77,26 +80,6 @@ struct Parked {
     request: u64,
     last_seen: u32,
     deadline: Instant,
-}
-
-/// Unsent bytes, in order.
-#[derive(Debug, Default)]
-struct Output {
-    bytes: Vec<u8>,
-    sent: usize,
-    /// Bytes taken out to be sent, before `bytes`, that are not reported sent.
-    taken: usize,
-}
-
-impl Output {
-    fn unsent(&self) -> &[u8] {
-        &self.bytes[self.sent..]
-    }
-
-    /// Bytes that the peer has not taken.
-    fn pending(&self) -> usize {
-        self.taken + self.unsent().len()
-    }
 }
 
 /// The state of one connection.
@@ -170,57 +153,30 @@ impl Session {
         self.peer.output.pending() < self.limits.output_bytes_max
     }
 
-    /// Bytes to send, in order.
-    pub(crate) fn output(&self) -> &[u8] {
-        self.peer.output.unsent()
+    /// What to send next.
+    pub(crate) fn next_output(&self) -> Option<Next<'_>> {
+        self.peer.output.next()
     }
 
-    /// The first so many of them were taken by the socket.
+    /// The first so many bytes of it were taken by the socket.
     pub(crate) fn sent(&mut self, count: usize, now: Instant) {
-        let output = &mut self.peer.output;
         self.peer.output_moved = now;
-        if output.taken > 0 {
-            output.taken = output.taken.checked_sub(count).expect("no more is sent than was taken");
-            return;
-        }
-        output.sent += count;
-        assert!(output.sent <= output.bytes.len(), "no more is sent than there is");
-        if output.sent == output.bytes.len() {
-            output.sent = 0;
-            output.bytes.clear();
-        }
+        self.peer.output.sent(count);
     }
 
-    /// Takes the output out, to be sent as a whole and reported by [`Session::sent`], before more is taken.
+    /// Takes it out, to be sent as a whole and reported by [`Session::sent`], before more is taken.
     pub(crate) fn take_output(&mut self) -> Option<Vec<u8>> {
-        let output = &mut self.peer.output;
-        assert_eq!(output.taken, 0, "one at a time");
-        if output.unsent().is_empty() {
-            return None;
-        }
-        let mut bytes = std::mem::take(&mut output.bytes);
-        bytes.drain(..std::mem::take(&mut output.sent));
-        output.taken = bytes.len();
-        Some(bytes)
+        self.peer.output.take()
     }
 
-    /// Lends the session a buffer for its output, if it has none of its own: an engine has one large buffer, and
-    /// a connection has one only while it is behind.
+    /// Lends the session a buffer for its output.
     pub(crate) fn lend_output(&mut self, spare: &mut Vec<u8>) {
-        let mine = &mut self.peer.output.bytes;
-        if mine.capacity() == 0 {
-            std::mem::swap(mine, spare);
-        }
+        self.peer.output.lend(spare);
     }
 
     /// Takes the buffer back, if the session does not need it any more.
     pub(crate) fn return_output(&mut self, spare: &mut Vec<u8>) {
-        if self.output().is_empty() {
-            let mine = std::mem::take(&mut self.peer.output.bytes);
-            if spare.capacity() == 0 && mine.capacity() <= OUTPUT_BYTES_KEPT {
-                *spare = mine;
-            }
-        }
+        self.peer.output.give_back(spare, OUTPUT_BYTES_KEPT);
     }
 
     /// The regions whose descriptors have to go with the next byte sent, if any.
@@ -246,7 +202,7 @@ impl Session {
         }
         self.peer.calls -= 1;
         self.peer.starts_output(now);
-        answer.encode(&mut self.peer.output.bytes, request);
+        answer.encode(self.peer.output.bytes(), request);
         Ok(())
     }
 
@@ -260,7 +216,7 @@ impl Session {
             let complete = watch.last_seen != doorbell || watch.deadline <= now;
             if complete {
                 self.peer.starts_output(now);
-                frame::encode_watch_reply(&mut self.peer.output.bytes, watch.request, doorbell);
+                frame::encode_watch_reply(self.peer.output.bytes(), watch.request, doorbell);
             }
             !complete
         });
@@ -304,7 +260,7 @@ impl Session {
 
     /// Bytes of memory held for the peer.
     pub(crate) fn memory(&self) -> usize {
-        self.decoder.capacity() + self.peer.output.bytes.capacity() + self.peer.output.taken
+        self.decoder.capacity() + self.peer.output.memory()
     }
 
     /// How long the peer may be silent as things stand: for ever while it waits for something, or while its
@@ -332,16 +288,16 @@ impl PeerState {
         };
         match request {
             Request::Hello { .. } => Err(Ended::HelloAgain),
-            Request::Read(ops) => read(&mut self.output.bytes, id, &ops, table),
+            Request::Read(ops) => read(&mut self.output, id, &ops, table),
             Request::Scar(ops) => {
-                scar(&mut self.output.bytes, id, &ops, table, world.service);
+                scar(&mut self.output, id, &ops, table, world.service);
                 Ok(())
             }
             Request::Watch { last_seen, deadline } => {
                 let parked = Parked { request: id, last_seen, deadline: world.now + deadline };
                 let doorbell = (world.doorbell)();
                 if doorbell != last_seen || self.watches.len() >= WATCHES_PER_CONNECTION_MAX {
-                    frame::encode_watch_reply(&mut self.output.bytes, id, doorbell);
+                    frame::encode_watch_reply(self.output.bytes(), id, doorbell);
                 } else {
                     self.watches.push(parked);
                 }
@@ -352,7 +308,7 @@ impl PeerState {
                 if self.calls < CALLS_PER_CONNECTION_MAX && (world.submit)(call) {
                     self.calls += 1;
                 } else {
-                    CallAnswer::Overloaded.encode(&mut self.output.bytes, id);
+                    CallAnswer::Overloaded.encode(self.output.bytes(), id);
                 }
                 Ok(())
             }
@@ -374,7 +330,7 @@ impl PeerState {
             doorbell: (world.doorbell)(),
             regions: table.infos(),
         };
-        reply.encode(&mut self.output.bytes, id);
+        reply.encode(self.output.bytes(), id);
         self.files_due = files;
         self.table = Some(table);
         Ok(())
@@ -382,63 +338,77 @@ impl PeerState {
 }
 
 /// Answers a READ straight from the regions.
-fn read(out: &mut Vec<u8>, id: u64, ops: &ReadOps, table: &Table) -> Result<(), Ended> {
+fn read(out: &mut Output, id: u64, ops: &ReadOps, table: &Table) -> Result<(), Ended> {
     let count = ops.iter().len();
     let bytes: u64 = ops.iter().map(|op| u64::from(op.len)).filter(|len| *len <= READ_BYTES_MAX.into()).sum();
     if bytes > BATCH_BYTES_MAX as u64 {
         return Err(Ended::BatchTooLarge(bytes));
     }
-    out.reserve(frame::HEADER_BYTES + count + bytes as usize);
+    let found: Vec<_> = ops.iter().map(|op| table.find(&op).map(|region| (region, op))).collect();
+    let bytes: usize = found.iter().flatten().map(|(_, op)| op.len as usize).sum();
     let argument = u16::try_from(count).expect("batches are limited");
-    frame::frame(out, Kind::ReadReply, argument, id, |out| {
-        let statuses = out.len();
-        out.resize(statuses + count, Status::Done as u8);
-        for (place, op) in ops.iter().enumerate() {
-            match table.find(&op) {
-                Ok(region) => region.append_to(op.offset, op.len, out),
-                Err(error) => out[statuses + place] = Status::from(error) as u8,
-            }
-        }
-    });
+    frame::header(out.bytes(), Kind::ReadReply, argument, id, count + bytes);
+    let status = |found: &Result<_, OpError>| match found {
+        Ok(_) => Status::Done as u8,
+        Err(error) => Status::from(*error) as u8,
+    };
+    out.bytes().extend(found.iter().map(status));
+    for (region, op) in found.into_iter().flatten() {
+        out.region(region, op.offset, op.len);
+    }
     Ok(())
 }
 
 /// Answers a SCAR as far as the response has room.
-fn scar(out: &mut Vec<u8>, id: u64, ops: &ScarOps, table: &Table, service: &dyn Service) {
+fn scar(out: &mut Output, id: u64, ops: &ScarOps, table: &Table, service: &dyn Service) {
     let count = ops.iter().len();
+    let mut room = BATCH_BYTES_MAX;
+    let mut full = false;
+    // What each operation is answered, and the stretches of it: bucket, and data if there are any.
+    let mut found = Vec::with_capacity(count);
+    for op in ops.iter() {
+        let result = if full { Ok(None) } else { scar_one(&op, table, service, room) };
+        full |= matches!(result, Ok(None));
+        room -= result.as_ref().map_or(0, |hit| hit.as_ref().map_or(0, Scarred::len));
+        found.push(result);
+    }
     let argument = u16::try_from(count).expect("batches are limited");
-    frame::frame(out, Kind::ScarReply, argument, id, |out| {
-        let results = out.len();
-        let data_start = results + frame::scar_results_bytes(count);
-        out.resize(data_start, 0);
-        let mut full = false;
-        for (place, op) in ops.iter().enumerate() {
-            let (status, bucket, data) = if full {
-                (Status::Again, 0, 0)
-            } else {
-                let room = BATCH_BYTES_MAX - (out.len() - data_start);
-                match scar_one(out, &op, table, service, room) {
-                    Ok(Some((bucket, data))) => (Status::Done, bucket, data),
-                    Ok(None) => {
-                        full = true;
-                        (Status::Again, 0, 0)
-                    }
-                    Err(error) => (error.into(), 0, 0),
-                }
-            };
-            frame::put_scar_result(&mut out[results..], place, status, bucket, data);
+    let results = frame::scar_results_bytes(count);
+    frame::header(out.bytes(), Kind::ScarReply, argument, id, results + BATCH_BYTES_MAX - room);
+    for result in &found {
+        let (status, bucket, data) = match result {
+            Ok(Some(hit)) => (Status::Done, hit.bucket.2, hit.data.map_or(0, |(_, _, len)| len)),
+            Ok(None) => (Status::Again, 0, 0),
+            Err(error) => (Status::from(*error), 0, 0),
+        };
+        frame::put_scar_result(out.bytes(), status, bucket, data);
+    }
+    for hit in found.into_iter().flatten().flatten() {
+        for (region, offset, len) in std::iter::once(hit.bucket).chain(hit.data) {
+            out.region(region, offset, len);
         }
-    });
+    }
 }
 
-/// Appends the bytes of one SCAR and answers how many are bucket and data, or `None` if they exceed `room`.
-fn scar_one(
-    out: &mut Vec<u8>,
+/// The places, all within their regions, that answer one SCAR.
+struct Scarred<'a> {
+    bucket: (&'a Arc<Region>, u64, u32),
+    data: Option<(&'a Arc<Region>, u64, u32)>,
+}
+
+impl Scarred<'_> {
+    fn len(&self) -> usize {
+        self.bucket.2 as usize + self.data.map_or(0, |(_, _, len)| len as usize)
+    }
+}
+
+/// Where the answer to one SCAR lies, or `None` if it exceeds `room` bytes.
+fn scar_one<'a>(
     op: &ScarOp,
-    table: &Table,
+    table: &'a Table,
     service: &dyn Service,
     room: usize,
-) -> Result<Option<(u32, u32)>, OpError> {
+) -> Result<Option<Scarred<'a>>, OpError> {
     let hit = service.scar(op).ok_or(OpError::Unsupported)?;
     let data_len = hit.data.map_or(0, |(_, _, len)| len);
     if hit.bucket.2.max(data_len) > READ_BYTES_MAX {
@@ -452,12 +422,7 @@ fn scar_one(
         let region = table.regions().get(place).ok_or(OpError::OutOfBounds)?;
         if region.contains(offset, len) { Ok((region, offset, len)) } else { Err(OpError::OutOfBounds) }
     };
-    let bucket = find(hit.bucket)?;
-    let data = hit.data.map(find).transpose()?;
-    for (region, offset, len) in std::iter::once(bucket).chain(data) {
-        region.append_to(offset, len, out);
-    }
-    Ok(Some((hit.bucket.2, data_len)))
+    Ok(Some(Scarred { bucket: find(hit.bucket)?, data: hit.data.map(find).transpose()? }))
 }
 
 #[cfg(test)]

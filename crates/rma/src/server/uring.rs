@@ -19,7 +19,9 @@ use tailwater_env::HashMap;
 
 use crate::limits::OUTPUT_BYTES_KEPT;
 use crate::server::driver::{Driver, Gone, Turn};
+use crate::server::output::Next;
 use crate::server::ring::{Completion, Ring, is};
+use crate::server::session::Session;
 
 /// Output buffers kept for the next sends.
 const SPARES: usize = 16;
@@ -182,7 +184,9 @@ impl Driver for Uring {
             // The first bytes on a fresh socket, which has room for them.
             turn.session.sent(sent?, turn.world.now);
         }
+        let mut again = false;
         if socket.sending.is_none() {
+            again = socket.rest.is_none() && socket.send_stretches(turn)?;
             let next = socket.rest.take().or_else(|| Some((turn.session.take_output()?, 0)));
             if let Some((buffer, from)) = next {
                 self.ring.send(socket.fd.as_fd(), id, buffer, from)?;
@@ -198,7 +202,7 @@ impl Driver for Uring {
             self.ring.cancel_receive(id)?;
             socket.cancelling = true;
         }
-        Ok(false)
+        Ok(again)
     }
 
     fn remove(&mut self, id: u64) {
@@ -216,6 +220,37 @@ impl Driver for Uring {
 }
 
 impl Socket {
+    /// Sends everything up to the last stretch, as far as the socket takes it at once: the ring would have another
+    /// thread of the kernel send a stretch. What is left goes through the ring, as a copy. Whether anything went, and
+    /// with it made room for further answers, of which no completion will tell.
+    fn send_stretches(&self, turn: &mut Turn<'_>) -> Result<bool, Gone> {
+        let is_due =
+            |session: &Session| matches!(session.next_output(), Some(Next::Bytes(_) | Next::Stretch(_)));
+        if !is_due(turn.session) {
+            return Ok(false);
+        }
+        // Sending from a file has no flag of its own for this. The ring's operations on the socket are none the
+        // wiser: whether they wait is settled when they begin.
+        rustix::io::ioctl_fionbio(&self.fd, true)?;
+        let mut some = false;
+        let result = loop {
+            let Some(next) = turn.session.next_output().filter(|_| is_due(turn.session)) else {
+                break Ok(some);
+            };
+            match next.send(&self.fd) {
+                Ok(sent) => {
+                    turn.session.sent(sent, turn.world.now);
+                    some = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(some),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error.into()),
+            }
+        };
+        rustix::io::ioctl_fionbio(&self.fd, false)?;
+        result
+    }
+
     /// Takes in what became of an operation.
     fn complete(&mut self, completion: Completion<'_>, spares: &mut Vec<Vec<u8>>) {
         match completion {
