@@ -3,7 +3,8 @@
 //! Operations take the connection as it is at that moment and report when it failed them; they never wait for a
 //! new one. The task here connects, checks the backend's layout, waits for trouble, and connects again after a
 //! pause that doubles up to a bound, with jitter so that the clients of a restarted backend do not come at once.
-//! It also follows the backend's doorbell once somebody watches the cell: one WATCH for all who wait.
+//! While somebody waits for the cell to move it also follows the backend's doorbell: one WATCH for all who wait, and
+//! none for a reader that is not back yet from what the last one told it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +80,8 @@ pub(super) struct Replica {
     /// Relaxed reads prefer other replicas until then (nanoseconds of the world's clock).
     suspect_until_ns: AtomicU64,
     trouble: Notify,
-    watched: AtomicBool,
+    /// Somebody waits for the doorbell, and it has not moved since.
+    wanted: AtomicBool,
 }
 
 impl Replica {
@@ -91,7 +93,7 @@ impl Replica {
             is_live: AtomicBool::new(false),
             suspect_until_ns: AtomicU64::new(0),
             trouble: Notify::new(),
-            watched: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
         }
     }
 
@@ -134,9 +136,9 @@ impl Replica {
         self.is_live() && (until == 0 || until <= env.now().as_ns())
     }
 
-    /// From now on the doorbell is followed.
+    /// The doorbell's next move is to be told. A move since the last one that was told counts.
     pub(super) fn watch(&self) {
-        if !self.watched.swap(true, Ordering::Relaxed) {
+        if !self.wanted.swap(true, Ordering::Relaxed) {
             self.trouble.notify_one();
         }
     }
@@ -204,7 +206,7 @@ pub(super) async fn keep_connected(
     }
 }
 
-/// Returns when the connection is lost or was given up. Passes the doorbell's moves on if somebody watches.
+/// Returns when the connection is lost or was given up. Passes the doorbell's moves on to those who wait for one.
 async fn follow(
     env: &Env,
     config: KeepConfig,
@@ -217,15 +219,15 @@ async fn follow(
         if live.connection.lost().is_some() || !replica.is_live() {
             return;
         }
-        let watched = replica.watched.load(Ordering::Relaxed);
+        let wanted = replica.wanted.load(Ordering::Relaxed);
         // At times that all backends share, so that an idle process wakes once for all of them.
         let now = env.now();
         let slice = until_next(now, config.watch_slice);
         let next = async {
-            if watched {
+            if wanted {
                 return live.connection.watch(last_seen, slice).await;
             }
-            // Nobody watches: only look from time to time whether it is still there.
+            // Nobody waits: only look from time to time whether it is still there.
             env.sleep_until(now + slice).await;
             Ok(last_seen)
         };
@@ -235,6 +237,8 @@ async fn follow(
             seen = next => match seen {
                 Ok(seen) if seen != last_seen => {
                     last_seen = seen;
+                    // Before it is told: who is woken by that and waits again wants the next one.
+                    replica.wanted.store(false, Ordering::Relaxed);
                     moved.send_modify(|count| *count += 1);
                 }
                 Ok(_) => {}
