@@ -1,9 +1,10 @@
 //! Consistent reads: the version that two of three replicas agree on.
 //!
-//! In rounds. Each asks all replicas of a key for their bucket, and as soon as a quorum names one version fetches
-//! the data from the first that named it. The bytes must carry that very version. A key begins another round,
-//! after a short pause, if the replicas disagree (a SET is under way, or one lost the key) or the data was
-//! replaced meanwhile; a bounded number of rounds, and never beyond the deadline.
+//! In rounds. Each asks a quorum of a key's replicas for their bucket, and one more if they do not agree or one of
+//! them is late. As soon as a quorum names one version, the data comes from the first that named it. The bytes must
+//! carry that very version. A key begins another round, after a short pause, if the replicas disagree (a SET is
+//! under way, or one lost the key) or the data was replaced meanwhile; a bounded number of rounds, and never beyond
+//! the deadline.
 //!
 //! What is answered is at least as new as every SET that was acknowledged before the read began, as long as at
 //! most one replica of the key lost it meanwhile.
@@ -18,12 +19,12 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 
 use super::lookup::{Gone, Hit, Keys, Named, name_from, read_data};
-use super::placement::backend_of;
+use super::placement::{REPLICAS_MAX, backend_of};
 use super::quorum::{Verdict, Vote, Votes};
-use super::relaxed::by_backend;
+use super::relaxed::{SUSPECT_FACTOR, by_backend, first_of};
 use super::replica::Live;
 use super::{Failure, Inner, Lookup, mapped};
-use crate::layout::Pointer;
+use crate::layout::{KeyHash, Pointer};
 use crate::limits::QUORUM_ROUNDS_MAX;
 use crate::version::Version;
 
@@ -62,9 +63,13 @@ async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>])
 
 /// A key's state in one round.
 struct Key {
+    /// Its replicas in the order in which they are asked.
+    order: [usize; REPLICAS_MAX],
+    /// How many of them were.
+    asked: usize,
     votes: Votes,
     /// What each replica named: where, or the value itself.
-    named: [Option<(Arc<Live>, Source)>; super::placement::REPLICAS_MAX],
+    named: [Option<(Arc<Live>, Source)>; REPLICAS_MAX],
     state: State,
 }
 
@@ -104,10 +109,13 @@ type Timer = BoxFuture<'static, ()>;
 impl<'a> Round<'a> {
     fn new(cell: &'a Inner, keys: &'a Keys<'a>, open: Vec<usize>, lookups: &'a mut [Option<Lookup>]) -> Self {
         let state = |key: usize| if lookups[key].is_none() { State::Voting } else { State::Over };
+        let random = cell.env.random_u64();
         let states = (0..lookups.len())
             .map(|key| Key {
+                order: order(cell, keys.hashes[key], random),
+                asked: 0,
                 votes: Votes::new(cell.mode),
-                named: [const { None }; super::placement::REPLICAS_MAX],
+                named: [const { None }; REPLICAS_MAX],
                 state: state(key),
             })
             .collect();
@@ -117,38 +125,88 @@ impl<'a> Round<'a> {
 
     /// One round; `false` if the deadline ended it.
     async fn run(&mut self, deadline: &mut Option<Timer>) -> bool {
-        let (cell, keys) = (self.cell, self.keys);
+        let cell = self.cell;
         let mut under_way = FuturesUnordered::new();
         let mut fetches: Vec<(usize, usize)> = Vec::new();
-        let first = cell.env.random_below(cell.mode.replicas() as u64) as usize;
-        for step in 0..cell.mode.replicas() {
-            // A replica after the other, each for all keys: over mapped memory the third is not needed.
-            let place = (first + step) % cell.mode.replicas();
-            let voting = self.open.iter().copied().filter(|key| self.states[*key].state == State::Voting);
-            let mut groups: Vec<(usize, usize)> =
-                voting.map(|key| (backend_of(keys.hashes[key], place, cell.replicas.len()), key)).collect();
-            for (backend, wanted) in by_backend(&mut groups) {
-                let replica = &cell.replicas[backend];
-                start(&mut under_way, self, &mut fetches, async move {
-                    let (live, named) = name_from(cell, replica, keys, wanted).await;
-                    Reply::Named { backend, live, named }
-                });
-            }
-            self.fetch(&mut under_way, &mut fetches);
+        for _ in 0..cell.mode.quorum() {
+            // One after the other, each for all keys: over mapped memory the last may not be needed.
+            self.ask(&mut under_way, &mut fetches, |_| true);
         }
+        let mut hedge = None;
         while self.waiting > 0 {
+            // All that were asked have answered, and do not agree.
+            self.ask(&mut under_way, &mut fetches, |key| key.votes.count() == key.asked);
+            if self.waiting == 0 {
+                break;
+            }
             let deadline = deadline.get_or_insert_with(|| cell.env.sleep(cell.deadline));
+            let hedge = hedge.get_or_insert_with(|| Some(cell.env.sleep(cell.hedge_after)));
+            let late = async {
+                match hedge {
+                    Some(hedge) => hedge.await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 reply = under_way.next() => match reply {
                     Some(reply) => self.take(reply, &mut fetches),
                     None => unreachable!("every open key waits for a reply"),
                 },
+                () = late => {
+                    *hedge = None;
+                    self.suspect_late();
+                    self.ask(&mut under_way, &mut fetches, |_| true);
+                }
                 () = deadline => return false,
             }
             self.fetch(&mut under_way, &mut fetches);
         }
         true
+    }
+
+    /// Asks one more replica of every key that `wants` one and is not agreed on.
+    fn ask(
+        &mut self,
+        under_way: &mut FuturesUnordered<BoxFuture<'a, Reply>>,
+        fetches: &mut Vec<(usize, usize)>,
+        wants: impl Fn(&Key) -> bool,
+    ) {
+        let (cell, keys) = (self.cell, self.keys);
+        let mut groups: Vec<(usize, usize)> = Vec::new();
+        for &key in &self.open {
+            let state = &mut self.states[key];
+            if state.state == State::Voting && state.asked < cell.mode.replicas() && wants(state) {
+                let place = state.order[state.asked];
+                state.asked += 1;
+                groups.push((backend_of(keys.hashes[key], place, cell.replicas.len()), key));
+            }
+        }
+        for (backend, wanted) in by_backend(&mut groups) {
+            let replica = &cell.replicas[backend];
+            start(under_way, self, fetches, async move {
+                let (live, named) = name_from(cell, replica, keys, wanted).await;
+                Reply::Named { backend, live, named }
+            });
+        }
+        self.fetch(under_way, fetches);
+    }
+
+    /// Notes the backends that keep keys waiting and answer nobody else either: others are asked before them.
+    fn suspect_late(&self) {
+        let cell = self.cell;
+        let now = cell.env.now();
+        for &key in &self.open {
+            let state = &self.states[key];
+            let asked = state.order[..state.asked].iter();
+            for place in asked.filter(|place| state.state == State::Voting && !state.votes.has_voted(**place))
+            {
+                let late = &cell.replicas[backend_of(self.keys.hashes[key], *place, cell.replicas.len())];
+                if !late.has_answered_since(now - cell.hedge_after) {
+                    late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
+                }
+            }
+        }
     }
 
     /// Starts reading the data of keys that have just been agreed on.
@@ -276,6 +334,17 @@ impl<'a> Round<'a> {
         self.states[key].state = State::Over;
         self.waiting -= 1;
     }
+}
+
+/// The order in which a key's replicas are asked: a random backend first, the same for all keys of a call that it has,
+/// and last those that kept a read waiting lately.
+fn order(cell: &Inner, hash: KeyHash, random: u64) -> [usize; REPLICAS_MAX] {
+    let (replicas, backends) = (cell.mode.replicas(), cell.replicas.len());
+    let first = first_of(random, hash, cell.mode, backends);
+    let mut order: [usize; REPLICAS_MAX] = std::array::from_fn(|step| (first + step) % replicas);
+    order[..replicas]
+        .sort_by_key(|place| !cell.replicas[backend_of(hash, *place, backends)].is_quick(&cell.env));
+    order
 }
 
 /// Polls a request once, takes its reply if it is there at once, and else leaves it under way.

@@ -65,7 +65,7 @@ pub(super) fn relaxed(cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Lookup
     with_scratch(|scratch| {
         for (key, bytes) in keys.iter().enumerate() {
             let hash = KeyHash::of(bytes);
-            let first = first_of(random, hash, cell.mode);
+            let first = first_of(random, hash, cell.mode, cell.replicas.len());
             let replicas = cell.mode.replicas();
             let mut backends =
                 (0..replicas).map(|step| backend_of(hash, (first + step) % replicas, cell.replicas.len()));
@@ -93,7 +93,7 @@ pub(super) fn consistent(cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Loo
     with_scratch(|scratch| {
         for (key, bytes) in keys.iter().enumerate() {
             let hash = KeyHash::of(bytes);
-            let first = first_of(random, hash, cell.mode);
+            let first = first_of(random, hash, cell.mode, cell.replicas.len());
             for vote in 0..votes {
                 let replica = (first + vote) % cell.mode.replicas();
                 let backend = backend_of(hash, replica, cell.replicas.len());

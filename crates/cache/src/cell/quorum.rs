@@ -47,9 +47,19 @@ impl Votes {
     /// # Panics
     /// If it voted before, or there is no such replica.
     pub(super) fn cast(&mut self, replica: usize, vote: Vote) {
-        assert!(replica < self.mode.replicas() && self.iter().all(|(voted, _)| voted != replica));
+        assert!(replica < self.mode.replicas() && !self.has_voted(replica));
         self.votes[self.count] = (replica, vote);
         self.count += 1;
+    }
+
+    /// How many have voted.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether a replica has voted.
+    pub(super) fn has_voted(&self, replica: usize) -> bool {
+        self.iter().any(|(voted, _)| voted == replica)
     }
 
     fn iter(&self) -> impl Iterator<Item = (usize, Vote)> + '_ {

@@ -1,4 +1,5 @@
-//! Relaxed reads: each key from one replica, chosen at random; from another one if that one is late or of no use.
+//! Relaxed reads: each key from one replica, chosen at random, those of one call from as few as can be; from another
+//! one if that one is late or of no use.
 //!
 //! What is answered was current at that replica when it was read: a replica that missed a SET answers an older
 //! value, or a miss. Whoever needs the latest reads consistently.
@@ -18,7 +19,7 @@ use crate::layout::KeyHash;
 type Reply = Vec<(usize, Answer)>;
 
 /// For how many hedging delays a replica that was late is not the first to be asked.
-const SUSPECT_FACTOR: u32 = 10;
+pub(super) const SUSPECT_FACTOR: u32 = 10;
 
 /// Reads a bounded number of keys. Ends at the cell's deadline at the latest.
 pub(super) async fn get(cell: &Inner, keys: &[Bytes]) -> Vec<Lookup> {
@@ -104,7 +105,7 @@ impl Relaxed<'_> {
     fn ask(&mut self, key: usize) -> Option<usize> {
         let (cell, hash) = (self.cell, self.keys.hashes[key]);
         let backend = |replica| backend_of(hash, replica, cell.replicas.len());
-        let start = first_of(self.random, hash, cell.mode);
+        let start = first_of(self.random, hash, cell.mode, cell.replicas.len());
         let asked = &mut self.asked[key];
         let live = |replica: usize| cell.replicas[backend(replica)].is_live();
         let quick = |replica: usize| cell.replicas[backend(replica)].is_quick(&cell.env);
@@ -171,8 +172,14 @@ impl Relaxed<'_> {
     }
 }
 
-/// Where among a key's replicas to begin: random for each key and call.
-pub(super) fn first_of(random: u64, hash: KeyHash, mode: Mode) -> usize {
+/// Where among a key's replicas to begin. The backend is random for each call, and the same for all of its keys that
+/// it has: what one backend answers together costs both sides less. For the others it is random for each key.
+pub(super) fn first_of(random: u64, hash: KeyHash, mode: Mode, backends: usize) -> usize {
+    let favourite = (random % backends as u64) as usize;
+    let place = (favourite + backends - backend_of(hash, 0, backends)) % backends;
+    if place < mode.replicas() {
+        return place;
+    }
     let bits = (random ^ hash.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((bits >> 32) as usize) % mode.replicas()
 }
@@ -184,4 +191,34 @@ pub(super) fn by_backend(groups: &mut Vec<(usize, usize)>) -> Vec<(usize, Vec<us
     let grouped = sorted.map(|group| (group[0].0, group.iter().map(|(_, key)| *key).collect())).collect();
     groups.clear();
     grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_replica_is_the_first_as_often_and_the_keys_of_a_call_keep_together() {
+        for backends in [3, 4, 7] {
+            let mut firsts = [0_usize; 3];
+            let mut asked = vec![0_usize; backends];
+            let mut together = 0;
+            for call in 0..1_000_u64 {
+                let random = call.wrapping_mul(0xd134_2543_de82_ef95) >> 7;
+                let mut of_call = vec![0_usize; backends];
+                for n in 0..30_u32 {
+                    let hash = KeyHash::of(&n.to_le_bytes());
+                    let first = first_of(random, hash, Mode::R32, backends);
+                    firsts[first] += 1;
+                    of_call[backend_of(hash, first, backends)] += 1;
+                }
+                together += of_call.iter().max().expect("there are some");
+                asked.iter_mut().zip(of_call).for_each(|(asked, more)| *asked += more);
+            }
+            assert!(firsts.iter().all(|first| first.abs_diff(10_000) < 2_500), "{backends}: {firsts:?}");
+            let mean = 30_000 / backends;
+            assert!(asked.iter().all(|asked| asked.abs_diff(mean) < mean / 3), "{backends}: {asked:?}");
+            assert!(backends > 3 || together == 30_000, "{backends}: {together}");
+        }
+    }
 }
