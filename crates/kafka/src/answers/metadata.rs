@@ -77,7 +77,7 @@ fn failed(error: ErrorCode, name: Option<String>, topic_id: Uuid) -> MetadataRes
 }
 
 impl Broker {
-    fn describe_topic(&self, stream: &StreamInfo) -> MetadataResponseTopic {
+    pub(crate) fn describe_topic(&self, stream: &StreamInfo) -> MetadataResponseTopic {
         let partitions = (0..stream.config.shards).map(|number| {
             let tail = self.log.tails(stream.id, &[ShardNumber(number)]);
             let term = tail.ok().and_then(|tails| tails.first().map(|tail| tail.term.0));
