@@ -42,7 +42,7 @@ enum Meaning {
 pub(crate) struct Key {
     pub name: &'static str,
     pub kind: Kind,
-    /// What Kafka calls it in a broker's configuration.
+    /// What Kafka calls it in a broker's configuration; empty if it has no such name.
     pub synonym: &'static str,
     pub documentation: &'static str,
     meaning: Meaning,
@@ -118,6 +118,8 @@ fn unsigned(text: &str) -> Result<u64, Wrong> {
 
 const NEVER: i64 = i64::MAX;
 const NO_COMPACTION: &str = "topics are not compacted here";
+const AS_PRODUCED: &str = "batches stay as their producer compressed them";
+const NO_REPLICATION: &str = "a partition has one replica";
 const NO_TIERS: &str = "there is no second tier for a topic to be in";
 
 /// All names, in their order.
@@ -130,11 +132,32 @@ pub(crate) const KEYS: &[Key] = &[
         meaning: Meaning::Fixed("delete", NO_COMPACTION),
     },
     Key {
+        name: "compression.gzip.level",
+        kind: Kind::Int,
+        synonym: "compression.gzip.level",
+        documentation: "Batches stay as their producer compressed them.",
+        meaning: Meaning::Fixed("-1", AS_PRODUCED),
+    },
+    Key {
+        name: "compression.lz4.level",
+        kind: Kind::Int,
+        synonym: "compression.lz4.level",
+        documentation: "Batches stay as their producer compressed them.",
+        meaning: Meaning::Fixed("9", AS_PRODUCED),
+    },
+    Key {
         name: "compression.type",
         kind: Kind::String,
         synonym: "compression.type",
         documentation: "Batches stay as their producer compressed them.",
-        meaning: Meaning::Fixed("producer", "batches stay as their producer compressed them"),
+        meaning: Meaning::Fixed("producer", AS_PRODUCED),
+    },
+    Key {
+        name: "compression.zstd.level",
+        kind: Kind::Int,
+        synonym: "compression.zstd.level",
+        documentation: "Batches stay as their producer compressed them.",
+        meaning: Meaning::Fixed("3", AS_PRODUCED),
     },
     Key {
         name: "delete.retention.ms",
@@ -197,11 +220,39 @@ pub(crate) const KEYS: &[Key] = &[
         ),
     },
     Key {
+        name: "follower.replication.throttled.replicas",
+        kind: Kind::List,
+        synonym: "",
+        documentation: "A partition has one replica.",
+        meaning: Meaning::Fixed("", NO_REPLICATION),
+    },
+    Key {
         name: "index.interval.bytes",
         kind: Kind::Int,
         synonym: "log.index.interval.bytes",
         documentation: "Indexes are the store's own.",
         meaning: Meaning::Fixed("4096", "indexes are the store's own"),
+    },
+    Key {
+        name: "leader.replication.throttled.replicas",
+        kind: Kind::List,
+        synonym: "",
+        documentation: "A partition has one replica.",
+        meaning: Meaning::Fixed("", NO_REPLICATION),
+    },
+    Key {
+        name: "local.retention.bytes",
+        kind: Kind::Long,
+        synonym: "log.local.retention.bytes",
+        documentation: "There is no second tier.",
+        meaning: Meaning::Fixed("-2", NO_TIERS),
+    },
+    Key {
+        name: "local.retention.ms",
+        kind: Kind::Long,
+        synonym: "log.local.retention.ms",
+        documentation: "There is no second tier.",
+        meaning: Meaning::Fixed("-2", NO_TIERS),
     },
     Key {
         name: "max.compaction.lag.ms",
@@ -289,7 +340,7 @@ pub(crate) const KEYS: &[Key] = &[
         kind: Kind::Int,
         synonym: "min.insync.replicas",
         documentation: "A partition has one replica, which is as durable as flush.messages says.",
-        meaning: Meaning::Fixed("1", "a partition has one replica"),
+        meaning: Meaning::Fixed("1", NO_REPLICATION),
     },
     Key {
         name: "preallocate",
@@ -297,6 +348,20 @@ pub(crate) const KEYS: &[Key] = &[
         synonym: "log.preallocate",
         documentation: "Files are the store's own.",
         meaning: Meaning::Fixed("false", "files are the store's own"),
+    },
+    Key {
+        name: "remote.log.copy.disable",
+        kind: Kind::Boolean,
+        synonym: "",
+        documentation: "There is no second tier.",
+        meaning: Meaning::Fixed("false", NO_TIERS),
+    },
+    Key {
+        name: "remote.log.delete.on.disable",
+        kind: Kind::Boolean,
+        synonym: "",
+        documentation: "There is no second tier.",
+        meaning: Meaning::Fixed("false", NO_TIERS),
     },
     Key {
         name: "remote.storage.enable",

@@ -76,6 +76,16 @@ pub(crate) async fn describe_topic_partitions(
     };
     let mut first = 0;
     if let Some(cursor) = &request.cursor {
+        if !asks_for_all && !topics.contains_key(&cursor.topic_name) {
+            // It was not given by an answer to these topics.
+            let refused = |name: &String| DescribeTopicPartitionsResponseTopic {
+                error_code: ErrorCode::InvalidRequest.number(),
+                name: Some(name.clone()),
+                ..Default::default()
+            };
+            let topics = topics.keys().map(refused).collect();
+            return DescribeTopicPartitionsResponse { topics, ..Default::default() };
+        }
         topics = topics.split_off(&cursor.topic_name);
         if topics.contains_key(&cursor.topic_name) {
             first = u32::try_from(cursor.partition_index).unwrap_or(0);
@@ -92,6 +102,7 @@ pub(crate) async fn describe_topic_partitions(
             response.topics.push(DescribeTopicPartitionsResponseTopic {
                 error_code: error.number(),
                 name: Some(name),
+                topic_authorized_operations: TOPIC_OPERATIONS,
                 ..Default::default()
             });
             continue;

@@ -42,7 +42,9 @@ pub(crate) async fn describe_configs(
         let keys = asked.configuration_keys.as_deref().filter(|keys| !keys.is_empty());
         match asked.resource_type {
             TOPIC => {
-                let stream = broker.log.stream(&asked.resource_name)?;
+                let name = &asked.resource_name;
+                tailwater_log::check_name(name).map_err(StreamError::from)?;
+                let stream = broker.log.stream(name)?;
                 Ok(of_topic(&broker, &stream.config, keys, request.include_synonyms))
             }
             BROKER => of_broker(&broker, &asked.resource_name, keys, request.include_synonyms),
@@ -96,8 +98,10 @@ pub(crate) fn of_topic(
                 let name = key.name.to_owned();
                 same.push(DescribeConfigsSynonym { name, value: Some(value.clone()), source });
             }
-            let name = key.synonym.to_owned();
-            same.push(DescribeConfigsSynonym { name, value: Some(default), source: FROM_DEFAULT });
+            if !key.synonym.is_empty() {
+                let name = key.synonym.to_owned();
+                same.push(DescribeConfigsSynonym { name, value: Some(default), source: FROM_DEFAULT });
+            }
         }
         DescribeConfigsResourceResult {
             name: key.name.to_owned(),

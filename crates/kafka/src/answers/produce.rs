@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::join_all;
-use tailwater_format::{BatchHeader, Codec};
+use tailwater_format::{BatchError, BatchHeader, Codec, Offset};
 use tailwater_log::{AppendOptions, Appended, Pending, StreamInfo, Timestamps};
 use uuid::Uuid;
 
@@ -95,8 +95,10 @@ fn begin(
     records: Bytes,
 ) -> Begun {
     let bytes = records.len() as u64;
-    let refused =
-        |refused| Begun { partition, log_start: -1, append_time: false, bytes, appended: Err(refused) };
+    let refused = |refused| {
+        let begun = Err(refused);
+        Begun { partition, log_start: -1, append_time: false, bytes, appended: begun }
+    };
     let stream = match stream {
         Ok(stream) => stream,
         Err(error) => return refused(error),
@@ -108,31 +110,34 @@ fn begin(
             return refused(Refused::new(error, why));
         }
     };
-    if let Err(error) = check(&records, version, stream.config.timestamps) {
-        return refused(error);
-    }
-    let pending = broker.log.submit(stream.id, shard.shard, records, AppendOptions::default());
-    let tail = broker.log.tails(stream.id, &[shard.shard]);
+    let header = match check(&records, version, stream.config.timestamps) {
+        Ok(header) => header,
+        Err(error) => return refused(error),
+    };
+    let tail = broker.log.tails(stream.id, &[shard.shard]).ok().and_then(|tails| tails.first().copied());
+    let appended = if header.base_offset == Offset(0) {
+        let pending = broker.log.submit(stream.id, shard.shard, records, AppendOptions::default());
+        pending.map_err(Refused::from)
+    } else {
+        let why = format!("a producer's batch begins with offset {}, not 0", header.base_offset);
+        Err(Refused::new(ErrorCode::InvalidRecord, why))
+    };
     Begun {
         partition,
-        log_start: tail
-            .ok()
-            .and_then(|tails| tails.first().map(|tail| tail.log_start.0 as i64))
-            .unwrap_or(-1),
+        log_start: tail.map_or(-1, |tail| tail.log_start.0 as i64),
         append_time: stream.config.timestamps == Timestamps::Append,
         bytes,
-        appended: pending.map_err(Refused::from),
+        appended,
     }
 }
 
 /// What Kafka demands of a producer's batch beyond what the log does.
-fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<(), Refused> {
+fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<BatchHeader, Refused> {
     let invalid = |why: String| Refused::new(ErrorCode::InvalidRecord, why);
     let header = BatchHeader::parse(records).map_err(|error| match error {
-        tailwater_format::BatchError::Length { .. } => {
-            Refused::new(ErrorCode::CorruptMessage, error.to_string())
-        }
-        error => invalid(error.to_string()),
+        // What ends too early, and the formats before this one, were never batches.
+        BatchError::Incomplete { .. } | BatchError::Magic { found: 0 | 1 } => invalid(error.to_string()),
+        error => Refused::new(ErrorCode::CorruptMessage, error.to_string()),
     })?;
     if header.len != records.len() {
         return Err(invalid("a partition's records are not exactly one batch".to_owned()));
@@ -148,7 +153,7 @@ fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<(), Ref
         let why = "a producer's batch says that its timestamps are those of its append";
         return Err(Refused::new(ErrorCode::InvalidTimestamp, why));
     }
-    Ok(())
+    Ok(header)
 }
 
 async fn finish(
@@ -180,6 +185,7 @@ async fn finish(
                     index: partition,
                     error_code: error.number(),
                     base_offset: -1,
+                    log_start_offset: if is_told_the_start(error) { log_start } else { -1 },
                     error_message: Some(why),
                     ..Default::default()
                 }
@@ -188,6 +194,13 @@ async fn finish(
     });
     let partition_responses = join_all(partitions).await;
     TopicProduceResponse { name, topic_id, partition_responses }
+}
+
+/// Whether a producer is told where the log begins although its batch was refused: Kafka tells those whose batch it
+/// looked into, so that they can find out whether what they wrote before was deleted.
+fn is_told_the_start(error: ErrorCode) -> bool {
+    use ErrorCode::{InvalidProducerEpoch, InvalidRecord, InvalidTimestamp, OutOfOrderSequenceNumber};
+    matches!(error, InvalidRecord | InvalidTimestamp | OutOfOrderSequenceNumber | InvalidProducerEpoch)
 }
 
 fn done(partition: i32, log_start: i64, append_time: bool, appended: &Appended) -> PartitionProduceResponse {
@@ -211,9 +224,12 @@ pub(crate) async fn init_producer_id(
         producer_epoch: -1,
         ..Default::default()
     };
+    if request.transactional_id.as_deref() == Some("") {
+        return refused(ErrorCode::InvalidRequest);
+    }
     if request.transactional_id.is_some() {
-        // What a client reports as it is, and does not try again.
-        return refused(ErrorCode::UnsupportedVersion);
+        // What every client takes for final: of other errors some try again for ever.
+        return refused(ErrorCode::TransactionalIdAuthorizationFailed);
     }
     match broker.log.init_producer_id().await {
         Ok(producer_id) => InitProducerIdResponse { producer_id, ..Default::default() },
