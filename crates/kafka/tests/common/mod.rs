@@ -153,3 +153,32 @@ pub fn changed(batch: &Bytes, at: usize, bytes: &[u8]) -> Bytes {
     }
     changed.into()
 }
+
+/// Reads partition 0 of a topic to its end; its records, each of which has to be readable.
+pub fn read_all(client: &mut Client, name: &str, topic_id: uuid::Uuid) -> usize {
+    use tailwater_kafka::messages::fetch::{FetchPartition, FetchRequest, FetchTopic};
+    let (mut offset, mut count) = (0, 0);
+    loop {
+        let partition =
+            FetchPartition { fetch_offset: offset, partition_max_bytes: 1 << 20, ..Default::default() };
+        let topic = FetchTopic { topic: name.to_owned(), topic_id, partitions: vec![partition] };
+        let asked = FetchRequest { topics: vec![topic], ..Default::default() };
+        let mut answer = client.ask(12, &asked).expect("an answer");
+        let partition = answer.responses[0].partitions.remove(0);
+        assert_eq!(partition.error_code, 0);
+        if partition.high_watermark == offset {
+            return count;
+        }
+        let bytes = partition.records.into_bytes();
+        let mut decompressor = tailwater_format::Decompressor::new();
+        for batch in tailwater_format::batches(&bytes) {
+            let batch = batch.expect("whole");
+            batch.check_crc().expect("a right checksum");
+            for record in batch.records(&mut decompressor, 64 << 20).expect("readable") {
+                record.expect("readable");
+                count += 1;
+            }
+            offset = batch.header().next_offset().0 as i64;
+        }
+    }
+}
