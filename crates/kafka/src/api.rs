@@ -3,8 +3,15 @@
 use std::ops::RangeInclusive;
 
 use crate::messages::cluster::*;
+use crate::messages::configs::*;
 use crate::messages::fetch::*;
 use crate::messages::produce::*;
+use crate::messages::security::*;
+use crate::messages::topics::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
+    DeleteRecordsRequest, DeleteRecordsResponse, DeleteTopicsRequest, DeleteTopicsResponse,
+    DescribeLogDirsRequest, DescribeLogDirsResponse,
+};
 use crate::wire::Wire;
 
 /// A request, and which response answers it.
@@ -14,6 +21,9 @@ pub trait Request: Wire {
     /// What answers it.
     type Response: Wire;
 }
+
+/// Of APIs whose versions are all in the plain form.
+const NEVER: i16 = i16::MAX;
 
 macro_rules! apis {
     ($($number:literal $name:ident: $versions:expr, flexible from $flexible:expr, $request:ident -> $response:ident;)*) => {
@@ -83,7 +93,24 @@ apis! {
     1 Fetch: 4..=18, flexible from 12, FetchRequest -> FetchResponse;
     2 ListOffsets: 1..=11, flexible from 6, ListOffsetsRequest -> ListOffsetsResponse;
     3 Metadata: 0..=13, flexible from 9, MetadataRequest -> MetadataResponse;
+    17 SaslHandshake: 0..=1, flexible from NEVER, SaslHandshakeRequest -> SaslHandshakeResponse;
     18 ApiVersions: 0..=4, flexible from 3, ApiVersionsRequest -> ApiVersionsResponse;
+    19 CreateTopics: 2..=7, flexible from 5, CreateTopicsRequest -> CreateTopicsResponse;
+    20 DeleteTopics: 1..=6, flexible from 4, DeleteTopicsRequest -> DeleteTopicsResponse;
+    21 DeleteRecords: 0..=2, flexible from 2, DeleteRecordsRequest -> DeleteRecordsResponse;
     22 InitProducerId: 0..=5, flexible from 2, InitProducerIdRequest -> InitProducerIdResponse;
     23 OffsetForLeaderEpoch: 2..=4, flexible from 4, OffsetForLeaderEpochRequest -> OffsetForLeaderEpochResponse;
+    29 DescribeAcls: 1..=3, flexible from 2, DescribeAclsRequest -> DescribeAclsResponse;
+    30 CreateAcls: 1..=3, flexible from 2, CreateAclsRequest -> CreateAclsResponse;
+    31 DeleteAcls: 1..=3, flexible from 2, DeleteAclsRequest -> DeleteAclsResponse;
+    32 DescribeConfigs: 1..=4, flexible from 4, DescribeConfigsRequest -> DescribeConfigsResponse;
+    33 AlterConfigs: 0..=2, flexible from 2, AlterConfigsRequest -> AlterConfigsResponse;
+    35 DescribeLogDirs: 1..=5, flexible from 2, DescribeLogDirsRequest -> DescribeLogDirsResponse;
+    36 SaslAuthenticate: 0..=2, flexible from 2, SaslAuthenticateRequest -> SaslAuthenticateResponse;
+    37 CreatePartitions: 0..=3, flexible from 2, CreatePartitionsRequest -> CreatePartitionsResponse;
+    44 IncrementalAlterConfigs: 0..=1, flexible from 1, IncrementalAlterConfigsRequest -> IncrementalAlterConfigsResponse;
+    48 DescribeClientQuotas: 0..=1, flexible from 1, DescribeClientQuotasRequest -> DescribeClientQuotasResponse;
+    60 DescribeCluster: 0..=2, flexible from 0, DescribeClusterRequest -> DescribeClusterResponse;
+    74 ListConfigResources: 0..=1, flexible from 0, ListConfigResourcesRequest -> ListConfigResourcesResponse;
+    75 DescribeTopicPartitions: 0..=0, flexible from 0, DescribeTopicPartitionsRequest -> DescribeTopicPartitionsResponse;
 }

@@ -178,6 +178,23 @@ impl Broker {
             Api::ApiVersions => answer!(answers::versions::api_versions),
             Api::Metadata => answer!(answers::metadata::metadata),
             Api::InitProducerId => answer!(answers::produce::init_producer_id),
+            Api::CreateTopics => answer!(answers::topics::create_topics),
+            Api::DeleteTopics => answer!(answers::topics::delete_topics),
+            Api::CreatePartitions => answer!(answers::topics::create_partitions),
+            Api::DeleteRecords => answer!(answers::topics::delete_records),
+            Api::DescribeConfigs => answer!(answers::configs::describe_configs),
+            Api::AlterConfigs => answer!(answers::configs::alter_configs),
+            Api::IncrementalAlterConfigs => answer!(answers::configs::incremental_alter_configs),
+            Api::ListConfigResources => answer!(answers::configs::list_config_resources),
+            Api::DescribeCluster => answer!(answers::cluster::describe_cluster),
+            Api::DescribeTopicPartitions => answer!(answers::cluster::describe_topic_partitions),
+            Api::DescribeLogDirs => answer!(answers::cluster::describe_log_dirs),
+            Api::DescribeAcls => answer!(answers::security::describe_acls),
+            Api::CreateAcls => answer!(answers::security::create_acls),
+            Api::DeleteAcls => answer!(answers::security::delete_acls),
+            Api::DescribeClientQuotas => answer!(answers::security::describe_client_quotas),
+            Api::SaslHandshake => answer!(answers::security::sasl_handshake),
+            Api::SaslAuthenticate => answer!(answers::security::sasl_authenticate),
         }
     }
 

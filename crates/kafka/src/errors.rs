@@ -48,6 +48,7 @@ errors! {
     InvalidSessionTimeout = 26,
     RebalanceInProgress = 27,
     InvalidTimestamp = 32,
+    IllegalSaslState = 34,
     UnsupportedVersion = 35,
     TopicAlreadyExists = 36,
     InvalidPartitions = 37,
@@ -79,16 +80,43 @@ errors! {
     ThrottlingQuotaExceeded = 89,
     UnknownTopicId = 100,
     FetchSessionTopicIdError = 106,
-    UnsupportedAssignor = 112,
     FencedMemberEpoch = 110,
     UnreleasedInstanceId = 111,
+    UnsupportedAssignor = 112,
     StaleMemberEpoch = 113,
+    MismatchedEndpointType = 114,
+    UnsupportedEndpointType = 115,
 }
 
 impl ErrorCode {
     /// Its number.
     pub const fn number(self) -> i16 {
         self as i16
+    }
+}
+
+/// An error, and its words for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub error: ErrorCode,
+    pub why: String,
+}
+
+impl Refused {
+    pub fn new(error: ErrorCode, why: impl Into<String>) -> Self {
+        Self { error, why: why.into() }
+    }
+}
+
+impl From<StreamError> for Refused {
+    fn from(error: StreamError) -> Self {
+        Self::new(stream_error(&error), error.to_string())
+    }
+}
+
+impl From<AppendError> for Refused {
+    fn from(error: AppendError) -> Self {
+        Self::new(append_error(&error), error.to_string())
     }
 }
 

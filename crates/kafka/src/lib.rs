@@ -28,6 +28,7 @@ mod errors;
 pub mod messages;
 mod server;
 mod stats;
+mod topic_config;
 
 pub use broker::Broker;
 pub use config::KafkaConfig;

@@ -9,14 +9,10 @@ use crate::stream::{ShardRecord, producers_key, segment_key, shard_key, stream_k
 
 /// Commits `change`; the shard record's new version, or why not. The commit has the stream's record for a
 /// condition too, so that nothing of a deleted stream appears again.
-pub(crate) async fn commit(
-    meta: Arc<dyn Meta>,
-    change: Change,
-    stream_version: u64,
-) -> Result<u64, ChangeError> {
+pub(crate) async fn commit(meta: Arc<dyn Meta>, change: Change) -> Result<u64, ChangeError> {
     let shard = change.shard;
     let key = shard_key(shard);
-    let mut ops = vec![Op::Check { key: stream_key(shard.stream), expect: Expect::Version(stream_version) }];
+    let mut ops = vec![Op::Check { key: stream_key(shard.stream), expect: Expect::Present }];
     let expect = if change.version == 0 { Expect::Absent } else { Expect::Version(change.version) };
     ops.push(Op::Put { key: key.clone(), value: change.record.encode(), expect });
     for segment in &change.completed {

@@ -121,11 +121,11 @@ impl fmt::Display for Timestamps {
     }
 }
 
-/// How a stream behaves. Fixed when the stream is created.
+/// How a stream behaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamConfig {
-    /// Number of shards, 1 to [`SHARDS_MAX`].
+    /// Number of shards, 1 to [`SHARDS_MAX`]; it never falls.
     pub shards: u32,
     /// A completed segment is deleted this many milliseconds after it was sealed; `None` keeps it for ever.
     pub retention_ms: Option<u64>,
@@ -136,13 +136,13 @@ pub struct StreamConfig {
     pub segment_bytes: u64,
     /// A segment older than this many milliseconds is completed.
     pub segment_ms: u64,
-    /// Bytes of a chunk in the data cell; a power of two.
+    /// Bytes of a chunk in the data cell; a power of two. Fixed when the stream is created.
     pub chunk_bytes: u32,
     /// When the transmit buffer becomes an entry.
     pub flush: Flush,
     /// Bytes in the transmit buffer that make a periodic flush happen at once.
     pub flush_bytes: u32,
-    /// What an acknowledgement promises.
+    /// What an acknowledgement promises. Fixed when the stream is created.
     pub durability: Durability,
     /// Which time a record has.
     pub timestamps: Timestamps,
@@ -205,6 +205,24 @@ impl StreamConfig {
         within("append-bytes-max", self.append_bytes_max.into(), 1, APPEND_BYTES_MAX as u64)?;
         Ok(())
     }
+
+    /// Whether a stream that behaves like this may be changed to `other`.
+    pub fn may_become(&self, other: &Self) -> Result<(), ConfigError> {
+        other.check()?;
+        if other.shards < self.shards {
+            let (given, min) = (other.shards.into(), self.shards.into());
+            return Err(ConfigError::Bounds { field: "shards", given, min, max: SHARDS_MAX.into() });
+        }
+        // Chunks are found by their size, and what waits for an acknowledgement waits for one promise.
+        let fixed = [
+            ("chunk-bytes", self.chunk_bytes != other.chunk_bytes),
+            ("durability", self.durability != other.durability),
+        ];
+        match fixed.iter().find(|(_, changes)| *changes) {
+            Some((field, _)) => Err(ConfigError::Fixed { field }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Whether `name` can name a stream: 1 to 249 of `a-z A-Z 0-9 . _ -`, and neither `.` nor `..`, as in Kafka.
@@ -257,6 +275,12 @@ pub enum ConfigError {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// A stream keeps it for ever.
+    #[error("{field} is fixed when a stream is created")]
+    Fixed {
+        /// The field, as on the command line.
+        field: &'static str,
+    },
     /// No stream can have this name.
     #[error("no stream can be named {name:?}: {why}")]
     Name {
@@ -282,6 +306,18 @@ mod tests {
         assert_eq!(config.check().unwrap_err().to_string(), "shards is 0, it must be from 1 to 4096");
         let config = StreamConfig { chunk_bytes: 5_000, ..StreamConfig::default() };
         assert!(config.check().unwrap_err().to_string().contains("power of two"));
+    }
+
+    #[test]
+    fn a_stream_never_gets_fewer_shards_another_durability_or_other_chunks() {
+        let two = StreamConfig { shards: 2, ..StreamConfig::default() };
+        let three = StreamConfig { shards: 3, retention_ms: None, ..StreamConfig::default() };
+        assert_eq!(two.may_become(&three), Ok(()));
+        assert_eq!(three.may_become(&two).unwrap_err().to_string(), "shards is 2, it must be from 3 to 4096");
+        let interval = StreamConfig { durability: Durability::Interval, ..two.clone() };
+        assert_eq!(two.may_become(&interval), Err(ConfigError::Fixed { field: "durability" }));
+        let chunks = StreamConfig { chunk_bytes: 512, ..two.clone() };
+        assert_eq!(two.may_become(&chunks), Err(ConfigError::Fixed { field: "chunk-bytes" }));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! What it is not: it does not read for consumers beyond durable bytes by position (`tail` and `client` do), and knows
 //! no cells (`tail` shadows to them).
 //!
-//! To be read in this order: `log.rs` (the handle), `batches.rs`, `owner.rs` (the loop), `shard.rs` and `shard/` (the
+//! To be read in this order: `log.rs` (the handle), `log/streams.rs`, `batches.rs`, `owner.rs` (the loop), `shard.rs` and `shard/` (the
 //! protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `locate.rs`; `stream.rs` (what
 //! metadata keeps).
 

@@ -4,7 +4,10 @@
 //! it (`budget.rs`); the owner (`owner.rs`) lets the shard (`shard.rs`) give it offsets and an entry, hands that to
 //! the store, and when the journal is durable shows it to readers (`view.rs`, and the cells) and answers.
 
+mod streams;
+
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,25 +20,24 @@ use tailwater_format::{
     Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term, TransactionId,
 };
 use tailwater_journal::Journal;
-use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_meta::Meta;
 use tailwater_store::{DataDir, SegmentStore, StoreError};
 use tailwater_tail::TailWriter;
 use tokio::sync::oneshot;
 
 use crate::batches::{Checked, TransactionIds};
 use crate::budget::Budget;
-use crate::config::{StreamConfig, Timestamps, check_name};
+use crate::config::{StreamConfig, Timestamps};
 use crate::counters::{Counters, LogStats};
 use crate::error::{AppendError, ReadError, StreamError};
 use crate::hot::Hot;
-use crate::limits::{APPEND_OVERHEAD_BYTES, COMMIT_OPS_MAX, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
+use crate::limits::{APPEND_OVERHEAD_BYTES, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
 use crate::locate::{Locate, Location, locate};
 use crate::owner::{OwnerHandle, Request, Slot};
-use crate::producer::Producers;
 use crate::producer_ids::ProducerIds;
 use crate::scan::read_error;
-use crate::shard::{Append, Appended, Recovered, Shard, Truncation, Waiter};
-use crate::stream::{SegmentRecord, StreamRecord, name_key, stream_key};
+use crate::shard::{Append, Appended, Waiter};
+use crate::stream::StreamRecord;
 use crate::view::{SharedView, View};
 
 /// A stream in short.
@@ -134,10 +136,13 @@ pub struct Log {
     pub(crate) inner: Arc<Inner>,
 }
 
+pub(crate) use streams::remove_leftovers;
+
 pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) config_close_timeout: Duration,
     pub(crate) timestamp_after_max_ms: u64,
+    pub(crate) dir: PathBuf,
     pub(crate) owner_number: u64,
     pub(crate) owners: Vec<OwnerHandle>,
     pub(crate) streams: RwLock<Streams>,
@@ -168,10 +173,10 @@ pub(crate) struct Streams {
 /// A stream that exists.
 pub(crate) struct Stream {
     record: StreamRecord,
-    version: u64,
     shards: Vec<ShardHandle>,
 }
 
+#[derive(Clone)]
 struct ShardHandle {
     owner: usize,
     slot: Result<Slot, Damaged>,
@@ -211,202 +216,24 @@ impl Streams {
         self.by_id.insert(stream.record.id, Arc::new(stream));
     }
 
+    /// Whether there may be so many shards more.
+    fn check_room(&self, more: u32) -> Result<(), StreamError> {
+        if self.shards + u64::from(more) > SHARDS_TOTAL_MAX {
+            return Err(StreamError::TooManyShards { used: self.shards, max: SHARDS_TOTAL_MAX });
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, stream: Stream) {
+        self.remove(stream.record.id);
+        self.insert(stream);
+    }
+
     fn remove(&mut self, id: StreamId) {
         if let Some(stream) = self.by_id.remove(&id) {
             self.shards -= stream.shards.len() as u64;
             self.by_name.remove(&stream.record.name);
         }
-    }
-}
-
-fn unavailable(error: MetaError) -> StreamError {
-    StreamError::Unavailable(error.to_string())
-}
-
-/// Streams.
-impl Log {
-    /// Creates a stream.
-    pub async fn create_stream(&self, name: &str, config: StreamConfig) -> Result<StreamInfo, StreamError> {
-        check_name(name)?;
-        config.check()?;
-        let inner = &*self.inner;
-        let _naming = inner.naming.lock().await;
-        self.check_open()?;
-        {
-            let streams = inner.streams.read();
-            if streams.by_name.contains_key(name) {
-                return Err(StreamError::Exists(name.to_owned()));
-            }
-            if streams.shards + u64::from(config.shards) > SHARDS_TOTAL_MAX {
-                return Err(StreamError::TooManyShards { used: streams.shards, max: SHARDS_TOTAL_MAX });
-            }
-        }
-        let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
-        let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
-        let record = StreamRecord { id, name: name.to_owned(), created_ms: inner.env.wall_ms(), config };
-        let ops = vec![
-            Op::Put { key: stream_key(id), value: record.encode(), expect: Expect::Absent },
-            Op::Put {
-                key: name_key(name),
-                value: Bytes::copy_from_slice(id.0.as_bytes()),
-                expect: Expect::Absent,
-            },
-        ];
-        let version = inner.meta.commit(ops).await.map_err(unavailable)?;
-        let shards =
-            (0..record.config.shards).map(|_| Ok((Recovered::default(), Producers::default()))).collect();
-        self.adopt(record.clone(), version, shards).await?;
-        tracing::info!(stream = name, %id, shards = record.config.shards, "created");
-        self.stream(name)
-    }
-
-    /// Hands a stream's shards to their owners, but for the damaged ones, and makes it known.
-    pub(crate) async fn adopt(
-        &self,
-        record: StreamRecord,
-        version: u64,
-        shards: Vec<Result<(Recovered, Producers), Damaged>>,
-    ) -> Result<(), StreamError> {
-        let inner = &*self.inner;
-        let config = Arc::new(record.config.clone());
-        let mut opening = Vec::with_capacity(shards.len());
-        for (number, shard) in (0..).zip(shards) {
-            let id = ShardId { stream: record.id, shard: ShardNumber(number) };
-            let (damaged, (recovered, producers)) = match shard {
-                Ok(shard) => (None, shard),
-                Err(damaged) => (Some(damaged), Default::default()),
-            };
-            let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
-            let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
-            let view = SharedView::new(View {
-                shard: id,
-                tail: shard.tail(),
-                transaction_id: shard.acked_transaction_id(),
-                completed,
-            });
-            let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
-            let (reply, slot) = oneshot::channel();
-            if damaged.is_none() {
-                let request = Request::Open(Box::new(shard), version, Arc::clone(&view), reply);
-                inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
-            }
-            opening.push(async move {
-                let slot = match damaged {
-                    Some(damaged) => Err(damaged),
-                    None => Ok(slot.await?),
-                };
-                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, view })
-            });
-        }
-        let shards: Result<Vec<ShardHandle>, _> = join_all(opening).await.into_iter().collect();
-        let shards = shards.map_err(|_| StreamError::Closed)?;
-        inner.streams.write().insert(Stream { record, version, shards });
-        Ok(())
-    }
-
-    /// Deletes a stream. When this is answered its name is free, its id will never exist again, and readers of it
-    /// are told; its files go a little later.
-    pub async fn delete_stream(&self, name: &str) -> Result<(), StreamError> {
-        let inner = &*self.inner;
-        let _naming = inner.naming.lock().await;
-        self.check_open()?;
-        let stream = self.find(name)?;
-        let id = stream.record.id;
-        let ops = vec![
-            Op::Delete { key: stream_key(id), expect: Expect::Version(stream.version) },
-            Op::Delete { key: name_key(name), expect: Expect::Any },
-        ];
-        inner.meta.commit(ops).await.map_err(unavailable)?;
-        inner.streams.write().remove(id);
-        for (number, owner) in inner.owners.iter().enumerate() {
-            let owned = stream.shards.iter().filter(|shard| shard.owner == number);
-            let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied());
-            let (reply, done) = oneshot::channel();
-            owner.send(Request::Delete(slots.collect(), reply)).await.map_err(|_| StreamError::Closed)?;
-            done.await.map_err(|_| StreamError::Closed)?;
-        }
-        let damaged = stream.shards.iter().filter_map(|shard| shard.slot.as_ref().err());
-        for segment in damaged.flat_map(|damaged| &damaged.segments) {
-            // What is left if this fails is removed at the next start, like that of any stream without metadata.
-            if let Err(error) = inner.store.delete(segment) {
-                tracing::warn!(%segment, %error, "a segment of a deleted stream is left for the next start");
-            }
-        }
-        inner.tail.delete_stream(id);
-        tracing::info!(stream = name, %id, "deleted");
-        // What is left if this fails is removed at the next start.
-        if let Err(error) = remove_leftovers(&*inner.meta, id).await {
-            tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
-        }
-        Ok(())
-    }
-
-    /// All streams, by name.
-    pub fn list_streams(&self) -> Vec<StreamInfo> {
-        let streams = self.inner.streams.read();
-        streams.by_name.values().filter_map(|id| streams.by_id.get(id)).map(|stream| stream.info()).collect()
-    }
-
-    /// How many shards were not opened because bytes of them are missing.
-    pub fn shards_damaged(&self) -> u64 {
-        let streams = self.inner.streams.read();
-        let shards = streams.by_id.values().flat_map(|stream| &stream.shards);
-        shards.filter(|shard| shard.slot.is_err()).count() as u64
-    }
-
-    /// The stream of that name.
-    pub fn stream(&self, name: &str) -> Result<StreamInfo, StreamError> {
-        self.find(name).map(|stream| stream.info())
-    }
-
-    /// The stream of that id.
-    pub fn stream_by_id(&self, id: StreamId) -> Result<StreamInfo, StreamError> {
-        let stream = self.inner.streams.read().by_id.get(&id).cloned();
-        stream.map(|stream| stream.info()).ok_or_else(|| StreamError::NoStream(id.to_string()))
-    }
-
-    /// The stream of that name, with shards and segments.
-    pub fn describe(&self, name: &str) -> Result<StreamDescription, StreamError> {
-        let stream = self.find(name)?;
-        let shards = (0..).map(ShardNumber).zip(&stream.shards).map(|(shard, handle)| {
-            let view = handle.view.get();
-            let damaged = handle.slot().err();
-            ShardDescription { shard, tail: view.tail, segments: describe_segments(&view, 0), damaged }
-        });
-        Ok(StreamDescription { stream: stream.info(), shards: shards.collect() })
-    }
-
-    /// Removes the records of a shard before an offset; answers the first offset that is left, which is later
-    /// than `before` if more was removed already. Segments wholly before it are deleted.
-    pub async fn truncate(
-        &self,
-        name: &str,
-        shard: ShardNumber,
-        before: Offset,
-    ) -> Result<Offset, StreamError> {
-        let stream = self.find(name)?;
-        let handle = stream
-            .shard(shard)
-            .ok_or(StreamError::NoShard { shard: shard.0, shards: stream.record.config.shards })?;
-        let slot = handle.slot().map_err(StreamError::Damaged)?;
-        let (reply, answer) = oneshot::channel();
-        let request = Request::Truncate(slot, Truncation { before, reply });
-        self.inner.owners[handle.owner].try_send(request).map_err(|error| match error {
-            AppendError::Closed => StreamError::Closed,
-            _ => StreamError::Overloaded,
-        })?;
-        answer.await.unwrap_or(Err(StreamError::Closed))
-    }
-
-    fn find(&self, name: &str) -> Result<Arc<Stream>, StreamError> {
-        let streams = self.inner.streams.read();
-        let id = streams.by_name.get(name);
-        let stream = id.and_then(|id| streams.by_id.get(id)).cloned();
-        stream.ok_or_else(|| StreamError::NoStream(name.chars().take(64).collect()))
-    }
-
-    fn check_open(&self) -> Result<(), StreamError> {
-        if self.inner.closed.load(Ordering::Acquire) { Err(StreamError::Closed) } else { Ok(()) }
     }
 }
 
@@ -579,6 +406,16 @@ impl Log {
         self.inner.counters.stats(self.inner.budget.used(), self.inner.hot.bytes())
     }
 
+    /// The data directory.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// How far a record's timestamp may be ahead of the node's clock where its stream does not say, in ms.
+    pub fn timestamp_after_max_ms(&self) -> u64 {
+        self.inner.timestamp_after_max_ms
+    }
+
     /// The journal that everything here is acknowledged by.
     pub fn journal(&self) -> &Journal {
         &self.inner.journal
@@ -656,16 +493,4 @@ fn describe_segments(view: &View, first: usize) -> Vec<SegmentDescription> {
         completed: None,
     });
     completed.chain(open).collect()
-}
-
-/// Removes what metadata still has of a stream that has no record any more.
-pub(crate) async fn remove_leftovers(meta: &dyn Meta, stream: StreamId) -> Result<(), MetaError> {
-    for kind in ["shard", "segment", "producers"] {
-        let found = meta.list(&format!("log/{kind}/{stream}/")).await?;
-        for some in found.chunks(COMMIT_OPS_MAX) {
-            let delete = |(key, _): &(String, _)| Op::Delete { key: key.clone(), expect: Expect::Any };
-            meta.commit(some.iter().map(delete).collect()).await?;
-        }
-    }
-    Ok(())
 }

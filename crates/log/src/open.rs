@@ -150,6 +150,7 @@ impl Log {
                 config_close_timeout: config.close_timeout,
                 timestamp_after_max_ms: u64::try_from(config.timestamp_after_max.as_millis())
                     .unwrap_or(u64::MAX),
+                dir: dir.to_owned(),
                 owner_number: env.random_u64(),
                 owners: (0..config.owners.max(1)).map(|_| owner::start(floor.clone())).collect(),
                 streams: parking_lot::RwLock::new(Streams::default()),
@@ -175,12 +176,12 @@ impl Log {
     async fn recover(&self, found: Vec<RecoveredSegment>) -> Result<(), OpenError> {
         let inner = &*self.inner;
         let keys = inner.meta.list(PREFIX).await.map_err(|error| OpenError::Meta(error.to_string()))?;
-        let mut streams: BTreeMap<StreamId, (StreamRecord, u64)> = BTreeMap::new();
+        let mut streams: BTreeMap<StreamId, StreamRecord> = BTreeMap::new();
         let mut known: BTreeMap<ShardId, KnownShard> = BTreeMap::new();
         for (key, stored) in keys {
             match Key::parse(&key) {
                 Some(Key::Stream(id)) => {
-                    streams.insert(id, (StreamRecord::decode(&key, &stored.value)?, stored.version));
+                    streams.insert(id, StreamRecord::decode(&key, &stored.value)?);
                 }
                 Some(Key::Shard(shard)) => {
                     let known = known.entry(shard).or_default();
@@ -209,7 +210,7 @@ impl Log {
         }
         // A deletion that a crash interrupted is carried on with.
         let gone = |shard: &ShardId| {
-            streams.get(&shard.stream).is_none_or(|(record, _)| shard.shard.0 >= record.config.shards)
+            streams.get(&shard.stream).is_none_or(|record| shard.shard.0 >= record.config.shards)
         };
         for segment in stored.iter().filter(|(shard, _)| gone(shard)).flat_map(|(_, segments)| segments) {
             delete(&inner.store, segment.id)?;
@@ -223,7 +224,7 @@ impl Log {
             }
         }
 
-        for (id, (record, version)) in streams {
+        for (id, record) in streams {
             let numbers =
                 (0..record.config.shards).map(|number| ShardId { stream: id, shard: ShardNumber(number) });
             let shards = numbers.map(|shard| {
@@ -233,7 +234,7 @@ impl Log {
             });
             let shards: Vec<_> = shards.collect();
             let shards: Vec<_> = stream::iter(shards).buffered(RECOVERY_PARALLEL).try_collect().await?;
-            self.adopt(record, version, shards).await.map_err(|error| OpenError::Meta(error.to_string()))?;
+            self.adopt(record, shards).await.map_err(|error| OpenError::Meta(error.to_string()))?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use tailwater_tail::TailWriter;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::commit;
-use crate::config::Durability;
+use crate::config::{Durability, StreamConfig};
 use crate::counters::Counters;
 use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
@@ -43,8 +43,10 @@ pub(crate) struct Slot(u32);
 pub(crate) enum Request {
     /// Append to a shard.
     Append(Slot, Append),
-    /// Own a shard; with the version of its stream's record.
-    Open(Box<Shard>, u64, Arc<SharedView>, oneshot::Sender<Slot>),
+    /// Own a shard.
+    Open(Box<Shard>, Arc<SharedView>, oneshot::Sender<Slot>),
+    /// Shards of a stream behave in another way from now on.
+    Configure(Vec<Slot>, Arc<StreamConfig>, oneshot::Sender<()>),
     /// Truncate a shard.
     Truncate(Slot, Truncation),
     /// Give shards of a deleted stream up, and delete their segments.
@@ -98,7 +100,6 @@ pub(crate) fn start(floor: Floor) -> OwnerHandle {
 struct Owned {
     slot: Slot,
     shard: Shard,
-    stream_version: u64,
     view: Arc<SharedView>,
     /// In the list of shards to look at in this round.
     touched: bool,
@@ -215,13 +216,12 @@ impl Owner {
                 owned.shard.truncate(truncation, &mut self.out);
                 self.touch(slot);
             }
-            Request::Open(shard, stream_version, view, reply) => {
+            Request::Open(shard, view, reply) => {
                 let slot = Slot(u32::try_from(self.owned.len()).expect("shards are bounded far below"));
                 self.floor.tail.open(shard.id(), shard.tail());
                 self.owned.push(Some(Box::new(Owned {
                     slot,
                     shard: *shard,
-                    stream_version,
                     view,
                     touched: false,
                     wake_at: None,
@@ -229,6 +229,14 @@ impl Owner {
                 })));
                 self.touch(slot);
                 let _ = reply.send(slot);
+            }
+            Request::Configure(slots, config, reply) => {
+                for slot in slots {
+                    let Some(owned) = self.owned[slot.0 as usize].as_mut() else { continue };
+                    owned.shard.configure(Arc::clone(&config));
+                    self.touch(slot);
+                }
+                let _ = reply.send(());
             }
             Request::Delete(slots, reply) => {
                 for slot in slots {
@@ -350,8 +358,8 @@ impl Owner {
         // First: what it completes is part of the change.
         owned.shard.finish(wall_ms, &mut self.out);
         if let Some(change) = owned.shard.next_change(now) {
-            let (slot, stream_version) = (owned.slot, owned.stream_version);
-            let commit = commit::commit(Arc::clone(&self.floor.meta), change, stream_version);
+            let slot = owned.slot;
+            let commit = commit::commit(Arc::clone(&self.floor.meta), change);
             self.commits.push(commit.map(move |result| (slot, result)).boxed());
         }
         let wake_at = owned.shard.deadline();

@@ -211,6 +211,12 @@ impl Shard {
         }
     }
 
+    /// Behaves as `config` says from now on, which keeps what a stream keeps for ever ([`StreamConfig::may_become`]).
+    pub fn configure(&mut self, config: Arc<StreamConfig>) {
+        assert!(self.config.may_become(&config).is_ok(), "{}: looked at before it was committed", self.id);
+        self.config = config;
+    }
+
     /// Which shard this is.
     pub fn id(&self) -> ShardId {
         self.id

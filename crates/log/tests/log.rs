@@ -561,3 +561,72 @@ fn interval_durability_acknowledges_and_reads_back() {
         assert_eq!(read_all(&log, shard(stream, 0)).await.len(), 50);
     });
 }
+
+async fn alter(log: &Log, config: StreamConfig) -> Result<(), StreamError> {
+    log.alter_stream("a", move |_| Ok::<_, StreamError>(config)).await.map(drop)
+}
+
+#[test]
+fn a_stream_gets_more_shards_and_another_behaviour_for_good() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        log.append(stream, SHARD, values(&["one"])).await.expect("appended");
+        // Segments of the old size are open, and a commit of the shard's owner follows the change.
+        let grown = log.alter_stream("a", |old| {
+            Ok::<_, StreamError>(StreamConfig {
+                shards: 3,
+                segment_bytes: 4_096,
+                append_bytes_max: 1_000,
+                ..old.clone()
+            })
+        });
+        assert_eq!(grown.await.expect("altered").config.shards, 3);
+        for number in 0..3 {
+            log.append(stream, ShardNumber(number), values(&["two"])).await.expect("appended");
+        }
+        let long = values(&["x".repeat(2_000).as_str()]);
+        let refused = log.append(stream, SHARD, long).await;
+        assert!(matches!(refused, Err(AppendError::TooLarge { max: 1_000, .. })), "{refused:?}");
+        for _ in 0..20 {
+            log.append(stream, SHARD, values(&["y".repeat(500).as_str()])).await.expect("appended");
+        }
+        let segments = log.segments(shard(stream, 0), SegmentNumber(0)).expect("the shard");
+        assert!(segments.len() > 2, "the shard rolls at its new size: {segments:?}");
+        assert_eq!(log.truncate("a", SHARD, Offset(5)).await, Ok(Offset(5)));
+        drop(log);
+
+        let log = open(&env, dir.path()).await;
+        let info = log.stream("a").expect("it is there");
+        assert_eq!((info.config.shards, info.config.segment_bytes), (3, 4_096));
+        assert_eq!(values_of(&log, shard(stream, 2)).await, ["two"]);
+        log.append(stream, ShardNumber(2), values(&["three"])).await.expect("appended");
+        let refused = alter(&log, StreamConfig { shards: 2, ..info.config }).await;
+        assert!(matches!(refused, Err(StreamError::Config(_))), "{refused:?}");
+        log.delete_stream("a").await.expect("deleted");
+        let gone = alter(&log, StreamConfig::default()).await;
+        assert!(matches!(gone, Err(StreamError::NoStream(_))), "{gone:?}");
+        log.close().await;
+    });
+}
+
+#[test]
+fn a_change_that_nobody_waits_for_any_more_takes_place_as_a_whole() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        for name in ["a", "b", "c"] {
+            // Polled once, so that it has begun, and dropped.
+            let mut creation = Box::pin(log.create_stream(name, StreamConfig::default()));
+            assert!(futures::poll!(&mut creation).is_pending());
+            drop(creation);
+            until(&env, || log.stream(name).is_ok()).await;
+        }
+        let mut change = Box::pin(alter(&log, StreamConfig { shards: 2, ..StreamConfig::default() }));
+        assert!(futures::poll!(&mut change).is_pending());
+        drop(change);
+        until(&env, || log.stream("a").is_ok_and(|stream| stream.config.shards == 2)).await;
+        log.close().await;
+    });
+}

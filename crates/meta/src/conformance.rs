@@ -75,7 +75,7 @@ async fn a_key_is_what_was_last_committed(meta: &dyn Meta) {
 async fn every_expectation_holds_when_it_should_and_only_then(meta: &dyn Meta) {
     let key = key("expect", "key");
     for there in [false, true] {
-        for expected in 0..4 {
+        for expected in 0..5 {
             for kind in 0..3 {
                 commit(meta, vec![delete(&key, Expect::Any)]).await;
                 let mut version = 0;
@@ -85,6 +85,7 @@ async fn every_expectation_holds_when_it_should_and_only_then(meta: &dyn Meta) {
                 let (expect, holds) = match expected {
                     0 => (Expect::Any, true),
                     1 => (Expect::Absent, !there),
+                    3 => (Expect::Present, there),
                     2 => (Expect::Version(version), there),
                     _ => (Expect::Version(version + 1), false),
                 };

@@ -27,6 +27,8 @@ pub enum Expect {
     Any,
     /// That it is not there.
     Absent,
+    /// That it is there.
+    Present,
     /// That it is there with that version.
     Version(u64),
 }
@@ -37,6 +39,7 @@ impl Expect {
         match self {
             Self::Any => true,
             Self::Absent => version.is_none(),
+            Self::Present => version.is_some(),
             Self::Version(expected) => version == Some(expected),
         }
     }

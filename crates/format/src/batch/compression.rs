@@ -157,9 +157,10 @@ impl Output<'_> {
         DecompressError::Corrupt { codec: self.codec, reason: reason.to_string() }
     }
 
-    /// Reads a stream to its end. The buffer grows in steps that double, never past the limit.
+    /// Reads a stream to its end. The buffer grows in steps that double, never past the limit. It begins small even
+    /// where a larger output left more: all of its room is written first, and small batches are to cost little.
     fn read_all(&mut self, mut stream: impl Read, input_len: usize) -> Result<(), DecompressError> {
-        let mut room = input_len.saturating_mul(4).max(4096).max(self.bytes.capacity()).min(self.bytes_max);
+        let mut room = input_len.saturating_mul(4).max(4096).min(self.bytes_max);
         let mut filled = 0;
         loop {
             self.bytes.reserve_exact(room - self.bytes.len());

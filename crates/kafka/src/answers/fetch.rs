@@ -33,8 +33,8 @@ struct Asked {
 }
 
 pub(crate) async fn fetch(broker: Arc<Broker>, context: Context, request: FetchRequest) -> FetchResponse {
-    if request.session_id != 0 || !matches!(request.session_epoch, NO_SESSION | NEW_SESSION) {
-        // None was ever given, so the client begins again with all of its partitions.
+    if !matches!(request.session_epoch, NO_SESSION | NEW_SESSION) {
+        // No session was ever given, so the client begins again with all of its partitions.
         let error = ErrorCode::FetchSessionIdNotFound.number();
         return FetchResponse { error_code: error, ..Default::default() };
     }
@@ -100,7 +100,7 @@ async fn look(
         let mut data = PartitionData {
             partition_index: asked.partition.partition,
             high_watermark: -1,
-            aborted_transactions: committed_only.then(Vec::new),
+            aborted_transactions: (committed_only || asked.shard.is_err()).then(Vec::new),
             ..Default::default()
         };
         let room = max_bytes.saturating_sub(found.bytes);
@@ -145,6 +145,10 @@ async fn look_at(
     if partition.last_fetched_epoch >= 0 {
         let view = log.view(shard).map_err(|error| read_error(&error))?;
         let (epoch, end_offset) = epoch_end(&view, partition.last_fetched_epoch);
+        if epoch < 0 {
+            // Nothing was ever written in it: the client read from somebody else.
+            return Err(ErrorCode::OffsetOutOfRange);
+        }
         if epoch < partition.last_fetched_epoch || end_offset < partition.fetch_offset {
             data.diverging_epoch = FetchResponseEpochEndOffset { epoch, end_offset };
         }

@@ -20,6 +20,11 @@ pub(crate) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 /// configuration, write idempotently.
 pub(crate) const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
 
+/// From this version on topics are shown with their ids.
+const IDS_SHOWN_FROM_VERSION: i16 = 10;
+/// From this version on topics are asked for by their ids; before it no name is null.
+const IDS_ASKED_FROM_VERSION: i16 = 12;
+
 pub(crate) async fn metadata(
     broker: Arc<Broker>,
     context: Context,
@@ -30,6 +35,15 @@ pub(crate) async fn metadata(
         None => true,
         Some(topics) => version == 0 && topics.is_empty(),
     };
+    let wanted = request.topics.iter().flatten();
+    if (IDS_SHOWN_FROM_VERSION..IDS_ASKED_FROM_VERSION).contains(&version)
+        && wanted.clone().any(|topic| topic.topic_id != Uuid::nil())
+    {
+        // These versions show ids, but nobody can ask by them.
+        let topics =
+            wanted.map(|topic| failed(ErrorCode::InvalidRequest, topic.name.clone(), topic.topic_id));
+        return MetadataResponse { topics: topics.collect(), ..Default::default() };
+    }
     let may_create = broker.config.auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
     let mut topics = Vec::new();
     if asks_for_all {
@@ -42,6 +56,10 @@ pub(crate) async fn metadata(
                         Ok(stream) => broker.describe_topic(&stream),
                         Err(error) => failed(error, Some(name), Uuid::nil()),
                     }
+                }
+                // Before ids a name is always there, or the request has none of the forms that clients send.
+                None if version < IDS_ASKED_FROM_VERSION => {
+                    failed(ErrorCode::InvalidTopic, Some(String::new()), Uuid::nil())
                 }
                 _ => match broker.log.stream_by_id(StreamId(asked.topic_id)) {
                     Ok(stream) => broker.describe_topic(&stream),
@@ -71,13 +89,11 @@ pub(crate) async fn metadata(
 }
 
 fn failed(error: ErrorCode, name: Option<String>, topic_id: Uuid) -> MetadataResponseTopic {
-    // Before version 12 no name may be null.
-    let name = name.or(Some(String::new()));
     MetadataResponseTopic { error_code: error.number(), name, topic_id, ..Default::default() }
 }
 
 impl Broker {
-    fn describe_topic(&self, stream: &StreamInfo) -> MetadataResponseTopic {
+    pub(crate) fn describe_topic(&self, stream: &StreamInfo) -> MetadataResponseTopic {
         let partitions = (0..stream.config.shards).map(|number| {
             let tail = self.log.tails(stream.id, &[ShardNumber(number)]);
             let term = tail.ok().and_then(|tails| tails.first().map(|tail| tail.term.0));

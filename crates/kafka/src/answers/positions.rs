@@ -79,7 +79,8 @@ async fn position(
         MAX_TIMESTAMP if tail.next_offset == tail.log_start => return Ok(NOTHING),
         // The first record that has it made the running maximum what it is.
         MAX_TIMESTAMP => view.transaction_id.0,
-        time if time < 0 => return Err(ErrorCode::InvalidRequest),
+        // Of a later version, as far as is known here.
+        time if time < 0 => return Err(ErrorCode::UnsupportedVersion),
         time => time,
     };
     let found = broker.log.locate(shard, Locate::TransactionId(TransactionId(time))).await.map_err(failed)?;
@@ -134,7 +135,7 @@ fn epoch_at(view: &View, offset: Offset) -> i32 {
 pub(crate) fn epoch_end(view: &View, wanted: i32) -> (i32, i64) {
     let tail = &view.tail;
     let current = tail.term.0 as i32;
-    if wanted > current {
+    if wanted > current || wanted < 0 {
         return (-1, -1);
     }
     if wanted == current {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::join_all;
-use tailwater_format::{BatchHeader, Codec};
-use tailwater_log::{AppendError, AppendOptions, Appended, Pending, StreamInfo, Timestamps};
+use tailwater_format::{BatchError, BatchHeader, Codec, Offset};
+use tailwater_log::{AppendOptions, Appended, Pending, StreamInfo, Timestamps};
 use uuid::Uuid;
 
 use crate::api::Api;
 use crate::broker::{Answer, Broker, Context, Outcome, shard_of};
-use crate::errors::{ErrorCode, append_error, stream_error};
+use crate::errors::{ErrorCode, Refused, stream_error};
 use crate::messages::header::response;
 use crate::messages::produce::{
     InitProducerIdRequest, InitProducerIdResponse, PartitionProduceResponse, ProduceRequest, ProduceResponse,
@@ -23,9 +23,6 @@ use crate::messages::produce::{
 const ZSTD_FROM_VERSION: i16 = 7;
 /// From this version of Produce on topics are named by their ids.
 const IDS_FROM_VERSION: i16 = 13;
-
-/// An error, and its words for a person.
-type Refused = (ErrorCode, String);
 
 /// One partition's append, on its way.
 struct Begun {
@@ -45,16 +42,19 @@ pub(crate) fn produce(
 ) -> Answer {
     let (version, acks) = (context.version, request.acks);
     let refused = if !matches!(acks, -1..=1) {
-        Some((ErrorCode::InvalidRequiredAcks, format!("acks is {acks}: it is 0, 1 or -1, which is all")))
+        Some(Refused::new(
+            ErrorCode::InvalidRequiredAcks,
+            format!("acks is {acks}: it is 0, 1 or -1, which is all"),
+        ))
     } else if request.transactional_id.is_some() {
-        Some((ErrorCode::InvalidTxnState, NO_TRANSACTIONS.to_owned()))
+        Some(Refused::new(ErrorCode::InvalidTxnState, NO_TRANSACTIONS))
     } else {
         None
     };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let found = broker.find_topic(&topic.name, topic.topic_id, version >= IDS_FROM_VERSION);
-        let found = found.map_err(|error| (error, "there is no such topic".to_owned()));
+        let found = found.map_err(|error| Refused::new(error, "there is no such topic"));
         let partitions = topic.partition_data.into_iter().map(|partition| {
             let stream = match (&refused, &found) {
                 (Some(refused), _) | (None, Err(refused)) => Err(refused.clone()),
@@ -95,59 +95,65 @@ fn begin(
     records: Bytes,
 ) -> Begun {
     let bytes = records.len() as u64;
-    let refused =
-        |refused| Begun { partition, log_start: -1, append_time: false, bytes, appended: Err(refused) };
+    let refused = |refused| {
+        let begun = Err(refused);
+        Begun { partition, log_start: -1, append_time: false, bytes, appended: begun }
+    };
     let stream = match stream {
         Ok(stream) => stream,
         Err(error) => return refused(error),
     };
     let shard = match shard_of(stream, partition) {
         Ok(shard) => shard,
-        Err(error) => return refused((error, format!("the topic has {} partitions", stream.config.shards))),
+        Err(error) => {
+            let why = format!("the topic has {} partitions", stream.config.shards);
+            return refused(Refused::new(error, why));
+        }
     };
-    if let Err(error) = check(&records, version, stream.config.timestamps) {
-        return refused(error);
-    }
-    let pending = broker.log.submit(stream.id, shard.shard, records, AppendOptions::default());
-    let tail = broker.log.tails(stream.id, &[shard.shard]);
+    let header = match check(&records, version, stream.config.timestamps) {
+        Ok(header) => header,
+        Err(error) => return refused(error),
+    };
+    let tail = broker.log.tails(stream.id, &[shard.shard]).ok().and_then(|tails| tails.first().copied());
+    let appended = if header.base_offset == Offset(0) {
+        let pending = broker.log.submit(stream.id, shard.shard, records, AppendOptions::default());
+        pending.map_err(Refused::from)
+    } else {
+        let why = format!("a producer's batch begins with offset {}, not 0", header.base_offset);
+        Err(Refused::new(ErrorCode::InvalidRecord, why))
+    };
     Begun {
         partition,
-        log_start: tail
-            .ok()
-            .and_then(|tails| tails.first().map(|tail| tail.log_start.0 as i64))
-            .unwrap_or(-1),
+        log_start: tail.map_or(-1, |tail| tail.log_start.0 as i64),
         append_time: stream.config.timestamps == Timestamps::Append,
         bytes,
-        appended: pending.map_err(refusal),
+        appended,
     }
 }
 
 /// What Kafka demands of a producer's batch beyond what the log does.
-fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<(), Refused> {
-    let invalid = |why: String| (ErrorCode::InvalidRecord, why);
+fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<BatchHeader, Refused> {
+    let invalid = |why: String| Refused::new(ErrorCode::InvalidRecord, why);
     let header = BatchHeader::parse(records).map_err(|error| match error {
-        tailwater_format::BatchError::Length { .. } => (ErrorCode::CorruptMessage, error.to_string()),
-        error => invalid(error.to_string()),
+        // What ends too early, and the formats before this one, were never batches.
+        BatchError::Incomplete { .. } | BatchError::Magic { found: 0 | 1 } => invalid(error.to_string()),
+        error => Refused::new(ErrorCode::CorruptMessage, error.to_string()),
     })?;
     if header.len != records.len() {
         return Err(invalid("a partition's records are not exactly one batch".to_owned()));
     }
     if header.codec == Codec::Zstd && version < ZSTD_FROM_VERSION {
-        let why = "zstd is for clients that produce in version 7 or later".to_owned();
-        return Err((ErrorCode::UnsupportedCompressionType, why));
+        let why = "zstd is for clients that produce in version 7 or later";
+        return Err(Refused::new(ErrorCode::UnsupportedCompressionType, why));
     }
     if header.is_transactional() {
-        return Err((ErrorCode::InvalidTxnState, NO_TRANSACTIONS.to_owned()));
+        return Err(Refused::new(ErrorCode::InvalidTxnState, NO_TRANSACTIONS));
     }
     if header.is_append_time() && timestamps == Timestamps::Create {
-        let why = "a producer's batch says that its timestamps are those of its append".to_owned();
-        return Err((ErrorCode::InvalidTimestamp, why));
+        let why = "a producer's batch says that its timestamps are those of its append";
+        return Err(Refused::new(ErrorCode::InvalidTimestamp, why));
     }
-    Ok(())
-}
-
-fn refusal(error: AppendError) -> Refused {
-    (append_error(&error), error.to_string())
+    Ok(header)
 }
 
 async fn finish(
@@ -159,10 +165,10 @@ async fn finish(
         let Begun { partition, log_start, append_time, bytes, appended } = begun;
         let outcome = match appended {
             Ok(pending) => match broker.env.timeout(timeout, pending.outcome()).await {
-                Some(outcome) => outcome.map_err(refusal),
-                None => Err((
+                Some(outcome) => outcome.map_err(Refused::from),
+                None => Err(Refused::new(
                     ErrorCode::RequestTimedOut,
-                    "not durable in time, but it may still become so".to_owned(),
+                    "not durable in time, but it may still become so",
                 )),
             },
             Err(refused) => Err(refused),
@@ -172,13 +178,14 @@ async fn finish(
                 broker.stats.appended(appended.last_offset.0 - appended.base_offset.0 + 1, bytes);
                 done(partition, log_start, append_time, &appended)
             }
-            Err((error, why)) => {
+            Err(Refused { error, why }) => {
                 broker.stats.append_refused();
                 tracing::debug!(topic = name, partition, ?error, why, "an append was refused");
                 PartitionProduceResponse {
                     index: partition,
                     error_code: error.number(),
                     base_offset: -1,
+                    log_start_offset: if is_told_the_start(error) { log_start } else { -1 },
                     error_message: Some(why),
                     ..Default::default()
                 }
@@ -187,6 +194,13 @@ async fn finish(
     });
     let partition_responses = join_all(partitions).await;
     TopicProduceResponse { name, topic_id, partition_responses }
+}
+
+/// Whether a producer is told where the log begins although its batch was refused: Kafka tells those whose batch it
+/// looked into, so that they can find out whether what they wrote before was deleted.
+fn is_told_the_start(error: ErrorCode) -> bool {
+    use ErrorCode::{InvalidProducerEpoch, InvalidRecord, InvalidTimestamp, OutOfOrderSequenceNumber};
+    matches!(error, InvalidRecord | InvalidTimestamp | OutOfOrderSequenceNumber | InvalidProducerEpoch)
 }
 
 fn done(partition: i32, log_start: i64, append_time: bool, appended: &Appended) -> PartitionProduceResponse {
@@ -210,9 +224,12 @@ pub(crate) async fn init_producer_id(
         producer_epoch: -1,
         ..Default::default()
     };
+    if request.transactional_id.as_deref() == Some("") {
+        return refused(ErrorCode::InvalidRequest);
+    }
     if request.transactional_id.is_some() {
-        // What a client reports as it is, and does not try again.
-        return refused(ErrorCode::UnsupportedVersion);
+        // What every client takes for final: of other errors some try again for ever.
+        return refused(ErrorCode::TransactionalIdAuthorizationFailed);
     }
     match broker.log.init_producer_id().await {
         Ok(producer_id) => InitProducerIdResponse { producer_id, ..Default::default() },

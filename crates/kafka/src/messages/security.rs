@@ -1,4 +1,6 @@
-//! What is refused or empty: ACLs and quotas.
+//! What is refused or empty: ACLs, quotas, SASL.
+
+use bytes::Bytes;
 
 messages! {
     DescribeAclsRequest {
@@ -106,5 +108,21 @@ messages! {
     ValueData {
         key: String,
         value: f64,
+    }
+    SaslHandshakeRequest {
+        mechanism: String,
+    }
+    SaslHandshakeResponse {
+        error_code: i16,
+        mechanisms: Vec<String>,
+    }
+    SaslAuthenticateRequest {
+        auth_bytes: Bytes,
+    }
+    SaslAuthenticateResponse {
+        error_code: i16,
+        error_message: Option<String>,
+        auth_bytes: Bytes,
+        session_lifetime_ms: i64 [1..],
     }
 }

@@ -44,8 +44,11 @@ fn read_as_everything(bytes: &Bytes) -> usize {
         };
     }
     use crate::messages::cluster::*;
+    use crate::messages::configs::*;
     use crate::messages::fetch::*;
     use crate::messages::produce::*;
+    use crate::messages::security::*;
+    use crate::messages::topics::*;
     for_each_request!(both);
     read
 }
@@ -53,8 +56,11 @@ fn read_as_everything(bytes: &Bytes) -> usize {
 #[test]
 fn every_message_with_its_defaults_goes_there_and_back_in_every_version() {
     use crate::messages::cluster::*;
+    use crate::messages::configs::*;
     use crate::messages::fetch::*;
     use crate::messages::produce::*;
+    use crate::messages::security::*;
+    use crate::messages::topics::*;
     macro_rules! both {
         ($request:ident) => {
             let api = <$request as Request>::API;

@@ -1,0 +1,396 @@
+//! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources. A topic's configuration is its stream's,
+//! seen through `topic_config.rs`; the node's is in its file, and only shown here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tailwater_log::{StreamConfig, StreamError};
+
+use crate::broker::{Broker, Context};
+use crate::errors::{ErrorCode, Refused};
+use crate::messages::configs::{
+    AlterConfigsRequest, AlterConfigsResponse, AlterConfigsResponseResourceResponse, ConfigResource,
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
+    DescribeConfigsResult, DescribeConfigsSynonym, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse, IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+    ListConfigResourcesRequest, ListConfigResourcesResponse,
+};
+use crate::topic_config::{self, KEYS, Kind};
+
+/// What has a configuration.
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+const KINDS: [i8; 5] = [TOPIC, BROKER, 8, 16, 32];
+
+/// Where a value comes from.
+const FROM_TOPIC: i8 = 1;
+const FROM_FILE: i8 = 4;
+const FROM_DEFAULT: i8 = 5;
+
+/// What IncrementalAlterConfigs does with a value.
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+pub(crate) async fn describe_configs(
+    broker: Arc<Broker>,
+    _: Context,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
+    let describe = |asked: &DescribeConfigsResource| {
+        let keys = asked.configuration_keys.as_deref().filter(|keys| !keys.is_empty());
+        match asked.resource_type {
+            TOPIC => {
+                let name = &asked.resource_name;
+                tailwater_log::check_name(name).map_err(StreamError::from)?;
+                let stream = broker.log.stream(name)?;
+                Ok(of_topic(&broker, &stream.config, keys, request.include_synonyms))
+            }
+            BROKER => of_broker(&broker, &asked.resource_name, keys, request.include_synonyms),
+            other => Err(no_such_resource(other)),
+        }
+    };
+    let results = request.resources.into_iter().map(|asked| {
+        let (refused, mut configs) = match describe(&asked) {
+            Ok(configs) => (None, configs),
+            Err(refused) => (Some(refused), vec![]),
+        };
+        if !request.include_documentation {
+            configs.iter_mut().for_each(|config| config.documentation = None);
+        }
+        DescribeConfigsResult {
+            error_code: refused.as_ref().map_or(0, |refused| refused.error.number()),
+            error_message: refused.map(|refused| refused.why),
+            resource_type: asked.resource_type,
+            resource_name: asked.resource_name,
+            configs,
+        }
+    });
+    DescribeConfigsResponse { results: results.collect(), ..Default::default() }
+}
+
+fn no_such_resource(given: i8) -> Refused {
+    Refused::new(
+        ErrorCode::InvalidRequest,
+        format!(
+            "resource type {given}: only topics ({TOPIC}) and brokers ({BROKER}) have a configuration here"
+        ),
+    )
+}
+
+/// What a topic with this configuration is told to have; only `keys`, if there are any.
+pub(crate) fn of_topic(
+    broker: &Broker,
+    config: &StreamConfig,
+    keys: Option<&[String]>,
+    synonyms: bool,
+) -> Vec<DescribeConfigsResourceResult> {
+    let after_max_ms = broker.log.timestamp_after_max_ms();
+    let default = StreamConfig::default();
+    let wanted = KEYS.iter().filter(|key| keys.is_none_or(|keys| keys.iter().any(|name| name == key.name)));
+    let describe = |key: &topic_config::Key| {
+        let (value, default) = (key.value(config, after_max_ms), key.value(&default, after_max_ms));
+        let source = if value == default { FROM_DEFAULT } else { FROM_TOPIC };
+        let mut same = Vec::new();
+        if synonyms {
+            if source == FROM_TOPIC {
+                let name = key.name.to_owned();
+                same.push(DescribeConfigsSynonym { name, value: Some(value.clone()), source });
+            }
+            if !key.synonym.is_empty() {
+                let name = key.synonym.to_owned();
+                same.push(DescribeConfigsSynonym { name, value: Some(default), source: FROM_DEFAULT });
+            }
+        }
+        DescribeConfigsResourceResult {
+            name: key.name.to_owned(),
+            value: Some(value),
+            read_only: key.is_fixed(),
+            config_source: source,
+            is_sensitive: false,
+            synonyms: same,
+            config_type: key.kind as i8,
+            documentation: Some(key.documentation.to_owned()),
+        }
+    };
+    wanted.map(describe).collect()
+}
+
+/// The node's own configuration. What is for all brokers of a cluster, under an empty name, is nothing.
+fn of_broker(
+    broker: &Broker,
+    name: &str,
+    keys: Option<&[String]>,
+    synonyms: bool,
+) -> Result<Vec<DescribeConfigsResourceResult>, Refused> {
+    let config = &broker.config;
+    if name.is_empty() {
+        return Ok(vec![]);
+    }
+    if name.parse() != Ok(config.broker_id) {
+        let name: String = name.chars().take(64).collect();
+        let why = format!("there is no broker {name:?}: this one is {}", config.broker_id);
+        return Err(Refused::new(ErrorCode::InvalidRequest, why));
+    }
+    let listener = format!("PLAINTEXT://{}", config.listen);
+    let advertised = match config.advertised.as_str() {
+        "" => listener.clone(),
+        address => format!("PLAINTEXT://{address}"),
+    };
+    let values = [
+        ("advertised.listeners", Kind::String, advertised),
+        ("auto.create.topics.enable", Kind::Boolean, config.auto_create_topics.to_string()),
+        ("connections.max.idle.ms", Kind::Long, config.idle_ms.to_string()),
+        ("default.replication.factor", Kind::Int, "1".to_owned()),
+        ("delete.topic.enable", Kind::Boolean, "true".to_owned()),
+        ("fetch.max.bytes", Kind::Int, config.fetch_bytes_max.to_string()),
+        ("listeners", Kind::String, listener),
+        ("log.dirs", Kind::String, broker.log.dir().display().to_string()),
+        ("max.connections", Kind::Int, config.connections_max.to_string()),
+        ("node.id", Kind::Int, config.broker_id.to_string()),
+        ("num.partitions", Kind::Int, config.default_partitions.to_string()),
+        ("queued.max.request.bytes", Kind::Long, config.requests_bytes_max.to_string()),
+        ("socket.request.max.bytes", Kind::Int, config.frame_bytes_max.to_string()),
+    ];
+    let wanted =
+        values.into_iter().filter(|(name, ..)| keys.is_none_or(|keys| keys.iter().any(|key| key == name)));
+    let describe = |(name, kind, value): (&str, Kind, String)| DescribeConfigsResourceResult {
+        name: name.to_owned(),
+        value: Some(value.clone()),
+        read_only: true,
+        config_source: FROM_FILE,
+        is_sensitive: false,
+        synonyms: match synonyms {
+            true => {
+                vec![DescribeConfigsSynonym { name: name.to_owned(), value: Some(value), source: FROM_FILE }]
+            }
+            false => vec![],
+        },
+        config_type: kind as i8,
+        documentation: Some("In the node's own configuration, under [kafka].".to_owned()),
+    };
+    Ok(wanted.map(describe).collect())
+}
+
+/// What one name of a topic's configuration is to become.
+struct Edit {
+    name: String,
+    operation: i8,
+    value: Option<String>,
+}
+
+pub(crate) async fn alter_configs(
+    broker: Arc<Broker>,
+    _: Context,
+    request: AlterConfigsRequest,
+) -> AlterConfigsResponse {
+    let twice = repeated(request.resources.iter().map(|one| (one.resource_type, one.resource_name.as_str())));
+    let mut responses = Vec::new();
+    for resource in request.resources {
+        let edits = resource.configs.into_iter();
+        let edits = edits.map(|config| Edit { name: config.name, operation: SET, value: config.value });
+        let target = (resource.resource_type, resource.resource_name);
+        // What is not named goes back to its default.
+        let refused =
+            edit(&broker, &target, &twice, edits.collect(), true, request.validate_only).await.err();
+        responses.push(AlterConfigsResponseResourceResponse {
+            error_code: refused.as_ref().map_or(0, |refused| refused.error.number()),
+            error_message: refused.map(|refused| refused.why),
+            resource_type: target.0,
+            resource_name: target.1,
+        });
+    }
+    AlterConfigsResponse { responses, ..Default::default() }
+}
+
+pub(crate) async fn incremental_alter_configs(
+    broker: Arc<Broker>,
+    _: Context,
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse {
+    let twice = repeated(request.resources.iter().map(|one| (one.resource_type, one.resource_name.as_str())));
+    let mut responses = Vec::new();
+    for resource in request.resources {
+        let edits = resource.configs.into_iter();
+        let edits = edits.map(|config| Edit {
+            name: config.name,
+            operation: config.config_operation,
+            value: config.value,
+        });
+        let target = (resource.resource_type, resource.resource_name);
+        let refused =
+            edit(&broker, &target, &twice, edits.collect(), false, request.validate_only).await.err();
+        responses.push(IncrementalAlterConfigsResponseAlterConfigsResourceResponse {
+            error_code: refused.as_ref().map_or(0, |refused| refused.error.number()),
+            error_message: refused.map(|refused| refused.why),
+            resource_type: target.0,
+            resource_name: target.1,
+        });
+    }
+    IncrementalAlterConfigsResponse { responses, ..Default::default() }
+}
+
+type Resource = (i8, String);
+
+/// The resources that are there more than once.
+fn repeated<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<Resource> {
+    let mut seen = BTreeSet::new();
+    resources
+        .map(|(kind, name)| (kind, name.to_owned()))
+        .filter(|resource| !seen.insert(resource.clone()))
+        .collect()
+}
+
+/// Changes the configuration of one resource; from the defaults on, if `all_of_it`.
+async fn edit(
+    broker: &Broker,
+    (kind, name): &Resource,
+    twice: &BTreeSet<Resource>,
+    edits: Vec<Edit>,
+    all_of_it: bool,
+    only_look: bool,
+) -> Result<(), Refused> {
+    if twice.contains(&(*kind, name.clone())) {
+        return Err(Refused::new(ErrorCode::InvalidRequest, "the resource is named twice in one request"));
+    }
+    if *kind == BROKER {
+        let why = "the node's configuration is in its file, and read when it starts";
+        return Err(Refused::new(ErrorCode::InvalidRequest, why));
+    }
+    if *kind != TOPIC {
+        return Err(no_such_resource(*kind));
+    }
+    let after_max_ms = broker.log.timestamp_after_max_ms();
+    let change = move |old: &StreamConfig| apply(old, &edits, all_of_it, after_max_ms);
+    if only_look {
+        let old = broker.log.stream(name)?.config;
+        return Ok(old.may_become(&change(&old)?).map_err(StreamError::from)?);
+    }
+    broker.log.alter_stream(name, change).await?;
+    Ok(())
+}
+
+fn apply(
+    old: &StreamConfig,
+    edits: &[Edit],
+    all_of_it: bool,
+    after_max_ms: u64,
+) -> Result<StreamConfig, Refused> {
+    // What is fixed when a stream is created, and what Kafka has no name for, stays.
+    let default = StreamConfig {
+        shards: old.shards,
+        chunk_bytes: old.chunk_bytes,
+        durability: old.durability,
+        flush_bytes: old.flush_bytes,
+        ..StreamConfig::default()
+    };
+    let mut config = if all_of_it { default.clone() } else { old.clone() };
+    let mut seen = BTreeSet::new();
+    for edit in edits {
+        let invalid = |why: &str| Refused::new(ErrorCode::InvalidRequest, format!("{}: {why}", edit.name));
+        if !seen.insert(&edit.name) {
+            return Err(invalid("it is named twice"));
+        }
+        let key = topic_config::key(&edit.name)?;
+        if edit.operation == DELETE {
+            key.reset(&mut config, &default, after_max_ms);
+            continue;
+        }
+        let value = edit.value.as_deref().ok_or_else(|| invalid("null is no value"))?;
+        match edit.operation {
+            SET => key.set(&mut config, value)?,
+            APPEND | SUBTRACT if key.kind != Kind::List => {
+                let why = format!("{} is no list: nothing can be added to it or taken away", edit.name);
+                return Err(Refused::new(ErrorCode::InvalidConfig, why));
+            }
+            APPEND | SUBTRACT => {
+                let now = key.value(&config, after_max_ms);
+                key.set(&mut config, &list(&now, value, edit.operation == APPEND))?;
+            }
+            _ => return Err(invalid("only set (0), delete (1), append (2) and subtract (3) are known")),
+        }
+    }
+    Ok(config)
+}
+
+/// A list with some words more, or less.
+fn list(now: &str, words: &str, append: bool) -> String {
+    let words: Vec<&str> = words.split(',').map(str::trim).collect();
+    let mut all: Vec<&str> = now.split(',').filter(|word| append || !words.contains(word)).collect();
+    if append {
+        all.extend(words.iter().filter(|word| !now.split(',').any(|there| there == **word)));
+    }
+    all.join(",")
+}
+
+pub(crate) async fn list_config_resources(
+    broker: Arc<Broker>,
+    context: Context,
+    request: ListConfigResourcesRequest,
+) -> ListConfigResourcesResponse {
+    // Version 0 asks for what clients tell about themselves, which nobody does here.
+    let asked: BTreeSet<i8> = match (context.version, request.resource_types.is_empty()) {
+        (0, _) => BTreeSet::new(),
+        (_, true) => KINDS.into(),
+        (_, false) => request.resource_types.into_iter().collect(),
+    };
+    if asked.iter().any(|kind| !KINDS.contains(kind)) {
+        let error_code = ErrorCode::UnsupportedVersion.number();
+        return ListConfigResourcesResponse { error_code, ..Default::default() };
+    }
+    let mut resources = Vec::new();
+    if asked.contains(&TOPIC) {
+        let streams = broker.log.list_streams().into_iter();
+        resources.extend(
+            streams.map(|stream| ConfigResource { resource_name: stream.name, resource_type: TOPIC }),
+        );
+    }
+    if asked.contains(&BROKER) {
+        let resource_name = broker.config.broker_id.to_string();
+        resources.push(ConfigResource { resource_name, resource_type: BROKER });
+    }
+    ListConfigResourcesResponse { config_resources: resources, ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_added_to_a_list_once_and_taken_away() {
+        assert_eq!(list("delete", "compact", true), "delete,compact");
+        assert_eq!(list("delete", "delete", true), "delete");
+        assert_eq!(list("delete,compact", "compact", false), "delete");
+    }
+
+    #[test]
+    fn a_whole_new_configuration_forgets_what_it_does_not_name_and_a_change_keeps_it() {
+        let old = StreamConfig { shards: 3, retention_ms: Some(5), segment_ms: 7, ..StreamConfig::default() };
+        let edit = |name: &str, operation, value: Option<&str>| Edit {
+            name: name.to_owned(),
+            operation,
+            value: value.map(str::to_owned),
+        };
+        let set = [edit("segment.ms", SET, Some("9"))];
+        let whole = apply(&old, &set, true, 1).expect("changed");
+        assert_eq!(whole, StreamConfig { shards: 3, segment_ms: 9, ..StreamConfig::default() });
+        let changed = apply(&old, &set, false, 1).expect("changed");
+        assert_eq!(changed, StreamConfig { segment_ms: 9, ..old.clone() });
+        let reset = apply(&old, &[edit("retention.ms", DELETE, None)], false, 1).expect("changed");
+        assert_eq!(reset.retention_ms, StreamConfig::default().retention_ms);
+        for (edits, error) in [
+            (vec![edit("segment.ms", SET, None)], ErrorCode::InvalidRequest),
+            (vec![edit("segment.ms", 9, Some("1"))], ErrorCode::InvalidRequest),
+            (vec![edit("segment.ms", APPEND, Some("1"))], ErrorCode::InvalidConfig),
+            (vec![edit("cleanup.policy", APPEND, Some("compact"))], ErrorCode::InvalidConfig),
+            (vec![edit("cleanup.policy", SUBTRACT, Some("delete"))], ErrorCode::InvalidConfig),
+            (
+                vec![edit("retention.ms", DELETE, None), edit("retention.ms", SET, Some("1"))],
+                ErrorCode::InvalidRequest,
+            ),
+        ] {
+            assert_eq!(apply(&old, &edits, false, 1).expect_err("refused").error, error);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a broker without users says: ACLs are switched off, there are no quotas, and nobody has to say who he is.
+
+use std::sync::Arc;
+
+use crate::broker::{Broker, Context};
+use crate::errors::ErrorCode;
+use crate::messages::security::{
+    AclCreationResult, CreateAclsRequest, CreateAclsResponse, DeleteAclsFilterResult, DeleteAclsRequest,
+    DeleteAclsResponse, DescribeAclsRequest, DescribeAclsResponse, DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse, SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest,
+    SaslHandshakeResponse,
+};
+
+const NO_ACLS: &str = "there are no ACLs: whoever reaches the node may do everything";
+const DISABLED: i16 = ErrorCode::SecurityDisabled.number();
+
+pub(crate) async fn describe_acls(
+    _: Arc<Broker>,
+    _: Context,
+    _: DescribeAclsRequest,
+) -> DescribeAclsResponse {
+    let error_message = Some(NO_ACLS.to_owned());
+    DescribeAclsResponse { error_code: DISABLED, error_message, ..Default::default() }
+}
+
+pub(crate) async fn create_acls(
+    _: Arc<Broker>,
+    _: Context,
+    request: CreateAclsRequest,
+) -> CreateAclsResponse {
+    let refused = |_| AclCreationResult { error_code: DISABLED, error_message: Some(NO_ACLS.to_owned()) };
+    CreateAclsResponse { results: request.creations.iter().map(refused).collect(), ..Default::default() }
+}
+
+pub(crate) async fn delete_acls(
+    _: Arc<Broker>,
+    _: Context,
+    request: DeleteAclsRequest,
+) -> DeleteAclsResponse {
+    let refused = |_| DeleteAclsFilterResult {
+        error_code: DISABLED,
+        error_message: Some(NO_ACLS.to_owned()),
+        matching_acls: vec![],
+    };
+    DeleteAclsResponse { filter_results: request.filters.iter().map(refused).collect(), ..Default::default() }
+}
+
+/// None are set, whatever is asked for.
+pub(crate) async fn describe_client_quotas(
+    _: Arc<Broker>,
+    _: Context,
+    _: DescribeClientQuotasRequest,
+) -> DescribeClientQuotasResponse {
+    DescribeClientQuotasResponse { entries: Some(vec![]), ..Default::default() }
+}
+
+/// As a listener of Kafka's without SASL answers.
+pub(crate) async fn sasl_handshake(
+    _: Arc<Broker>,
+    _: Context,
+    _: SaslHandshakeRequest,
+) -> SaslHandshakeResponse {
+    SaslHandshakeResponse { error_code: ErrorCode::IllegalSaslState.number(), mechanisms: vec![] }
+}
+
+pub(crate) async fn sasl_authenticate(
+    _: Arc<Broker>,
+    _: Context,
+    _: SaslAuthenticateRequest,
+) -> SaslAuthenticateResponse {
+    SaslAuthenticateResponse {
+        error_code: ErrorCode::IllegalSaslState.number(),
+        error_message: Some("nobody has to authenticate here".to_owned()),
+        ..Default::default()
+    }
+}

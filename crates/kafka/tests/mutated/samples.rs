@@ -1,0 +1,137 @@
+//! A sensible request of each API, in all its versions: what mutations begin with.
+
+use bytes::Bytes;
+use tailwater_format::Codec;
+use tailwater_kafka::api::Request;
+use tailwater_kafka::messages::cluster::*;
+use tailwater_kafka::messages::configs::*;
+use tailwater_kafka::messages::fetch::*;
+use tailwater_kafka::messages::header::request;
+use tailwater_kafka::messages::produce::*;
+use tailwater_kafka::messages::security::*;
+use tailwater_kafka::messages::topics::{
+    CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreatePartitionsRequest,
+    CreatePartitionsTopic, CreateTopicsRequest, DeleteRecordsPartition, DeleteRecordsRequest,
+    DeleteRecordsTopic, DeleteTopicState, DeleteTopicsRequest, DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+};
+use tailwater_kafka::wire::Records;
+use uuid::Uuid;
+
+use crate::common::batch;
+
+/// A request's frame.
+#[derive(Clone)]
+pub struct Sample {
+    pub api: i16,
+    pub version: i16,
+    pub frame: Bytes,
+}
+
+/// The topic that all of them are about.
+pub const TOPIC: &str = "t";
+
+/// One of every API and version.
+pub fn samples(topic_id: Uuid) -> Vec<Sample> {
+    let name = || TOPIC.to_owned();
+    let mut all = Vec::new();
+    let out = &mut all;
+    add(out, produce(topic_id, batch(&[1, 2], Codec::None, Some((5, 0, 0)))));
+    add(
+        out,
+        FetchRequest {
+            max_wait_ms: 1,
+            topics: vec![FetchTopic {
+                topic: name(),
+                topic_id,
+                partitions: vec![FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() }],
+            }],
+            forgotten_topics_data: vec![ForgottenTopic { topic: name(), topic_id, partitions: vec![1] }],
+            ..Default::default()
+        },
+    );
+    let partitions = vec![ListOffsetsPartition { timestamp: -1, ..Default::default() }];
+    let topics = vec![ListOffsetsTopic { name: name(), partitions }];
+    add(out, ListOffsetsRequest { replica_id: -1, topics, ..Default::default() });
+    let topics = vec![MetadataRequestTopic { topic_id: Uuid::nil(), name: Some(name()) }];
+    add(out, MetadataRequest { topics: Some(topics), ..Default::default() });
+    add(out, SaslHandshakeRequest { mechanism: "PLAIN".to_owned() });
+    let (client_software_name, client_software_version) = ("tests".to_owned(), "1.0".to_owned());
+    add(out, ApiVersionsRequest { client_software_name, client_software_version });
+    let topic = CreatableTopic {
+        name: "new".to_owned(),
+        num_partitions: -1,
+        replication_factor: -1,
+        assignments: vec![CreatableReplicaAssignment { partition_index: 0, broker_ids: vec![1] }],
+        configs: vec![CreatableTopicConfig { name: "retention.ms".to_owned(), value: Some("1".to_owned()) }],
+    };
+    add(out, CreateTopicsRequest { topics: vec![topic], timeout_ms: 1, validate_only: false });
+    let topic_names = vec!["new".to_owned()];
+    let topics = vec![DeleteTopicState { name: Some("new".to_owned()), topic_id: Uuid::nil() }];
+    add(out, DeleteTopicsRequest { topics, topic_names, timeout_ms: 1 });
+    let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset: 0 }];
+    let topics = vec![DeleteRecordsTopic { name: name(), partitions }];
+    add(out, DeleteRecordsRequest { topics, timeout_ms: 1 });
+    add(out, InitProducerIdRequest { producer_id: -1, producer_epoch: -1, ..Default::default() });
+    let partitions = vec![OffsetForLeaderPartition::default()];
+    let topics = vec![OffsetForLeaderTopic { topic: name(), partitions }];
+    add(out, OffsetForLeaderEpochRequest { topics, ..Default::default() });
+    add(out, DescribeAclsRequest::default());
+    add(out, CreateAclsRequest { creations: vec![AclCreation::default()] });
+    add(out, DeleteAclsRequest { filters: vec![DeleteAclsFilter::default()] });
+    add(
+        out,
+        DescribeConfigsRequest {
+            resources: vec![DescribeConfigsResource {
+                resource_type: 2,
+                resource_name: name(),
+                configuration_keys: Some(vec!["retention.ms".to_owned()]),
+            }],
+            include_synonyms: true,
+            include_documentation: true,
+        },
+    );
+    let configs = vec![AlterConfigsRequestAlterableConfig {
+        name: "segment.ms".to_owned(),
+        value: Some("9".to_owned()),
+    }];
+    let resources = vec![AlterConfigsRequestResource { resource_type: 2, resource_name: name(), configs }];
+    add(out, AlterConfigsRequest { resources, validate_only: false });
+    let topics = vec![DescribableLogDirTopic { topic: name(), partitions: vec![0] }];
+    add(out, DescribeLogDirsRequest { topics: Some(topics) });
+    add(out, SaslAuthenticateRequest { auth_bytes: Bytes::from_static(b"\0a\0b") });
+    let topics = vec![CreatePartitionsTopic { name: name(), count: 2, assignments: None }];
+    add(out, CreatePartitionsRequest { topics, timeout_ms: 1, validate_only: false });
+    let configs = vec![IncrementalAlterConfigsRequestAlterableConfig {
+        name: "flush.ms".to_owned(),
+        config_operation: 0,
+        value: Some("1".to_owned()),
+    }];
+    let resources = vec![IncrementalAlterConfigsRequestAlterConfigsResource {
+        resource_type: 2,
+        resource_name: name(),
+        configs,
+    }];
+    add(out, IncrementalAlterConfigsRequest { resources, validate_only: false });
+    add(out, DescribeClientQuotasRequest { components: vec![ComponentData::default()], strict: true });
+    add(out, DescribeClusterRequest::default());
+    add(out, ListConfigResourcesRequest { resource_types: vec![2, 4] });
+    let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };
+    let topics = vec![TopicRequest { name: name() }];
+    add(out, DescribeTopicPartitionsRequest { topics, cursor: Some(cursor), ..Default::default() });
+    all
+}
+
+/// A Produce request of these records.
+pub fn produce(topic_id: Uuid, records: Bytes) -> ProduceRequest {
+    let data = PartitionProduceData { index: 0, records: Records(vec![records]) };
+    let topic = TopicProduceData { name: TOPIC.to_owned(), topic_id, partition_data: vec![data] };
+    ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![topic], ..Default::default() }
+}
+
+fn add<R: Request>(samples: &mut Vec<Sample>, asked: R) {
+    for version in R::API.versions() {
+        let frame = request(&asked, version, 7, "test").concat();
+        samples.push(Sample { api: R::API.number(), version, frame });
+    }
+}

@@ -1,0 +1,314 @@
+//! Streams: created, changed, deleted, listed, truncated. Metadata comes first: what is answered is durable there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
+use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tokio::sync::oneshot;
+
+use super::{
+    Damaged, Log, ShardDescription, ShardHandle, Stream, StreamDescription, StreamInfo, describe_segments,
+};
+use crate::config::{StreamConfig, check_name};
+use crate::error::{AppendError, StreamError};
+use crate::limits::COMMIT_OPS_MAX;
+use crate::owner::Request;
+use crate::producer::Producers;
+use crate::shard::{Recovered, Shard, Truncation};
+use crate::stream::{SegmentRecord, StreamRecord, name_key, stream_key};
+use crate::view::{SharedView, View};
+
+impl Log {
+    /// Creates a stream. Cancelling it does not take it back.
+    pub async fn create_stream(&self, name: &str, config: StreamConfig) -> Result<StreamInfo, StreamError> {
+        let (log, name) = (self.clone(), name.to_owned());
+        self.to_the_end(async move { log.create(&name, config).await }).await
+    }
+
+    /// Whether a stream may be created at this moment.
+    pub fn check_create(&self, name: &str, config: &StreamConfig) -> Result<(), StreamError> {
+        check_name(name)?;
+        config.check()?;
+        self.check_open()?;
+        let streams = self.inner.streams.read();
+        if streams.by_name.contains_key(name) {
+            return Err(StreamError::Exists(name.to_owned()));
+        }
+        streams.check_room(config.shards)
+    }
+
+    /// Carries out a change of streams although nobody may wait for it any more: metadata and memory would differ
+    /// if it ended between the two.
+    async fn to_the_end<T: Send + 'static, E: From<StreamError> + Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E> {
+        let (reply, outcome) = oneshot::channel();
+        let task = async move {
+            let _ = reply.send(change.await);
+        };
+        self.inner.env.spawn("log-streams", task).detach();
+        outcome.await.unwrap_or_else(|_| Err(StreamError::Closed.into()))
+    }
+
+    async fn create(&self, name: &str, config: StreamConfig) -> Result<StreamInfo, StreamError> {
+        let inner = &*self.inner;
+        let _naming = inner.naming.lock().await;
+        self.check_create(name, &config)?;
+        let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
+        let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
+        let record = StreamRecord { id, name: name.to_owned(), created_ms: inner.env.wall_ms(), config };
+        let ops = vec![
+            Op::Put { key: stream_key(id), value: record.encode(), expect: Expect::Absent },
+            Op::Put {
+                key: name_key(name),
+                value: Bytes::copy_from_slice(id.0.as_bytes()),
+                expect: Expect::Absent,
+            },
+        ];
+        inner.meta.commit(ops).await.map_err(unavailable)?;
+        let shards = (0..record.config.shards).map(|_| Ok(Default::default())).collect();
+        self.adopt(record.clone(), shards).await?;
+        tracing::info!(stream = name, %id, shards = record.config.shards, "created");
+        self.stream(name)
+    }
+
+    /// Hands a stream's shards to their owners, but for the damaged ones, and makes it known.
+    pub(crate) async fn adopt(
+        &self,
+        record: StreamRecord,
+        shards: Vec<Result<(Recovered, Producers), Damaged>>,
+    ) -> Result<(), StreamError> {
+        let shards = self.open_shards(&record, 0, shards).await?;
+        self.inner.streams.write().insert(Stream { record, shards });
+        Ok(())
+    }
+
+    /// Hands shards from number `first` on to their owners, but for the damaged ones.
+    async fn open_shards(
+        &self,
+        record: &StreamRecord,
+        first: u32,
+        shards: Vec<Result<(Recovered, Producers), Damaged>>,
+    ) -> Result<Vec<ShardHandle>, StreamError> {
+        let inner = &*self.inner;
+        let config = Arc::new(record.config.clone());
+        let mut opening = Vec::with_capacity(shards.len());
+        for (number, shard) in (first..).zip(shards) {
+            let id = ShardId { stream: record.id, shard: ShardNumber(number) };
+            let (damaged, (recovered, producers)) = match shard {
+                Ok(shard) => (None, shard),
+                Err(damaged) => (Some(damaged), Default::default()),
+            };
+            let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
+            let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
+            let view = SharedView::new(View {
+                shard: id,
+                tail: shard.tail(),
+                transaction_id: shard.acked_transaction_id(),
+                completed,
+            });
+            let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
+            let (reply, slot) = oneshot::channel();
+            if damaged.is_none() {
+                let request = Request::Open(Box::new(shard), Arc::clone(&view), reply);
+                inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
+            }
+            opening.push(async move {
+                let slot = match damaged {
+                    Some(damaged) => Err(damaged),
+                    None => Ok(slot.await?),
+                };
+                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, view })
+            });
+        }
+        let shards: Result<Vec<ShardHandle>, _> = join_all(opening).await.into_iter().collect();
+        shards.map_err(|_| StreamError::Closed)
+    }
+
+    /// Changes how a stream behaves: `change` gets its configuration as it is and answers what it is to be. More
+    /// shards than before begin empty. When this is answered the change is durable, and what is accepted from then
+    /// on is treated by it. Changes are made one at a time, and cancelling one does not take it back.
+    ///
+    /// # Errors
+    /// What `change` answers; [`StreamConfig::may_become`]; `TooManyShards`; `Unavailable`, after which the change may
+    /// come with the next one or the next start.
+    pub async fn alter_stream<E: From<StreamError> + Send + 'static>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E> + Send + 'static,
+    ) -> Result<StreamInfo, E> {
+        let (log, name) = (self.clone(), name.to_owned());
+        self.to_the_end(async move { log.alter(&name, change).await }).await
+    }
+
+    async fn alter<E: From<StreamError>>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E>,
+    ) -> Result<StreamInfo, E> {
+        let inner = &*self.inner;
+        let _naming = inner.naming.lock().await;
+        self.check_open()?;
+        let stream = self.find(name)?;
+        let key = stream_key(stream.record.id);
+        // As stored: of an earlier change it may not be known here whether it took place.
+        let stored = inner.meta.get(&key).await.map_err(unavailable)?;
+        let stored = stored.ok_or_else(|| StreamError::NoStream(name.to_owned()))?;
+        let mut record = StreamRecord::decode(&key, &stored.value)
+            .map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        let config = change(&record.config)?;
+        record.config.may_become(&config).map_err(StreamError::from)?;
+        let old = stream.shards.len() as u32;
+        inner.streams.read().check_room(config.shards - old)?;
+        record.config = config;
+        let expect = Expect::Version(stored.version);
+        let put = Op::Put { key, value: record.encode(), expect };
+        inner.meta.commit(vec![put]).await.map_err(unavailable)?;
+
+        let config = Arc::new(record.config.clone());
+        for (number, owner) in inner.owners.iter().enumerate() {
+            let owned = stream.shards.iter().filter(|shard| shard.owner == number);
+            let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied()).collect();
+            let (reply, done) = oneshot::channel();
+            let request = Request::Configure(slots, Arc::clone(&config), reply);
+            owner.send(request).await.map_err(|_| StreamError::Closed)?;
+            done.await.map_err(|_| StreamError::Closed)?;
+        }
+        let new = (old..config.shards).map(|_| Ok(Default::default())).collect();
+        let mut shards = stream.shards.clone();
+        shards.extend(self.open_shards(&record, old, new).await?);
+        inner.streams.write().replace(Stream { record, shards });
+        tracing::info!(stream = name, config = ?config, "reconfigured");
+        Ok(self.stream(name)?)
+    }
+
+    /// Deletes a stream. When this is answered its name is free, its id will never exist again, and readers of it
+    /// are told; its files go a little later. Cancelling it does not take it back.
+    pub async fn delete_stream(&self, name: &str) -> Result<(), StreamError> {
+        let (log, name) = (self.clone(), name.to_owned());
+        self.to_the_end(async move { log.delete(&name).await }).await
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), StreamError> {
+        let inner = &*self.inner;
+        let _naming = inner.naming.lock().await;
+        self.check_open()?;
+        let stream = self.find(name)?;
+        let id = stream.record.id;
+        let ops = vec![
+            Op::Delete { key: stream_key(id), expect: Expect::Present },
+            Op::Delete { key: name_key(name), expect: Expect::Any },
+        ];
+        inner.meta.commit(ops).await.map_err(unavailable)?;
+        inner.streams.write().remove(id);
+        for (number, owner) in inner.owners.iter().enumerate() {
+            let owned = stream.shards.iter().filter(|shard| shard.owner == number);
+            let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied());
+            let (reply, done) = oneshot::channel();
+            owner.send(Request::Delete(slots.collect(), reply)).await.map_err(|_| StreamError::Closed)?;
+            done.await.map_err(|_| StreamError::Closed)?;
+        }
+        let damaged = stream.shards.iter().filter_map(|shard| shard.slot.as_ref().err());
+        for segment in damaged.flat_map(|damaged| &damaged.segments) {
+            // What is left if this fails is removed at the next start, like that of any stream without metadata.
+            if let Err(error) = inner.store.delete(segment) {
+                tracing::warn!(%segment, %error, "a segment of a deleted stream is left for the next start");
+            }
+        }
+        inner.tail.delete_stream(id);
+        tracing::info!(stream = name, %id, "deleted");
+        // What is left if this fails is removed at the next start.
+        if let Err(error) = remove_leftovers(&*inner.meta, id).await {
+            tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
+        }
+        Ok(())
+    }
+
+    /// All streams, by name.
+    pub fn list_streams(&self) -> Vec<StreamInfo> {
+        let streams = self.inner.streams.read();
+        streams.by_name.values().filter_map(|id| streams.by_id.get(id)).map(|stream| stream.info()).collect()
+    }
+
+    /// How many shards were not opened because bytes of them are missing.
+    pub fn shards_damaged(&self) -> u64 {
+        let streams = self.inner.streams.read();
+        let shards = streams.by_id.values().flat_map(|stream| &stream.shards);
+        shards.filter(|shard| shard.slot.is_err()).count() as u64
+    }
+
+    /// The stream of that name.
+    pub fn stream(&self, name: &str) -> Result<StreamInfo, StreamError> {
+        self.find(name).map(|stream| stream.info())
+    }
+
+    /// The stream of that id.
+    pub fn stream_by_id(&self, id: StreamId) -> Result<StreamInfo, StreamError> {
+        let stream = self.inner.streams.read().by_id.get(&id).cloned();
+        stream.map(|stream| stream.info()).ok_or_else(|| StreamError::NoStream(id.to_string()))
+    }
+
+    /// The stream of that name, with shards and segments.
+    pub fn describe(&self, name: &str) -> Result<StreamDescription, StreamError> {
+        let stream = self.find(name)?;
+        let shards = (0..).map(ShardNumber).zip(&stream.shards).map(|(shard, handle)| {
+            let view = handle.view.get();
+            let damaged = handle.slot().err();
+            ShardDescription { shard, tail: view.tail, segments: describe_segments(&view, 0), damaged }
+        });
+        Ok(StreamDescription { stream: stream.info(), shards: shards.collect() })
+    }
+
+    /// Removes the records of a shard before an offset; answers the first offset that is left, which is later
+    /// than `before` if more was removed already. Segments wholly before it are deleted.
+    pub async fn truncate(
+        &self,
+        name: &str,
+        shard: ShardNumber,
+        before: Offset,
+    ) -> Result<Offset, StreamError> {
+        let stream = self.find(name)?;
+        let handle = stream
+            .shard(shard)
+            .ok_or(StreamError::NoShard { shard: shard.0, shards: stream.record.config.shards })?;
+        let slot = handle.slot().map_err(StreamError::Damaged)?;
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Truncate(slot, Truncation { before, reply });
+        self.inner.owners[handle.owner].try_send(request).map_err(|error| match error {
+            AppendError::Closed => StreamError::Closed,
+            _ => StreamError::Overloaded,
+        })?;
+        answer.await.unwrap_or(Err(StreamError::Closed))
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Stream>, StreamError> {
+        let streams = self.inner.streams.read();
+        let id = streams.by_name.get(name);
+        let stream = id.and_then(|id| streams.by_id.get(id)).cloned();
+        stream.ok_or_else(|| StreamError::NoStream(name.chars().take(64).collect()))
+    }
+
+    fn check_open(&self) -> Result<(), StreamError> {
+        if self.inner.closed.load(Ordering::Acquire) { Err(StreamError::Closed) } else { Ok(()) }
+    }
+}
+
+fn unavailable(error: MetaError) -> StreamError {
+    StreamError::Unavailable(error.to_string())
+}
+
+/// Removes what metadata still has of a stream that has no record any more.
+pub(crate) async fn remove_leftovers(meta: &dyn Meta, stream: StreamId) -> Result<(), MetaError> {
+    for kind in ["shard", "segment", "producers"] {
+        let found = meta.list(&format!("log/{kind}/{stream}/")).await?;
+        for some in found.chunks(COMMIT_OPS_MAX) {
+            let delete = |(key, _): &(String, _)| Op::Delete { key: key.clone(), expect: Expect::Any };
+            meta.commit(some.iter().map(delete).collect()).await?;
+        }
+    }
+    Ok(())
+}

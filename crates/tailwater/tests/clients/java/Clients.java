@@ -1,0 +1,265 @@
+// Apache Kafka's own client for Java, with its defaults: `java -cp 'lib/*' Clients.java SERVER SCENARIO`.
+// Ends with 0 if all that the scenario says held, else with what did not.
+
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.*;
+import java.util.concurrent.*;
+import java.util.stream.*;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.*;
+import org.apache.kafka.common.acl.*;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.*;
+import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.serialization.*;
+
+public class Clients {
+    static String server;
+
+    public static void main(String[] args) throws Exception {
+        server = args[0];
+        switch (args[1]) {
+            case "records" -> records();
+            case "admin" -> admin();
+            case "refusals" -> refusals();
+            default -> throw new IllegalArgumentException(args[1]);
+        }
+    }
+
+    static void check(boolean holds, Object what) {
+        if (!holds) throw new AssertionError(String.valueOf(what));
+    }
+
+    static void same(Object expected, Object found) {
+        check(Objects.equals(expected, found), "expected " + expected + ", found " + found);
+    }
+
+    static Properties properties(Object... pairs) {
+        var properties = new Properties();
+        properties.put("bootstrap.servers", server);
+        for (int i = 0; i < pairs.length; i += 2) properties.put(pairs[i], pairs[i + 1]);
+        return properties;
+    }
+
+    static KafkaProducer<String, String> producer(Object... pairs) {
+        return new KafkaProducer<>(properties(pairs), new StringSerializer(), new StringSerializer());
+    }
+
+    static KafkaConsumer<String, String> consumer(Object... pairs) {
+        return new KafkaConsumer<>(properties(pairs), new StringDeserializer(), new StringDeserializer());
+    }
+
+    static Admin adminClient() {
+        return Admin.create(properties());
+    }
+
+    // What a call that has to fail fails with.
+    static Throwable failure(Future<?> future) throws Exception {
+        try {
+            future.get(60, TimeUnit.SECONDS);
+        } catch (ExecutionException failed) {
+            return failed.getCause();
+        }
+        throw new AssertionError("it should have failed");
+    }
+
+    static void fails(Class<?> with, Future<?> future) throws Exception {
+        var failure = failure(future);
+        check(with.isInstance(failure), "expected " + with.getSimpleName() + ", found " + failure);
+    }
+
+    static void records() throws Exception {
+        int partitions = 3, count = 6000;
+        try (var admin = adminClient()) {
+            admin.createTopics(List.of(new NewTopic("java", partitions, (short) 1))).all().get();
+        }
+        // With its defaults a producer is idempotent and waits for all replicas.
+        var sent = new ArrayList<Future<RecordMetadata>>();
+        var codecs = List.of("none", "gzip", "snappy", "lz4", "zstd");
+        for (int codec = 0; codec < codecs.size(); codec++) {
+            try (var producer = producer("compression.type", codecs.get(codec))) {
+                for (int i = codec * count / 5; i < (codec + 1) * count / 5; i++) {
+                    var record = new ProducerRecord<>("java", i % partitions, 1_700_000_000_000L + i, "key " + i, "value " + i);
+                    record.headers().add(new RecordHeader("number", String.valueOf(i).getBytes(StandardCharsets.UTF_8)));
+                    sent.add(producer.send(record));
+                }
+                producer.flush();
+            }
+        }
+        for (int i = 0; i < count; i++) {
+            var metadata = sent.get(i).get();
+            same((long) (i / partitions), metadata.offset());
+            same(1_700_000_000_000L + i, metadata.timestamp());
+        }
+        var all = IntStream.range(0, partitions).mapToObj(p -> new TopicPartition("java", p)).toList();
+        try (var consumer = consumer("enable.auto.commit", "false", "check.crcs", "true")) {
+            consumer.assign(all);
+            consumer.seekToBeginning(all);
+            var next = new long[partitions];
+            for (int seen = 0; seen < count; ) {
+                for (var record : consumer.poll(Duration.ofSeconds(60))) {
+                    int partition = record.partition();
+                    same(next[partition]++, record.offset());
+                    long i = record.offset() * partitions + partition;
+                    same("key " + i + "=value " + i, record.key() + "=" + record.value());
+                    same(1_700_000_000_000L + i, record.timestamp());
+                    same(String.valueOf(i), new String(record.headers().lastHeader("number").value(), StandardCharsets.UTF_8));
+                    check(record.leaderEpoch().isPresent(), "a record has an epoch");
+                    seen++;
+                }
+            }
+            for (var partition : all) {
+                same(0L, consumer.beginningOffsets(all).get(partition));
+                same((long) count / partitions, consumer.endOffsets(all).get(partition));
+                same((long) count / partitions, consumer.position(partition));
+            }
+            // The first record of a time or later; nothing after the last one.
+            var times = all.stream().collect(Collectors.toMap(p -> p, p -> 1_700_000_000_000L + 300));
+            for (var found : consumer.offsetsForTimes(times).entrySet()) same(100L, found.getValue().offset());
+            times.replaceAll((p, t) -> 1_800_000_000_000L);
+            for (var found : consumer.offsetsForTimes(times).entrySet()) same(null, found.getValue());
+            consumer.seek(all.get(1), 1500);
+            consumer.pause(List.of(all.get(0), all.get(2)));
+            same(1500L, consumer.poll(Duration.ofSeconds(60)).iterator().next().offset());
+        }
+        // Far behind the end the client is told, and begins where it was told to.
+        try (var consumer = consumer("auto.offset.reset", "earliest", "max.poll.records", "1")) {
+            consumer.assign(List.of(all.get(2)));
+            consumer.seek(all.get(2), 1_000_000);
+            same(0L, consumer.poll(Duration.ofSeconds(60)).iterator().next().offset());
+        }
+    }
+
+    static void admin() throws Exception {
+        try (var admin = adminClient()) {
+            var cluster = admin.describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true));
+            same(1, cluster.nodes().get().size());
+            same(cluster.controller().get().id(), cluster.nodes().get().iterator().next().id());
+            check(!cluster.authorizedOperations().get().isEmpty(), "operations are told");
+
+            var topic = new NewTopic("orders", 2, (short) 1)
+                    .configs(Map.of("retention.ms", "3600000", "message.timestamp.type", "LogAppendTime"));
+            var created = admin.createTopics(List.of(topic, new NewTopic("default", Optional.empty(), Optional.empty())));
+            created.all().get();
+            same(2, created.numPartitions("orders").get());
+            same("3600000", created.config("orders").get().get("retention.ms").value());
+            var id = created.topicId("orders").get();
+            same(Set.of("orders", "default"), admin.listTopics().names().get());
+            var described = admin.describeTopics(List.of("orders")).allTopicNames().get().get("orders");
+            same(id, described.topicId());
+            same(2, described.partitions().size());
+            same(id, admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds().get().get(id).topicId());
+
+            // Configurations: read, changed one by one, taken back.
+            var resource = new ConfigResource(ConfigResource.Type.TOPIC, "orders");
+            java.util.function.Function<String, ConfigEntry> config = name -> {
+                try {
+                    var options = new DescribeConfigsOptions().includeSynonyms(true).includeDocumentation(true);
+                    return admin.describeConfigs(List.of(resource), options).all().get().get(resource).get(name);
+                } catch (Exception failed) {
+                    throw new RuntimeException(failed);
+                }
+            };
+            same("LogAppendTime", config.apply("message.timestamp.type").value());
+            same(ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG, config.apply("retention.ms").source());
+            same(ConfigEntry.ConfigType.LONG, config.apply("retention.ms").type());
+            check(config.apply("retention.ms").documentation() != null, "documented");
+            same("delete", config.apply("cleanup.policy").value());
+            alter(admin, resource, "segment.bytes", "1048576", AlterConfigOp.OpType.SET).get();
+            same("1048576", config.apply("segment.bytes").value());
+            alter(admin, resource, "retention.ms", null, AlterConfigOp.OpType.DELETE).get();
+            same("604800000", config.apply("retention.ms").value());
+            same(ConfigEntry.ConfigSource.DEFAULT_CONFIG, config.apply("retention.ms").source());
+            var only = new AlterConfigsOptions().validateOnly(true);
+            var op = new AlterConfigOp(new ConfigEntry("retention.ms", "77"), AlterConfigOp.OpType.SET);
+            admin.incrementalAlterConfigs(Map.of(resource, List.of(op)), only).all().get();
+            same("604800000", config.apply("retention.ms").value());
+            var broker = new ConfigResource(ConfigResource.Type.BROKER, String.valueOf(cluster.controller().get().id()));
+            var node = admin.describeConfigs(List.of(broker)).all().get().get(broker);
+            check(node.get("listeners").isReadOnly(), "the node's configuration is in its file");
+            check(!admin.listConfigResources().all().get().isEmpty(), "resources are listed");
+
+            // More partitions, which begin empty and take records.
+            admin.createPartitions(Map.of("orders", NewPartitions.increaseTo(5))).all().get();
+            same(5, admin.describeTopics(List.of("orders")).allTopicNames().get().get("orders").partitions().size());
+            long before = System.currentTimeMillis();
+            try (var producer = producer()) {
+                for (int i = 0; i < 100; i++) {
+                    var metadata = producer.send(new ProducerRecord<>("orders", 4, 5L, null, "value " + i)).get();
+                    same((long) i, metadata.offset());
+                    check(metadata.timestamp() >= before, "the time of the append, not the producer's");
+                }
+            }
+
+            var last = new TopicPartition("orders", 4);
+            same(0L, offset(admin, last, OffsetSpec.earliest()));
+            same(100L, offset(admin, last, OffsetSpec.latest()));
+            same(0L, offset(admin, last, OffsetSpec.forTimestamp(before)));
+            check(offset(admin, last, OffsetSpec.maxTimestamp()) >= 0, "there is a largest timestamp");
+            same(-1L, offset(admin, new TopicPartition("orders", 0), OffsetSpec.maxTimestamp()));
+
+            // Records are deleted up to an offset, or all of them.
+            same(40L, admin.deleteRecords(Map.of(last, RecordsToDelete.beforeOffset(40))).lowWatermarks().get(last).get().lowWatermark());
+            same(40L, offset(admin, last, OffsetSpec.earliest()));
+            fails(org.apache.kafka.common.errors.OffsetOutOfRangeException.class, admin.deleteRecords(Map.of(last, RecordsToDelete.beforeOffset(101))).all());
+            same(100L, admin.deleteRecords(Map.of(last, RecordsToDelete.beforeOffset(-1))).lowWatermarks().get(last).get().lowWatermark());
+
+            var directories = admin.describeLogDirs(List.of(cluster.controller().get().id())).allDescriptions().get();
+            var sizes = directories.values().iterator().next().values().iterator().next().replicaInfos();
+            check(sizes.get(last).size() > 0, sizes);
+
+            admin.deleteTopics(List.of("default")).all().get();
+            admin.deleteTopics(TopicCollection.ofTopicIds(List.of(id))).all().get();
+            same(Set.of(), admin.listTopics().names().get());
+        }
+    }
+
+    static KafkaFuture<Void> alter(Admin admin, ConfigResource resource, String name, String value, AlterConfigOp.OpType type) {
+        var op = new AlterConfigOp(new ConfigEntry(name, value), type);
+        return admin.incrementalAlterConfigs(Map.of(resource, List.of(op))).all();
+    }
+
+    static long offset(Admin admin, TopicPartition partition, OffsetSpec spec) throws Exception {
+        return admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get().offset();
+    }
+
+    static void refusals() throws Exception {
+        try (var admin = adminClient()) {
+            admin.createTopics(List.of(new NewTopic("there", 2, (short) 1))).all().get();
+            java.util.function.Function<NewTopic, Future<?>> create = topic -> admin.createTopics(List.of(topic)).all();
+            fails(TopicExistsException.class, create.apply(new NewTopic("there", 1, (short) 1)));
+            fails(InvalidTopicException.class, create.apply(new NewTopic("no/name", 1, (short) 1)));
+            fails(InvalidPartitionsException.class, create.apply(new NewTopic("x", 0, (short) 1)));
+            fails(InvalidReplicationFactorException.class, create.apply(new NewTopic("x", 1, (short) 3)));
+            fails(InvalidReplicaAssignmentException.class, create.apply(new NewTopic("x", Map.of(0, List.of(7)))));
+            fails(InvalidConfigurationException.class,
+                    create.apply(new NewTopic("x", 1, (short) 1).configs(Map.of("cleanup.policy", "compact"))));
+            fails(InvalidConfigurationException.class,
+                    create.apply(new NewTopic("x", 1, (short) 1).configs(Map.of("no.such", "1"))));
+            var resource = new ConfigResource(ConfigResource.Type.TOPIC, "there");
+            var compact = failure(alter(admin, resource, "cleanup.policy", "compact", AlterConfigOp.OpType.SET));
+            check(compact instanceof InvalidConfigurationException && compact.getMessage().contains("not compacted"), compact);
+            fails(InvalidConfigurationException.class, alter(admin, resource, "flush.messages", "9223372036854775807", AlterConfigOp.OpType.SET));
+            fails(InvalidConfigurationException.class, alter(admin, resource, "retention.ms", "1", AlterConfigOp.OpType.APPEND));
+            var missing = new ConfigResource(ConfigResource.Type.TOPIC, "missing");
+            fails(UnknownTopicOrPartitionException.class, admin.describeConfigs(List.of(missing)).all());
+            fails(UnknownTopicOrPartitionException.class, alter(admin, missing, "retention.ms", "1", AlterConfigOp.OpType.SET));
+            fails(UnknownTopicOrPartitionException.class, admin.describeTopics(List.of("missing")).allTopicNames());
+            fails(UnknownTopicOrPartitionException.class, admin.deleteTopics(List.of("missing")).all());
+            fails(UnknownTopicIdException.class, admin.deleteTopics(TopicCollection.ofTopicIds(List.of(Uuid.randomUuid()))).all());
+            fails(InvalidPartitionsException.class, admin.createPartitions(Map.of("there", NewPartitions.increaseTo(2))).all());
+            fails(SecurityDisabledException.class, admin.describeAcls(AclBindingFilter.ANY).values());
+            fails(UnsupportedVersionException.class, admin.describeUserScramCredentials().all());
+            same(Map.of(), admin.describeClientQuotas(org.apache.kafka.common.quota.ClientQuotaFilter.all()).entities().get());
+        }
+        try (var producer = producer("max.request.size", "20000000", "max.block.ms", "10000")) {
+            fails(RecordTooLargeException.class, producer.send(new ProducerRecord<>("there", "x".repeat(5_000_000))));
+            fails(InvalidTimestampException.class,
+                    producer.send(new ProducerRecord<>("there", 0, System.currentTimeMillis() + 86_400_000L, null, "tomorrow")));
+            same(0L, producer.send(new ProducerRecord<>("there", 0, null, "today")).get().offset());
+        }
+    }
+}

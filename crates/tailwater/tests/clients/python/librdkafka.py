@@ -1,0 +1,197 @@
+"""librdkafka through confluent-kafka: `python librdkafka.py SERVER SCENARIO`. Ends with 0 if all that the scenario says
+held."""
+
+import sys
+import threading
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+SERVER = sys.argv[1]
+PATIENCE = 60
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+BEGIN = 1_700_000_000_000
+
+
+def producer(**more):
+    wanted = {"bootstrap.servers": SERVER, "enable.idempotence": True, "linger.ms": 5}
+    return Producer({**wanted, **{name.replace("_", "."): value for name, value in more.items()}})
+
+
+def consumer(**more):
+    wanted = {"bootstrap.servers": SERVER, "group.id": "nobody", "enable.auto.commit": False, "check.crcs": True}
+    return Consumer({**wanted, **{name.replace("_", "."): value for name, value in more.items()}})
+
+
+def done(futures):
+    return {key: future.result(PATIENCE) for key, future in futures.items()}
+
+
+def read(reader, count):
+    """So many records, in their order."""
+    records = []
+    while len(records) < count:
+        record = reader.poll(PATIENCE)
+        assert record is not None, f"{len(records)} of {count} records came"
+        assert record.error() is None, record.error()
+        records.append(record)
+    return records
+
+
+def produce(topic, numbers, partition, **more):
+    """Sends numbered records; the offsets that they got."""
+    offsets = []
+
+    def delivered(error, message):
+        assert error is None, error
+        offsets.append(message.offset())
+
+    sender = producer(**more)
+    for number in numbers:
+        sender.produce(
+            topic,
+            key=f"key {number}",
+            value=f"value {number} " + "x" * (number % 500),
+            partition=partition,
+            timestamp=BEGIN + number,
+            headers=[("number", str(number))],
+            on_delivery=delivered,
+        )
+        sender.poll(0)
+    assert sender.flush(PATIENCE) == 0
+    return offsets
+
+
+def records():
+    """Every codec, written by idempotent producers, comes back whole, in order and with its time."""
+    admin = AdminClient({"bootstrap.servers": SERVER})
+    done(admin.create_topics([NewTopic("codecs", len(CODECS), 1)]))
+    count = 2000
+    for partition, codec in enumerate(CODECS):
+        offsets = produce("codecs", range(count), partition, compression_type=codec)
+        assert offsets == list(range(count)), codec
+    reader = consumer()
+    for partition, codec in enumerate(CODECS):
+        reader.assign([TopicPartition("codecs", partition, OFFSET_BEGINNING)])
+        for number, record in enumerate(read(reader, count)):
+            assert record.offset() == number
+            assert record.key() == f"key {number}".encode()
+            assert record.value() == (f"value {number} " + "x" * (number % 500)).encode()
+            assert record.timestamp()[1] == BEGIN + number
+            assert record.headers() == [("number", str(number).encode())]
+            assert record.leader_epoch() == 1
+        assert reader.get_watermark_offsets(TopicPartition("codecs", partition), timeout=PATIENCE) == (0, count)
+        # By time: the first record that is not older; the end for a time that has not come.
+        for time, expected in [(BEGIN + 777, 777), (0, 0), (BEGIN + count, -1)]:
+            found = reader.offsets_for_times([TopicPartition("codecs", partition, time)], timeout=PATIENCE)
+            assert [place.offset for place in found] == [expected], (time, found)
+    reader.assign([TopicPartition("codecs", 0, OFFSET_END)])
+    assert reader.poll(1) is None
+    reader.close()
+
+
+def pipelines():
+    """Four idempotent producers with five requests in flight each: nothing lost, nothing twice, each in its order."""
+    admin = AdminClient({"bootstrap.servers": SERVER})
+    done(admin.create_topics([NewTopic("pipelines", 1, 1)]))
+    count = 5000
+
+    def send(name):
+        sender = producer(max_in_flight=5, batch_num_messages=50)
+        for number in range(count):
+            while True:
+                try:
+                    sender.produce("pipelines", key=name, value=str(number))
+                    break
+                except BufferError:
+                    sender.poll(1)
+            sender.poll(0)
+        assert sender.flush(PATIENCE) == 0
+
+    senders = [threading.Thread(target=send, args=(f"producer {name}",)) for name in range(4)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    reader = consumer()
+    reader.assign([TopicPartition("pipelines", 0, OFFSET_BEGINNING)])
+    seen = {}
+    for record in read(reader, 4 * count):
+        numbers = seen.setdefault(record.key(), [])
+        numbers.append(int(record.value()))
+    assert all(numbers == list(range(count)) for numbers in seen.values()) and len(seen) == 4
+    reader.close()
+
+
+def admin():
+    client = AdminClient({"bootstrap.servers": SERVER})
+    done(client.create_topics([NewTopic("t", 1, 1, config={"retention.ms": "5000", "segment.bytes": "65536"})]))
+    assert failure(client.create_topics([NewTopic("t", 1, 1)])) == "TOPIC_ALREADY_EXISTS"
+    assert failure(client.create_topics([NewTopic("u", 1, 1, config={"cleanup.policy": "compact"})])) == "INVALID_CONFIG"
+    assert set(client.list_topics(timeout=PATIENCE).topics) == {"t"}
+    done(client.create_partitions([NewPartitions("t", 3)]))
+    assert failure(client.create_partitions([NewPartitions("t", 2)])) == "INVALID_PARTITIONS"
+    assert len(client.list_topics("t", timeout=PATIENCE).topics["t"].partitions) == 3
+
+    def config():
+        return next(iter(done(client.describe_configs([ConfigResource(ResourceType.TOPIC, "t")])).values()))
+
+    assert (config()["retention.ms"].value, config()["segment.bytes"].value) == ("5000", "65536")
+    edit = ConfigEntry("retention.ms", "7000", incremental_operation=AlterConfigOpType.SET)
+    done(client.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[edit])]))
+    assert (config()["retention.ms"].value, config()["segment.bytes"].value) == ("7000", "65536")
+    # The older way replaces everything.
+    done(client.alter_configs([ConfigResource(ResourceType.TOPIC, "t", set_config={"retention.ms": "9000"})]))
+    assert (config()["retention.ms"].value, config()["segment.bytes"].is_default) == ("9000", True)
+
+    produce("t", range(50), 2)
+    place = TopicPartition("t", 2)
+    assert next(iter(done(client.list_offsets({place: OffsetSpec.latest()})).values())).offset == 50
+    assert next(iter(done(client.list_offsets({place: OffsetSpec.for_timestamp(BEGIN + 9)})).values())).offset == 9
+    assert next(iter(done(client.list_offsets({place: OffsetSpec.max_timestamp()})).values())).offset == 49
+    low = next(iter(done(client.delete_records([TopicPartition("t", 2, 20)])).values()))
+    assert low.low_watermark == 20
+    assert next(iter(done(client.list_offsets({place: OffsetSpec.earliest()})).values())).offset == 20
+    cluster = client.describe_cluster(request_timeout=PATIENCE).result(PATIENCE)
+    assert len(cluster.nodes) == 1 and cluster.controller.id == 1
+    done(client.delete_topics(["t"]))
+    assert failure(client.delete_topics(["t"])) == "UNKNOWN_TOPIC_OR_PART"
+    assert client.list_topics(timeout=PATIENCE).topics == {}
+
+
+def failure(futures):
+    """The name of the error that a call has to end with."""
+    try:
+        done(futures)
+    except KafkaException as error:
+        return error.args[0].name()
+    raise AssertionError("it should have failed")
+
+
+def no_sasl():
+    """A client that wants to log in is told that it can't, in words of its own."""
+    errors = []
+    sender = Producer(
+        {
+            "bootstrap.servers": SERVER,
+            "security.protocol": "sasl_plaintext",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": "secret",
+            "error_cb": lambda error: errors.append(error.str()),
+        }
+    )
+    while not any("SASL" in error for error in errors):
+        sender.poll(1)
+
+
+{"records": records, "pipelines": pipelines, "admin": admin, "no_sasl": no_sasl}[sys.argv[2]]()

@@ -1,0 +1,77 @@
+//! Kafka's clients, unmodified, one program for each below `tests/clients/`: round trips that check content, order,
+//! offsets and times, and what administrators do.
+
+mod support;
+
+use support::Node;
+use support::kafka::scenario;
+
+fn with_node(test: impl FnOnce(&Node)) {
+    let dir = tempfile::tempdir().expect("a directory");
+    test(&Node::start(&dir.path().join("data")));
+}
+
+/// All records of a stream's shards, as our own consumer sees them: offset, timestamp, key, value.
+fn ours(node: &Node, stream: &str) -> Vec<String> {
+    let text = node.run(&["consume", stream, "--exit-at-end", "--format", "%o %t %k %v\\n"]);
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn java_with_its_defaults_writes_reads_and_finds_what_our_own_consumer_reads_too() {
+    with_node(|node| {
+        scenario(node, "Clients.java", "records");
+        let mut found = ours(node, "java");
+        let mut expected: Vec<String> = (0..6_000_u64)
+            .map(|i| format!("{} {} key {i} value {i}", i / 3, 1_700_000_000_000 + i))
+            .collect();
+        found.sort();
+        expected.sort();
+        assert!(found == expected, "{} records", found.len());
+    });
+}
+
+#[test]
+fn java_s_admin_client_creates_alters_describes_truncates_and_deletes() {
+    with_node(|node| scenario(node, "Clients.java", "admin"));
+}
+
+#[test]
+fn java_is_told_what_is_refused_in_exceptions_that_it_knows() {
+    with_node(|node| scenario(node, "Clients.java", "refusals"));
+}
+
+#[test]
+fn librdkafka_brings_every_codec_back_whole_and_in_order() {
+    with_node(|node| scenario(node, "librdkafka.py", "records"));
+}
+
+#[test]
+fn librdkafka_s_pipelined_idempotent_producers_lose_and_repeat_nothing() {
+    with_node(|node| scenario(node, "librdkafka.py", "pipelines"));
+}
+
+#[test]
+fn librdkafka_s_admin_client_creates_alters_describes_truncates_and_deletes() {
+    with_node(|node| scenario(node, "librdkafka.py", "admin"));
+}
+
+#[test]
+fn librdkafka_is_told_that_nobody_logs_in_here() {
+    with_node(|node| scenario(node, "librdkafka.py", "no_sasl"));
+}
+
+#[test]
+fn kafka_python_brings_every_codec_back_whole_and_in_order() {
+    with_node(|node| scenario(node, "kafka_python.py", "records"));
+}
+
+#[test]
+fn franz_go_brings_every_codec_back_whole_and_in_order() {
+    with_node(|node| scenario(node, "main.go", "records"));
+}
+
+#[test]
+fn franz_go_s_admin_client_creates_alters_describes_and_deletes() {
+    with_node(|node| scenario(node, "main.go", "admin"));
+}
