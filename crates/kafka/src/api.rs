@@ -4,6 +4,15 @@ use std::ops::RangeInclusive;
 
 use crate::messages::cluster::*;
 use crate::messages::fetch::*;
+use crate::messages::groups::{
+    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+    ListGroupsRequest, ListGroupsResponse,
+};
+use crate::messages::membership::{
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
+};
+use crate::messages::offsets::*;
 use crate::messages::produce::*;
 use crate::wire::Wire;
 
@@ -83,7 +92,18 @@ apis! {
     1 Fetch: 4..=18, flexible from 12, FetchRequest -> FetchResponse;
     2 ListOffsets: 1..=11, flexible from 6, ListOffsetsRequest -> ListOffsetsResponse;
     3 Metadata: 0..=13, flexible from 9, MetadataRequest -> MetadataResponse;
+    8 OffsetCommit: 2..=10, flexible from 8, OffsetCommitRequest -> OffsetCommitResponse;
+    9 OffsetFetch: 1..=10, flexible from 6, OffsetFetchRequest -> OffsetFetchResponse;
+    10 FindCoordinator: 0..=6, flexible from 3, FindCoordinatorRequest -> FindCoordinatorResponse;
+    11 JoinGroup: 0..=9, flexible from 6, JoinGroupRequest -> JoinGroupResponse;
+    12 Heartbeat: 0..=4, flexible from 4, HeartbeatRequest -> HeartbeatResponse;
+    13 LeaveGroup: 0..=5, flexible from 4, LeaveGroupRequest -> LeaveGroupResponse;
+    14 SyncGroup: 0..=5, flexible from 4, SyncGroupRequest -> SyncGroupResponse;
+    15 DescribeGroups: 0..=6, flexible from 5, DescribeGroupsRequest -> DescribeGroupsResponse;
+    16 ListGroups: 0..=5, flexible from 3, ListGroupsRequest -> ListGroupsResponse;
     18 ApiVersions: 0..=4, flexible from 3, ApiVersionsRequest -> ApiVersionsResponse;
     22 InitProducerId: 0..=5, flexible from 2, InitProducerIdRequest -> InitProducerIdResponse;
     23 OffsetForLeaderEpoch: 2..=4, flexible from 4, OffsetForLeaderEpochRequest -> OffsetForLeaderEpochResponse;
+    42 DeleteGroups: 0..=2, flexible from 2, DeleteGroupsRequest -> DeleteGroupsResponse;
+    47 OffsetDelete: 0..=0, flexible from i16::MAX, OffsetDeleteRequest -> OffsetDeleteResponse;
 }

@@ -47,6 +47,7 @@ errors! {
     UnknownMemberId = 25,
     InvalidSessionTimeout = 26,
     RebalanceInProgress = 27,
+    InvalidCommitOffsetSize = 28,
     InvalidTimestamp = 32,
     UnsupportedVersion = 35,
     TopicAlreadyExists = 36,

@@ -1,7 +1,10 @@
 //! The answers, a file for each thing that clients ask about.
 
 pub(crate) mod fetch;
+pub(crate) mod group_admin;
+pub(crate) mod groups;
 pub(crate) mod metadata;
+pub(crate) mod offsets;
 pub(crate) mod positions;
 pub(crate) mod produce;
 pub(crate) mod versions;

@@ -45,6 +45,9 @@ fn read_as_everything(bytes: &Bytes) -> usize {
     }
     use crate::messages::cluster::*;
     use crate::messages::fetch::*;
+    use crate::messages::groups::*;
+    use crate::messages::membership::*;
+    use crate::messages::offsets::*;
     use crate::messages::produce::*;
     for_each_request!(both);
     read
@@ -54,6 +57,9 @@ fn read_as_everything(bytes: &Bytes) -> usize {
 fn every_message_with_its_defaults_goes_there_and_back_in_every_version() {
     use crate::messages::cluster::*;
     use crate::messages::fetch::*;
+    use crate::messages::groups::*;
+    use crate::messages::membership::*;
+    use crate::messages::offsets::*;
     use crate::messages::produce::*;
     macro_rules! both {
         ($request:ident) => {
