@@ -19,6 +19,7 @@ use crate::config::{KafkaConfig, parse_address};
 use crate::connection::Closing;
 use crate::errors::ErrorCode;
 use crate::groups::Coordinator;
+use crate::groups::admin::RecordTimes;
 use crate::messages::header::{RequestHeader, response};
 use crate::stats::Stats;
 use crate::wire::{Frame, Malformed, Reader, Wire};
@@ -63,6 +64,7 @@ pub struct Broker {
     pub(crate) cluster_id: String,
     pub(crate) stats: Stats,
     pub(crate) groups: Coordinator,
+    pub(crate) record_times: RecordTimes,
     advertised: Option<(String, u16)>,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
@@ -90,6 +92,7 @@ impl Broker {
             cluster_id,
             stats: Stats::default(),
             groups,
+            record_times: RecordTimes::default(),
             advertised: parse_address(&config.advertised),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max) as usize)),
             config,

@@ -34,5 +34,6 @@ pub use broker::Broker;
 pub use config::KafkaConfig;
 pub use errors::ErrorCode;
 pub use groups::GroupsConfig;
+pub use groups::admin::{GroupError, GroupInfo, MemberInfo, Reset, ShardLag};
 pub use server::Server;
 pub use stats::{Stats, StatsRead};

@@ -90,3 +90,12 @@ impl Server {
 fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
 }
+
+/// A name as a part of a URL's path.
+pub fn escaped(name: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    name.bytes().map(escape).collect()
+}

@@ -15,6 +15,7 @@
 //! `coordinator.rs` keeps the groups, their timers and whoever waits; `offsets.rs` what was committed, in memory and in
 //! metadata; `records.rs` the bytes of that; `retention.rs` removes what nobody needs any more.
 
+pub(crate) mod admin;
 pub(crate) mod classic;
 mod config;
 pub(crate) mod coordinator;

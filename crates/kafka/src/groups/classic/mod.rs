@@ -356,4 +356,17 @@ impl ClassicGroup {
             _ => Bytes::new(),
         }
     }
+
+    /// The partitions that a member of a stable group reads, where that is assigned in the way of consumers.
+    pub fn assigned(&self, member: &Member) -> Vec<(String, u32)> {
+        if self.protocol_type.as_deref() != Some("consumer") || self.phase != Phase::Stable {
+            return Vec::new();
+        }
+        let topics = super::subscription::assigned(member.assignment.clone()).unwrap_or_default();
+        let of_topic = |topic: super::subscription::Assigned| {
+            let numbers = topic.partitions.into_iter().filter_map(|number| u32::try_from(number).ok());
+            numbers.map(|number| (topic.topic.clone(), number)).collect::<Vec<_>>()
+        };
+        topics.into_iter().flat_map(of_topic).collect()
+    }
 }
