@@ -22,7 +22,6 @@ pub(crate) mod coordinator;
 pub(crate) mod offsets;
 pub(crate) mod records;
 mod retention;
-mod subscription;
 #[cfg(test)]
 mod tests;
 

@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::Instant;
+use tailwater_kafka_wire::consumer;
 
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
@@ -340,12 +341,11 @@ impl ClassicGroup {
     /// What everybody in a stable group subscribes to, where they say it in the way of consumers; `None` where that is
     /// not known.
     pub fn subscribed_topics(&self) -> Option<std::collections::BTreeSet<String>> {
-        if self.protocol_type.as_deref() != Some("consumer") || self.phase != Phase::Stable {
+        if self.protocol_type.as_deref() != Some(consumer::PROTOCOL_TYPE) || self.phase != Phase::Stable {
             return None;
         }
         let protocol = self.protocol.as_deref()?;
-        let topics =
-            self.members.values().map(|member| super::subscription::topics(member.metadata(protocol)));
+        let topics = self.members.values().map(|member| consumer::topics(member.metadata(protocol)));
         topics.collect::<Option<Vec<_>>>().map(|topics| topics.into_iter().flatten().collect())
     }
 
@@ -359,11 +359,11 @@ impl ClassicGroup {
 
     /// The partitions that a member of a stable group reads, where that is assigned in the way of consumers.
     pub fn assigned(&self, member: &Member) -> Vec<(String, u32)> {
-        if self.protocol_type.as_deref() != Some("consumer") || self.phase != Phase::Stable {
+        if self.protocol_type.as_deref() != Some(consumer::PROTOCOL_TYPE) || self.phase != Phase::Stable {
             return Vec::new();
         }
-        let topics = super::subscription::assigned(member.assignment.clone()).unwrap_or_default();
-        let of_topic = |topic: super::subscription::Assigned| {
+        let topics = consumer::assigned(member.assignment.clone()).unwrap_or_default();
+        let of_topic = |topic: consumer::Assigned| {
             let numbers = topic.partitions.into_iter().filter_map(|number| u32::try_from(number).ok());
             numbers.map(|number| (topic.topic.clone(), number)).collect::<Vec<_>>()
         };
