@@ -81,7 +81,7 @@ impl Watch {
             }
             show()?;
             std::io::stdout().flush()?;
-            runtime.block_on(env.sleep(Duration::from_secs(seconds.into())));
+            runtime.block_on(async { env.sleep(Duration::from_secs(seconds.into())).await });
         }
     }
 }
