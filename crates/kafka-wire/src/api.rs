@@ -5,12 +5,13 @@ use std::ops::RangeInclusive;
 use crate::messages::cluster::*;
 use crate::messages::fetch::*;
 use crate::messages::groups::{
-    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
-    ListGroupsRequest, ListGroupsResponse,
+    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DeleteGroupsRequest, DeleteGroupsResponse,
+    DescribeGroupsRequest, DescribeGroupsResponse, ListGroupsRequest, ListGroupsResponse,
 };
 use crate::messages::membership::{
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-    LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, HeartbeatRequest, HeartbeatResponse,
+    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest,
+    SyncGroupResponse,
 };
 use crate::messages::offsets::*;
 use crate::messages::produce::*;
@@ -106,4 +107,6 @@ apis! {
     23 OffsetForLeaderEpoch: 2..=4, flexible from 4, OffsetForLeaderEpochRequest -> OffsetForLeaderEpochResponse;
     42 DeleteGroups: 0..=2, flexible from 2, DeleteGroupsRequest -> DeleteGroupsResponse;
     47 OffsetDelete: 0..=0, flexible from i16::MAX, OffsetDeleteRequest -> OffsetDeleteResponse;
+    68 ConsumerGroupHeartbeat: 0..=1, flexible from 0, ConsumerGroupHeartbeatRequest -> ConsumerGroupHeartbeatResponse;
+    69 ConsumerGroupDescribe: 0..=1, flexible from 0, ConsumerGroupDescribeRequest -> ConsumerGroupDescribeResponse;
 }

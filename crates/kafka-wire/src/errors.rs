@@ -82,6 +82,7 @@ errors! {
     FencedMemberEpoch = 110,
     UnreleasedInstanceId = 111,
     StaleMemberEpoch = 113,
+    InvalidRegularExpression = 128,
 }
 
 impl ErrorCode {

@@ -195,6 +195,8 @@ impl Broker {
             Api::ListGroups => answer!(answers::group_admin::list_groups),
             Api::DescribeGroups => answer!(answers::group_admin::describe_groups),
             Api::DeleteGroups => answer!(answers::group_admin::delete_groups),
+            Api::ConsumerGroupHeartbeat => answer!(answers::consumer_groups::heartbeat),
+            Api::ConsumerGroupDescribe => answer!(answers::consumer_groups::describe),
             Api::InitProducerId => answer!(answers::produce::init_producer_id),
         }
     }

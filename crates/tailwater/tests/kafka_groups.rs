@@ -14,10 +14,14 @@ use support::raw::Raw;
 use support::{Follower, Node, wait_for};
 use tailwater_kafka_wire::ErrorCode;
 use tailwater_kafka_wire::messages::cluster::FindCoordinatorRequest;
-use tailwater_kafka_wire::messages::groups::{DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest};
+use tailwater_kafka_wire::messages::groups::{
+    ConsumerGroupDescribeRequest, DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest,
+};
 use tailwater_kafka_wire::messages::membership::{
-    HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse, LeaveGroupRequest,
-    MemberIdentity, SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatRequestTopicPartitions,
+    ConsumerGroupHeartbeatResponse, HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol,
+    JoinGroupResponse, LeaveGroupRequest, MemberIdentity, SyncGroupRequest, SyncGroupRequestAssignment,
+    SyncGroupResponse,
 };
 use tailwater_kafka_wire::messages::offsets::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetDeleteRequest,
@@ -453,4 +457,91 @@ fn a_client_that_never_reads_its_answers_holds_nobody_up() {
     assert_eq!(consume(&[&other], 100), (0..100).collect::<Vec<_>>());
     let both = member(&node, "g", "s");
     assert_eq!(consume(&[&both], 100), (0..100).collect::<Vec<_>>());
+}
+
+fn beat(
+    group: &str,
+    member: &str,
+    epoch: i32,
+    owned: Option<(uuid::Uuid, Vec<i32>)>,
+) -> ConsumerGroupHeartbeatRequest {
+    let joins = epoch == 0;
+    let topic =
+        |(topic_id, partitions)| ConsumerGroupHeartbeatRequestTopicPartitions { topic_id, partitions };
+    let owned = owned.map(|owned| vec![topic(owned)]);
+    ConsumerGroupHeartbeatRequest {
+        group_id: group.to_owned(),
+        member_id: member.to_owned(),
+        member_epoch: epoch,
+        rebalance_timeout_ms: if joins { 60_000 } else { -1 },
+        subscribed_topic_names: joins.then(|| vec!["s".to_owned()]),
+        topic_partitions: if joins { Some(Vec::new()) } else { owned },
+        ..Default::default()
+    }
+}
+
+/// Epoch and partitions of an answer; no partitions if they are no news.
+fn told(answer: &ConsumerGroupHeartbeatResponse) -> (i16, i32, Option<Vec<i32>>) {
+    let topics = answer.assignment.as_ref().map(|given| &given.topic_partitions);
+    let all = topics.map(|topics| topics.iter().flat_map(|topic| topic.partitions.clone()).collect());
+    (answer.error_code, answer.member_epoch, all)
+}
+
+#[test]
+fn members_of_kip_848_are_moved_one_partition_after_the_other_and_commit_in_their_epochs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = node(&dir);
+    node.run(&["stream", "create", "s", "--shards", "4"]);
+    let id = id(&node, "s");
+    let mut raw = Raw::connect(&node);
+    assert_eq!(told(&raw.ask(&beat("g", "a", 0, None))), (OK, 1, Some(vec![0, 1, 2, 3])));
+    assert_eq!(told(&raw.ask(&beat("g", "b", 0, None))), (OK, 2, Some(vec![])));
+    assert_eq!(told(&raw.ask(&beat("g", "a", 1, Some((id, vec![0, 1, 2, 3]))))), (OK, 1, Some(vec![0, 1])));
+    assert_eq!(told(&raw.ask(&beat("g", "b", 2, None))), (OK, 2, None));
+    assert_eq!(told(&raw.ask(&beat("g", "a", 1, Some((id, vec![0, 1]))))), (OK, 2, None));
+    assert_eq!(told(&raw.ask(&beat("g", "b", 2, None))), (OK, 2, Some(vec![2, 3])));
+
+    let member = |member: &str, epoch| JoinGroupResponse {
+        member_id: member.to_owned(),
+        generation_id: epoch,
+        ..Default::default()
+    };
+    let mut done = |member: JoinGroupResponse| {
+        raw.ask(&commit("g", ("s", id), &member, 5)).topics[0].partitions[0].error_code
+    };
+    assert_eq!(done(member("a", 2)), OK);
+    assert_eq!(done(member("a", 1)), code(ErrorCode::StaleMemberEpoch));
+    assert_eq!(done(member("c", 2)), code(ErrorCode::UnknownMemberId));
+    assert_eq!(done(member("", -1)), code(ErrorCode::UnknownMemberId));
+    let mut asked = fetch(&["g"], ("s", id));
+    (asked.groups[0].member_id, asked.groups[0].member_epoch) = (Some("a".to_owned()), 2);
+    assert_eq!(raw.ask(&asked).groups[0].topics[0].partitions[0].committed_offset, 5);
+    asked.groups[0].member_epoch = 1;
+    assert_eq!(raw.ask(&asked).groups[0].error_code, code(ErrorCode::StaleMemberEpoch));
+
+    let group_ids = vec!["g".to_owned(), "nobody".to_owned()];
+    let described = raw.ask(&ConsumerGroupDescribeRequest { group_ids, ..Default::default() }).groups;
+    let [ours, nobody] = &described[..] else { panic!("{described:?}") };
+    assert_eq!((ours.group_state.as_str(), ours.group_epoch, ours.members.len()), ("Stable", 2, 2));
+    assert_eq!(ours.members[0].assignment.topic_partitions[0].topic_name, "s");
+    assert_eq!(nobody.error_code, code(ErrorCode::GroupIdNotFound));
+    // The two kinds don't mix while somebody is in it.
+    assert_eq!(raw.ask(&join("g", "", None)).error_code, code(ErrorCode::InconsistentGroupProtocol));
+    let classic = raw.ask(&join("classic", "", None));
+    assert_eq!(raw.ask(&join("classic", &classic.member_id, None)).error_code, OK);
+    assert_eq!(told(&raw.ask(&beat("classic", "a", 0, None))).0, code(ErrorCode::GroupIdNotFound));
+
+    // After a restart nobody is known; who joins again goes on from what was committed.
+    node.process.kill();
+    node.restart();
+    let mut raw = Raw::connect(&node);
+    assert_eq!(told(&raw.ask(&beat("g", "a", 2, None))).0, code(ErrorCode::UnknownMemberId));
+    assert_eq!(told(&raw.ask(&beat("g", "a", 0, None))), (OK, 3, Some(vec![0, 1, 2, 3])));
+    assert_eq!(raw.ask(&fetch(&["g"], ("s", id))).groups[0].topics[0].partitions[0].committed_offset, 5);
+    assert_eq!(told(&raw.ask(&beat("g", "a", -1, None))), (OK, -1, None));
+    assert!(node.run(&["group", "ls"]).contains("consumer  Empty"));
+    // With nobody in it, it may become one of the classic protocol.
+    let asked = raw.ask(&join("g", "", None));
+    assert_eq!(asked.error_code, code(ErrorCode::MemberIdRequired));
+    assert_eq!(raw.ask(&join("g", &asked.member_id, None)).error_code, OK);
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::answers::groups::code;
 use crate::broker::{Broker, Context};
 use crate::errors::ErrorCode;
+use crate::groups::classic::ClassicGroup;
 use crate::groups::coordinator::{Snapshot, check_name};
+use crate::groups::group::Group;
 use crate::messages::groups::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
     DescribeGroupsResponse, DescribeGroupsResponseDescribedGroup, DescribedGroupMember, ListGroupsRequest,
@@ -27,9 +29,9 @@ pub(crate) async fn list_groups(
     };
     let groups = broker.groups.groups().into_iter().map(|(name, snapshot)| ListedGroup {
         group_id: name.to_string(),
-        protocol_type: snapshot.group.protocol_type.clone().unwrap_or_default(),
+        protocol_type: snapshot.group.protocol_type().unwrap_or_default().to_owned(),
         group_state: snapshot.group.state().to_owned(),
-        group_type: "classic".to_owned(),
+        group_type: snapshot.group.kind().name().to_owned(),
     });
     let groups = groups.filter(|group| {
         is_wanted(&request.states_filter, &group.group_state)
@@ -50,15 +52,16 @@ pub(crate) async fn describe_groups(
             Err(error) => {
                 DescribeGroupsResponseDescribedGroup { error_code: error.number(), ..Default::default() }
             }
-            Ok(Some(snapshot)) => describe(&snapshot),
-            Ok(None) => not_found(context.version, &name),
+            Ok(Some(Snapshot { group: Group::Classic(group), .. })) => describe(&group),
+            Ok(Some(_)) => not_found(context.version, format!("Group {name} is not a classic group.")),
+            Ok(None) => not_found(context.version, format!("Group {name} not found.")),
         };
         DescribeGroupsResponseDescribedGroup { group_id: name, authorized_operations, ..described }
     });
     DescribeGroupsResponse { groups: groups.collect(), ..Default::default() }
 }
 
-fn not_found(version: i16, name: &str) -> DescribeGroupsResponseDescribedGroup {
+fn not_found(version: i16, why: String) -> DescribeGroupsResponseDescribedGroup {
     let group_state = "Dead".to_owned();
     let dead = DescribeGroupsResponseDescribedGroup { group_state, ..Default::default() };
     if version < NOT_FOUND_FROM_VERSION {
@@ -66,13 +69,12 @@ fn not_found(version: i16, name: &str) -> DescribeGroupsResponseDescribedGroup {
     }
     DescribeGroupsResponseDescribedGroup {
         error_code: ErrorCode::GroupIdNotFound.number(),
-        error_message: Some(format!("Group {name} not found.")),
+        error_message: Some(why),
         ..dead
     }
 }
 
-fn describe(snapshot: &Snapshot) -> DescribeGroupsResponseDescribedGroup {
-    let group = &snapshot.group;
+fn describe(group: &ClassicGroup) -> DescribeGroupsResponseDescribedGroup {
     let is_stable = group.state() == "Stable";
     let members = group.members.iter().map(|(id, member)| DescribedGroupMember {
         member_id: id.clone(),

@@ -1,5 +1,6 @@
 //! The answers, a file for each thing that clients ask about.
 
+pub(crate) mod consumer_groups;
 pub(crate) mod fetch;
 pub(crate) mod group_admin;
 pub(crate) mod groups;

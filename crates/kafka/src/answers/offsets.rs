@@ -136,8 +136,8 @@ fn old_form(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePart
 }
 
 fn fetch_group(broker: &Broker, group: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup {
-    let OffsetFetchRequestGroup { group_id, topics, .. } = group;
-    if let Err(error) = check_name(&group_id) {
+    let OffsetFetchRequestGroup { group_id, topics, member_id, member_epoch } = group;
+    if let Err(error) = broker.groups.check_fetch(&group_id, member_id.as_deref(), member_epoch) {
         return OffsetFetchResponseGroup { group_id, error_code: error.number(), ..Default::default() };
     }
     let topics = match topics {

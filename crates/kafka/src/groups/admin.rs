@@ -8,7 +8,10 @@ use tailwater_env::HashMap;
 use tailwater_format::{BatchHeader, Offset, ShardId, ShardNumber};
 use tailwater_log::{Locate, Log, ReadError, StreamInfo};
 
+use super::classic::ClassicGroup;
+use super::consumer::ConsumerGroup;
 use super::coordinator::{Committer, Coordinator};
+use super::group::Group;
 use super::offsets::GroupOffsets;
 use super::records::Committed;
 use crate::broker::Broker;
@@ -166,6 +169,26 @@ impl RecordTimes {
     }
 }
 
+/// Members, who reads which shard, and how they are divided.
+type Members = (Vec<MemberInfo>, BTreeMap<(String, u32), String>, String);
+
+fn classic_members(group: &ClassicGroup) -> Members {
+    let mut members = Vec::with_capacity(group.members.len());
+    let mut readers = BTreeMap::new();
+    for (id, member) in &group.members {
+        let assigned = group.assigned(member);
+        members.push(MemberInfo {
+            id: id.clone(),
+            instance: member.instance.clone(),
+            client_id: member.client_id.to_string(),
+            host: member.client_host.trim_start_matches('/').to_owned(),
+            shards: assigned.len(),
+        });
+        readers.extend(assigned.into_iter().map(|shard| (shard, id.clone())));
+    }
+    (members, readers, group.protocol.clone().unwrap_or_default())
+}
+
 impl Broker {
     /// The names of all groups, in order.
     pub fn group_names(&self) -> Vec<String> {
@@ -180,30 +203,43 @@ impl Broker {
         let unknown = || GroupError::Unknown(name.to_owned());
         let snapshot = self.groups.group(name).ok_or_else(unknown)?;
         let group = &snapshot.group;
+        let (members, readers, protocol) = match group {
+            Group::Classic(group) => classic_members(group),
+            Group::Consumer(group) => self.consumer_members(group),
+        };
+        let shards = self.shard_lags(self.groups.offsets().of(name), readers).await;
+        Ok(GroupInfo {
+            name: name.to_owned(),
+            kind: group.kind().name(),
+            state: group.state(),
+            protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
+            protocol,
+            generation: group.generation(),
+            members,
+            shards,
+        })
+    }
+
+    fn consumer_members(&self, group: &ConsumerGroup) -> Members {
         let mut members = Vec::with_capacity(group.members.len());
-        let mut readers: BTreeMap<(String, u32), String> = BTreeMap::new();
+        let mut readers = BTreeMap::new();
         for (id, member) in &group.members {
-            let assigned = group.assigned(member);
+            let mut shards = 0;
+            for (stream, partitions) in &member.assigned {
+                shards += partitions.len();
+                let Ok(stream) = self.log.stream_by_id(*stream) else { continue };
+                let read = partitions.iter().map(|number| ((stream.name.clone(), *number), id.clone()));
+                readers.extend(read);
+            }
             members.push(MemberInfo {
                 id: id.clone(),
                 instance: member.instance.clone(),
                 client_id: member.client_id.to_string(),
                 host: member.client_host.trim_start_matches('/').to_owned(),
-                shards: assigned.len(),
+                shards,
             });
-            readers.extend(assigned.into_iter().map(|shard| (shard, id.clone())));
         }
-        let shards = self.shard_lags(self.groups.offsets().of(name), readers).await;
-        Ok(GroupInfo {
-            name: name.to_owned(),
-            kind: "classic",
-            state: group.state(),
-            protocol_type: group.protocol_type.clone().unwrap_or_default(),
-            protocol: group.protocol.clone().unwrap_or_default(),
-            generation: group.generation,
-            members,
-            shards,
-        })
+        (members, readers, group.assignor.name().to_owned())
     }
 
     async fn shard_lags(

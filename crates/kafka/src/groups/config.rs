@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::classic;
+use super::{classic, consumer};
 
 /// The `[kafka.groups]` section. The names in parentheses are what Kafka calls the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,11 @@ pub struct GroupsConfig {
     pub session_timeout_min_ms: i32,
     /// Longest session timeout that a member may ask for, in milliseconds (`group.max.session.timeout.ms`).
     pub session_timeout_max_ms: i32,
+    /// A member of a group of KIP-848 that is silent for so many milliseconds is out
+    /// (`group.consumer.session.timeout.ms`).
+    pub consumer_session_timeout_ms: u64,
+    /// How often such members send heartbeats, in milliseconds (`group.consumer.heartbeat.interval.ms`).
+    pub consumer_heartbeat_ms: u64,
     /// How long offsets are kept once their group is empty, in milliseconds (`offsets.retention.minutes`).
     pub offsets_retention_ms: u64,
     /// How often that is looked at, in milliseconds (`offsets.retention.check.interval.ms`).
@@ -41,6 +46,8 @@ impl Default for GroupsConfig {
             initial_rebalance_delay_ms: 3_000,
             session_timeout_min_ms: 6_000,
             session_timeout_max_ms: 1_800_000,
+            consumer_session_timeout_ms: 45_000,
+            consumer_heartbeat_ms: 5_000,
             offsets_retention_ms: 7 * 24 * 3_600_000,
             offsets_check_ms: 600_000,
             offset_metadata_bytes_max: 4_096,
@@ -64,6 +71,9 @@ impl GroupsConfig {
         within("initial_rebalance_delay_ms", self.initial_rebalance_delay_ms, 0, 600_000)?;
         within("session_timeout_max_ms", max, 1, i32::MAX as u64)?;
         within("session_timeout_min_ms", min, 1, max)?;
+        within("consumer_session_timeout_ms", self.consumer_session_timeout_ms, 1, 86_400_000)?;
+        let session_ms = self.consumer_session_timeout_ms;
+        within("consumer_heartbeat_ms", self.consumer_heartbeat_ms, 1, session_ms)?;
         within("offsets_retention_ms", self.offsets_retention_ms, 1, i64::MAX as u64)?;
         within("offsets_check_ms", self.offsets_check_ms, 10, 86_400_000)?;
         // Of 64 partitions as much as that has to fit into one value of metadata.
@@ -75,6 +85,15 @@ impl GroupsConfig {
         classic::Limits {
             session_ms: self.session_timeout_min_ms..=self.session_timeout_max_ms,
             initial_delay: Duration::from_millis(self.initial_rebalance_delay_ms),
+            members_max: self.members_max,
+            bytes_max: self.group_bytes_max,
+        }
+    }
+
+    pub(crate) fn consumer_limits(&self) -> consumer::Limits {
+        consumer::Limits {
+            session: Duration::from_millis(self.consumer_session_timeout_ms),
+            heartbeat: Duration::from_millis(self.consumer_heartbeat_ms),
             members_max: self.members_max,
             bytes_max: self.group_bytes_max,
         }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::channel::oneshot;
 use parking_lot::Mutex;
@@ -12,8 +13,10 @@ use tailwater_env::{Env, HashMap, Instant, Task};
 use tailwater_log::Log;
 use tokio::sync::Notify;
 
-use super::classic::{ClassicGroup, Join, Limits, Output, Sync, Ticket};
+use super::classic::{self, ClassicGroup, Join, Output, Sync, Ticket};
 use super::config::GroupsConfig;
+use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Refused, Told};
+use super::group::Group;
 use super::offsets::{Change, GroupOffsets, Offsets, Partition};
 use super::records::{GroupRecord, Kind};
 use super::retention;
@@ -22,6 +25,9 @@ use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
 /// Longest name of a group, in bytes: it is a part of metadata's keys.
 pub(crate) const GROUP_ID_BYTES_MAX: usize = 512;
+
+/// How old the list of topics may be by which a member is told what it gets.
+const CATALOG_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// Who commits, or asks for offsets.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +49,10 @@ pub(super) struct Shared {
     pub env: Env,
     pub log: Log,
     pub config: GroupsConfig,
-    limits: Arc<Limits>,
+    classic_limits: Arc<classic::Limits>,
+    consumer_limits: Arc<consumer::Limits>,
+    /// The topics that there were a moment ago, and when.
+    catalog: Mutex<(Instant, Arc<Catalog>)>,
     pub offsets: Offsets,
     table: Mutex<Table>,
     /// Wakes the task that ticks: there is an earlier alarm.
@@ -59,7 +68,7 @@ struct Table {
 }
 
 struct Entry {
-    group: ClassicGroup,
+    group: Group,
     alarm: Option<Instant>,
     /// Since when nobody is in it, wall time in ms.
     empty_since_ms: Option<i64>,
@@ -75,7 +84,7 @@ enum Waiter {
 /// A group as its administrators see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
-    pub group: ClassicGroup,
+    pub group: Group,
     pub empty_since_ms: Option<i64>,
 }
 
@@ -84,16 +93,26 @@ impl Coordinator {
     pub async fn open(env: &Env, config: GroupsConfig, log: &Log) -> Result<Self, String> {
         let opened = Offsets::open(env, Arc::clone(log.meta())).await;
         let (offsets, records) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
-        let limits = Arc::new(config.classic_limits());
+        let classic_limits = Arc::new(config.classic_limits());
+        let consumer_limits = Arc::new(config.consumer_limits());
         let mut table = Table::default();
         let now_ms = env.wall_ms();
         for name in offsets.groups() {
-            let group = ClassicGroup::new(Arc::clone(&limits), 0, None);
+            let group = Group::Classic(ClassicGroup::new(Arc::clone(&classic_limits), 0, None));
             table.groups.insert(name, Entry::new(group, Some(now_ms)));
         }
         for (name, record) in records {
             let protocol_type = Some(record.protocol_type.clone()).filter(|name| !name.is_empty());
-            let group = ClassicGroup::new(Arc::clone(&limits), record.generation, protocol_type);
+            let group = match record.kind {
+                Kind::Classic => {
+                    let limits = Arc::clone(&classic_limits);
+                    Group::Classic(ClassicGroup::new(limits, record.generation, protocol_type))
+                }
+                Kind::Consumer => {
+                    let limits = Arc::clone(&consumer_limits);
+                    Group::Consumer(ConsumerGroup::new(limits, record.generation))
+                }
+            };
             // Whoever was in it has to join again.
             let empty_since_ms = record.empty_since_ms.or(Some(now_ms));
             let entry = Entry { kept: Some(record), ..Entry::new(group, empty_since_ms) };
@@ -103,7 +122,9 @@ impl Coordinator {
             env: env.clone(),
             log: log.clone(),
             config,
-            limits,
+            classic_limits,
+            consumer_limits,
+            catalog: Mutex::new((Instant::default(), Arc::new(catalog_of(log)))),
             offsets,
             table: Mutex::new(table),
             earlier: Notify::new(),
@@ -146,17 +167,22 @@ impl Coordinator {
         }
         let answer = {
             let mut table = self.shared.table.lock();
-            if !table.groups.contains_key(name) {
-                if !member_id.is_empty() {
-                    return refused(ErrorCode::UnknownMemberId, member_id);
+            match table.groups.get_mut(name) {
+                None if !member_id.is_empty() => return refused(ErrorCode::UnknownMemberId, member_id),
+                None => {
+                    if let Err(error) = self.shared.add_group(&mut table, name) {
+                        return refused(error, member_id);
+                    }
                 }
-                if let Err(error) = self.shared.add_group(&mut table, name) {
-                    return refused(error, member_id);
+                Some(entry) => {
+                    if let Err(error) = self.shared.make_classic(entry) {
+                        return refused(error, member_id);
+                    }
                 }
             }
             let (sender, answer) = oneshot::channel();
             let ticket = table.ticket(Waiter::Join(sender));
-            self.shared.step(&mut table, name, |group, now, out| group.join(now, join, ticket, out));
+            self.shared.step_classic(&mut table, name, |group, now, out| group.join(now, join, ticket, out));
             answer
         };
         answer.await.unwrap_or_else(|_| refused(ErrorCode::CoordinatorNotAvailable, member_id))
@@ -171,12 +197,12 @@ impl Coordinator {
         }
         let answer = {
             let mut table = self.shared.table.lock();
-            if !table.groups.contains_key(name) {
+            if !table.groups.get(name).is_some_and(|entry| matches!(entry.group, Group::Classic(_))) {
                 return refused(ErrorCode::UnknownMemberId);
             }
             let (sender, answer) = oneshot::channel();
             let ticket = table.ticket(Waiter::Sync(sender));
-            self.shared.step(&mut table, name, |group, now, out| group.sync(now, sync, ticket, out));
+            self.shared.step_classic(&mut table, name, |group, now, out| group.sync(now, sync, ticket, out));
             answer
         };
         answer.await.unwrap_or_else(|_| refused(ErrorCode::CoordinatorNotAvailable))
@@ -192,16 +218,21 @@ impl Coordinator {
     ) -> Result<(), ErrorCode> {
         check_name(name)?;
         let mut table = self.shared.table.lock();
-        let entry = table.groups.get_mut(name).ok_or(ErrorCode::UnknownMemberId)?;
-        entry.group.heartbeat(self.shared.env.now(), member_id, instance, generation)
+        match table.groups.get_mut(name).map(|entry| &mut entry.group) {
+            Some(Group::Classic(group)) => {
+                group.heartbeat(self.shared.env.now(), member_id, instance, generation)
+            }
+            _ => Err(ErrorCode::UnknownMemberId),
+        }
     }
 
     /// A member leaves.
     pub fn leave(&self, name: &str, member_id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
         check_name(name)?;
         let mut table = self.shared.table.lock();
-        let left =
-            self.shared.step(&mut table, name, |group, now, out| group.leave(now, member_id, instance, out));
+        let shared = &self.shared;
+        let left = shared
+            .step_classic(&mut table, name, |group, now, out| group.leave(now, member_id, instance, out));
         left.unwrap_or(Err(ErrorCode::UnknownMemberId))
     }
 
@@ -217,7 +248,54 @@ impl Coordinator {
             return self.shared.add_group(&mut table, name);
         };
         let Committer { member_id, instance, generation } = committer;
-        entry.group.check_commit(now, member_id, instance.as_deref(), *generation)
+        match &mut entry.group {
+            Group::Classic(group) => group.check_commit(now, member_id, instance.as_deref(), *generation),
+            Group::Consumer(group) => group.check_committer(member_id, *generation),
+        }
+    }
+
+    /// Whether a member may ask for its group's offsets: whoever gives no id may.
+    pub fn check_fetch(&self, name: &str, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
+        check_name(name)?;
+        let table = self.shared.table.lock();
+        match (table.groups.get(name).map(|entry| &entry.group), member_id) {
+            (Some(Group::Consumer(group)), Some(member_id)) => group.check_committer(member_id, epoch),
+            _ => Ok(()),
+        }
+    }
+
+    /// A member of a group of KIP-848 says that it lives, and what it wants and has; it is told what it gets, and how
+    /// often it is to do so.
+    pub fn beat(&self, name: &str, beat: Beat) -> Result<(Told, Duration), Refused> {
+        check_name(name).map_err(|error| (error, "a group has a name of 1 to 512 bytes".to_owned()))?;
+        let catalog = self.shared.catalog(beat.epoch == JOINING || beat.topics.is_some());
+        let mut table = self.shared.table.lock();
+        let unknown = || (ErrorCode::GroupIdNotFound, format!("there is no consumer group {name}"));
+        match table.groups.get_mut(name) {
+            None if beat.epoch != JOINING => return Err(unknown()),
+            None => {
+                let added = self.shared.add_group(&mut table, name);
+                added.map_err(|error| (error, "there are too many groups".to_owned()))?;
+            }
+            Some(_) => {}
+        }
+        let entry = table.groups.get_mut(name).ok_or_else(unknown)?;
+        if matches!(entry.group, Group::Classic(_)) {
+            // Its members would have to speak the other protocol first.
+            if beat.epoch != JOINING || !entry.group.is_unused() {
+                return Err(unknown());
+            }
+            let limits = Arc::clone(&self.shared.consumer_limits);
+            entry.group = Group::Consumer(ConsumerGroup::new(limits, entry.group.generation()));
+        }
+        let told = self.shared.step(&mut table, name, |group, now, _| match group {
+            Group::Consumer(group) => {
+                let told = group.heartbeat(now, beat, &catalog)?;
+                Ok((told, group.heartbeat_interval()))
+            }
+            Group::Classic(_) => Err(unknown()),
+        });
+        told.unwrap_or_else(|| Err(unknown()))
     }
 
     /// Keeps offsets that were checked; they are durable when this is answered.
@@ -250,10 +328,10 @@ impl Coordinator {
     /// The topics that members of a group read, whose offsets nobody may delete.
     pub fn subscribed(&self, name: &str) -> Result<BTreeSet<String>, ErrorCode> {
         let snapshot = self.group(name).ok_or(ErrorCode::GroupIdNotFound)?;
-        if snapshot.group.members.is_empty() {
+        if !snapshot.group.has_members() {
             return Ok(BTreeSet::new());
         }
-        snapshot.group.subscribed_topics().ok_or(ErrorCode::NonEmptyGroup)
+        snapshot.group.subscribed_topics(&self.shared.catalog(true)).ok_or(ErrorCode::NonEmptyGroup)
     }
 
     /// Gives up what a group committed of some partitions.
@@ -277,13 +355,13 @@ impl Coordinator {
 }
 
 impl Entry {
-    fn new(group: ClassicGroup, empty_since_ms: Option<i64>) -> Self {
+    fn new(group: Group, empty_since_ms: Option<i64>) -> Self {
         Self { group, alarm: None, empty_since_ms, kept: None }
     }
 
     fn snapshot(&self) -> Option<Snapshot> {
-        let is_there = self.group.phase != super::classic::Phase::Dead;
-        is_there.then(|| Snapshot { group: self.group.clone(), empty_since_ms: self.empty_since_ms })
+        (!self.group.is_dead())
+            .then(|| Snapshot { group: self.group.clone(), empty_since_ms: self.empty_since_ms })
     }
 }
 
@@ -317,9 +395,44 @@ impl Shared {
             );
             return Err(ErrorCode::GroupMaxSizeReached);
         }
-        let group = ClassicGroup::new(Arc::clone(&self.limits), 0, None);
-        table.groups.insert(name.into(), Entry::new(group, Some(self.env.wall_ms())));
+        let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
+        table.groups.insert(name.into(), Entry::new(Group::Classic(group), Some(self.env.wall_ms())));
         Ok(())
+    }
+
+    /// Has a group that nobody is in be one of the classic protocol.
+    fn make_classic(&self, entry: &mut Entry) -> Result<(), ErrorCode> {
+        if let Group::Consumer(group) = &entry.group {
+            if !entry.group.is_unused() {
+                return Err(ErrorCode::InconsistentGroupProtocol);
+            }
+            let group = ClassicGroup::new(Arc::clone(&self.classic_limits), group.epoch, None);
+            entry.group = Group::Classic(group);
+        }
+        Ok(())
+    }
+
+    /// The topics that there are; up to a moment ago, unless `fresh`.
+    pub fn catalog(&self, fresh: bool) -> Arc<Catalog> {
+        let mut catalog = self.catalog.lock();
+        let now = self.env.now();
+        if fresh || now.since(catalog.0) >= CATALOG_AGE_MAX {
+            *catalog = (now, Arc::new(catalog_of(&self.log)));
+        }
+        Arc::clone(&catalog.1)
+    }
+
+    fn step_classic<T>(
+        &self,
+        table: &mut Table,
+        name: &str,
+        step: impl FnOnce(&mut ClassicGroup, Instant, &mut Vec<Output>) -> T,
+    ) -> Option<T> {
+        let step = |group: &mut Group, now, out: &mut Vec<Output>| match group {
+            Group::Classic(group) => Some(step(group, now, out)),
+            Group::Consumer(_) => None,
+        };
+        self.step(table, name, step).flatten()
     }
 
     /// One step of a group and what follows from it; `None` if there is no such group.
@@ -327,7 +440,7 @@ impl Shared {
         &self,
         table: &mut Table,
         name: &str,
-        step: impl FnOnce(&mut ClassicGroup, Instant, &mut Vec<Output>) -> T,
+        step: impl FnOnce(&mut Group, Instant, &mut Vec<Output>) -> T,
     ) -> Option<T> {
         let (known, _) = table.groups.get_key_value(name)?;
         let known = Arc::clone(known);
@@ -336,7 +449,7 @@ impl Shared {
         let before = entry.group.state();
         let result = step(&mut entry.group, self.env.now(), &mut out);
         if entry.group.state() != before {
-            let (state, generation) = (entry.group.state(), entry.group.generation);
+            let (state, generation) = (entry.group.state(), entry.group.generation());
             tracing::debug!(group = name, from = before, to = state, generation, "a group moved");
         }
         self.remember(&known, entry);
@@ -354,7 +467,7 @@ impl Shared {
             }
             entry.alarm = alarm;
         }
-        if entry.group.generation == 0 && entry.group.is_unused() && !self.offsets.has(name) {
+        if entry.group.generation() == 0 && entry.group.is_unused() && !self.offsets.has(name) {
             // Nobody ever was in it.
             table.groups.remove(name);
         }
@@ -365,18 +478,18 @@ impl Shared {
     /// Keeps what is to be kept of a group, if that changed.
     fn remember(&self, name: &Arc<str>, entry: &mut Entry) {
         let group = &entry.group;
-        entry.empty_since_ms = match group.members.is_empty() {
-            true => entry.empty_since_ms.or_else(|| Some(self.env.wall_ms())),
-            false => None,
+        entry.empty_since_ms = match group.has_members() {
+            false => entry.empty_since_ms.or_else(|| Some(self.env.wall_ms())),
+            true => None,
         };
-        if group.generation == 0 {
+        if group.generation() == 0 {
             return;
         }
         let record = GroupRecord {
-            kind: Kind::Classic,
-            generation: group.generation,
+            kind: group.kind(),
+            generation: group.generation(),
             empty_since_ms: entry.empty_since_ms,
-            protocol_type: group.protocol_type.clone().unwrap_or_default(),
+            protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
         };
         if entry.kept.as_ref() != Some(&record) {
             self.offsets.remember(Arc::clone(name), record.clone());
@@ -451,6 +564,11 @@ async fn tick(shared: Arc<Shared>) {
             }
         }
     }
+}
+
+fn catalog_of(log: &Log) -> Catalog {
+    let streams = log.list_streams().into_iter();
+    streams.map(|stream| (stream.name, (stream.id, stream.config.shards))).collect()
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), ErrorCode> {

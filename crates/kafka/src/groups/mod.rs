@@ -1,8 +1,9 @@
 //! Groups: who reads which partitions, and how far they got.
 //!
 //! ```text
-//!   answers/groups.rs   --> Coordinator --> classic/  (one group: decisions only)
-//!   answers/offsets.rs  -----'       `----> Offsets --> Meta: durable before the answer
+//!   answers/groups.rs           --> Coordinator --> classic/, consumer/  (one group: decisions only)
+//!   answers/consumer_groups.rs  -----'    |
+//!   answers/offsets.rs          -----'    `----> Offsets --> Meta: durable before the answer
 //! ```
 //!
 //! What holds:
@@ -18,7 +19,9 @@
 pub(crate) mod admin;
 pub(crate) mod classic;
 mod config;
+pub(crate) mod consumer;
 pub(crate) mod coordinator;
+pub(crate) mod group;
 pub(crate) mod offsets;
 pub(crate) mod records;
 mod retention;

@@ -40,6 +40,16 @@ pub(crate) enum Kind {
     Consumer = 2,
 }
 
+impl Kind {
+    /// Kafka's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Classic => "classic",
+            Self::Consumer => "consumer",
+        }
+    }
+}
+
 /// What is kept of a group besides offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupRecord {

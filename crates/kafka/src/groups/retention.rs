@@ -21,7 +21,7 @@ async fn sweep(shared: &Shared) {
     let streams: std::collections::BTreeMap<_, _> =
         shared.log.list_streams().into_iter().map(|stream| (stream.id, stream)).collect();
     for (name, snapshot) in shared.groups() {
-        let subscribed = snapshot.group.subscribed_topics();
+        let subscribed = snapshot.group.subscribed_topics(&shared.catalog(false));
         let is_over = |((stream, _), committed): &(Partition, Committed)| {
             let Some(stream) = streams.get(stream) else { return true };
             let is_read = subscribed.as_ref().is_none_or(|topics| topics.contains(&stream.name));
@@ -45,7 +45,7 @@ async fn sweep(shared: &Shared) {
 
 /// From when on retention counts, wall time in ms; `None` while somebody reads there.
 fn kept_from(snapshot: &Snapshot, committed: &Committed, is_read: bool) -> Option<i64> {
-    let has_had_members = snapshot.group.protocol_type.is_some();
+    let has_had_members = snapshot.group.protocol_type().is_some();
     match snapshot.empty_since_ms {
         Some(empty_since_ms) if has_had_members => Some(empty_since_ms.max(committed.committed_ms)),
         // Nobody ever was in it: somebody only keeps offsets here.

@@ -137,10 +137,7 @@ async fn a_generation_is_followed_by_the_next_one_over_a_restart_and_its_members
     let groups = open(&second, quick()).await;
     assert_eq!(groups.heartbeat("g", &joined.member_id, None, 1), Err(ErrorCode::UnknownMemberId));
     let snapshot = groups.group("g").expect("there");
-    assert_eq!(
-        (snapshot.group.state(), snapshot.group.protocol_type.as_deref()),
-        ("Empty", Some("consumer"))
-    );
+    assert_eq!((snapshot.group.state(), snapshot.group.protocol_type()), ("Empty", Some("consumer")));
     assert!(snapshot.empty_since_ms.is_some());
     let again = Join { new_id: "another".to_owned(), ..member(10_000) };
     assert_eq!(groups.join("g", again).await.generation_id, 2);
