@@ -63,7 +63,18 @@ fn body(bytes: Bytes) -> Option<Reader> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_readers_panic(bytes: Vec<u8>, count in 0..4_u8) {
+            let _ = (topics(bytes.clone().into()), assigned(bytes.clone().into()));
+            let bytes = [&[0, 0, 0, 0, 0, count, 0, 1, b't'], bytes.as_slice()].concat();
+            let _ = (topics(bytes.clone().into()), assigned(bytes.into()));
+        }
+    }
 
     #[test]
     fn topics_and_partitions_are_found_and_what_is_in_no_known_form_is_none() {

@@ -152,6 +152,9 @@ impl Broker {
         tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
         let call = self.stats.request(api, bytes, self.env.now());
         let answer = self.dispatch(api, correlation_id, context, reader).map_err(malformed(api.name()))?;
+        // What others decide about may take as long as they like, and the request is taken apart already.
+        let waits_for_others = matches!(api, Api::JoinGroup | Api::SyncGroup);
+        let room = room.filter(|_| !waits_for_others);
         let broker = Arc::clone(self);
         Ok(async move {
             let outcome = answer.await;

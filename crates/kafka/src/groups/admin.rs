@@ -134,17 +134,18 @@ pub enum GroupError {
     },
 }
 
+/// Times that are remembered, beyond which all are forgotten.
+const TIMES_MAX: usize = 100_000;
+
 /// Times of records, by where they are: what is asked for again and again is where a group stands still.
 #[derive(Debug, Default)]
-pub(crate) struct RecordTimes(Mutex<HashMap<ShardId, (Offset, i64)>>);
+pub(crate) struct RecordTimes(Mutex<HashMap<(ShardId, Offset), i64>>);
 
 impl RecordTimes {
     /// When the record at `offset` was made, wall time in ms, to the accuracy of its batch: a batch's records are made
     /// within the few milliseconds that a producer waits for more.
     async fn of(&self, log: &Log, shard: ShardId, offset: Offset) -> Result<i64, ReadError> {
-        if let Some((known, ms)) = self.0.lock().get(&shard).copied()
-            && known == offset
-        {
+        if let Some(ms) = self.0.lock().get(&(shard, offset)).copied() {
             return Ok(ms);
         }
         let fetched = match log.fetch_hot(shard, offset, 1, true)? {
@@ -159,13 +160,12 @@ impl RecordTimes {
         } else {
             header.max_timestamp_ms
         };
-        self.0.lock().insert(shard, (offset, ms));
+        let mut times = self.0.lock();
+        if times.len() >= TIMES_MAX {
+            times.clear();
+        }
+        times.insert((shard, offset), ms);
         Ok(ms)
-    }
-
-    /// Forgets shards that are no more.
-    fn retain(&self, log: &Log) {
-        self.0.lock().retain(|shard, _| log.view(*shard).is_ok());
     }
 }
 
@@ -290,7 +290,6 @@ impl Broker {
 
     /// Deletes a group that has no members, with what it committed.
     pub async fn delete_group(&self, name: &str) -> Result<(), GroupError> {
-        self.record_times.retain(&self.log);
         self.groups.delete(name).await.map_err(|error| refusal(name, error))
     }
 

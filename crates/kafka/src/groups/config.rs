@@ -16,6 +16,8 @@ pub struct GroupsConfig {
     pub members_max: usize,
     /// Bytes that a group keeps of what its members say of themselves and of their assignments.
     pub group_bytes_max: usize,
+    /// Bytes of that of all groups together; beyond it nobody further is taken in.
+    pub groups_bytes_max: usize,
     /// How long the first member of a group waits for others, in milliseconds (`group.initial.rebalance.delay.ms`).
     pub initial_rebalance_delay_ms: u64,
     /// Shortest session timeout that a member may ask for, in milliseconds (`group.min.session.timeout.ms`).
@@ -43,6 +45,7 @@ impl Default for GroupsConfig {
             groups_max: 10_000,
             members_max: 1_000,
             group_bytes_max: 16 << 20,
+            groups_bytes_max: 256 << 20,
             initial_rebalance_delay_ms: 3_000,
             session_timeout_min_ms: 6_000,
             session_timeout_max_ms: 1_800_000,
@@ -68,6 +71,7 @@ impl GroupsConfig {
         within("groups_max", self.groups_max as u64, 1, 1_000_000)?;
         within("members_max", self.members_max as u64, 1, 100_000)?;
         within("group_bytes_max", self.group_bytes_max as u64, 64 << 10, 1 << 30)?;
+        within("groups_bytes_max", self.groups_bytes_max as u64, self.group_bytes_max as u64, 1 << 40)?;
         within("initial_rebalance_delay_ms", self.initial_rebalance_delay_ms, 0, 600_000)?;
         within("session_timeout_max_ms", max, 1, i32::MAX as u64)?;
         within("session_timeout_min_ms", min, 1, max)?;

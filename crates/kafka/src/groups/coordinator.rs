@@ -64,11 +64,15 @@ struct Table {
     groups: BTreeMap<Arc<str>, Entry>,
     alarms: BTreeSet<(Instant, Arc<str>)>,
     waiting: HashMap<u64, Waiter>,
+    /// What members of all groups brought, in bytes.
+    bytes: usize,
     tickets: u64,
 }
 
 struct Entry {
     group: Group,
+    /// Bytes of what its members brought.
+    bytes: usize,
     alarm: Option<Instant>,
     /// Since when nobody is in it, wall time in ms.
     empty_since_ms: Option<i64>,
@@ -167,6 +171,9 @@ impl Coordinator {
         }
         let answer = {
             let mut table = self.shared.table.lock();
+            if let Err(error) = self.shared.check_room(&table, join.bytes()) {
+                return refused(error, member_id);
+            }
             match table.groups.get_mut(name) {
                 None if !member_id.is_empty() => return refused(ErrorCode::UnknownMemberId, member_id),
                 None => {
@@ -199,6 +206,10 @@ impl Coordinator {
             let mut table = self.shared.table.lock();
             if !table.groups.get(name).is_some_and(|entry| matches!(entry.group, Group::Classic(_))) {
                 return refused(ErrorCode::UnknownMemberId);
+            }
+            if self.shared.check_room(&table, sync.bytes()).is_err() {
+                // As a broker answers that can't store what is assigned.
+                return refused(ErrorCode::UnknownServerError);
             }
             let (sender, answer) = oneshot::channel();
             let ticket = table.ticket(Waiter::Sync(sender));
@@ -271,6 +282,8 @@ impl Coordinator {
         let catalog = self.shared.catalog(beat.epoch == JOINING || beat.topics.is_some());
         let mut table = self.shared.table.lock();
         let unknown = || (ErrorCode::GroupIdNotFound, format!("there is no consumer group {name}"));
+        let room = self.shared.check_room(&table, beat.bytes());
+        room.map_err(|error| (error, "groups have no more room for what members say".to_owned()))?;
         match table.groups.get_mut(name) {
             None if beat.epoch != JOINING => return Err(unknown()),
             None => {
@@ -356,7 +369,7 @@ impl Coordinator {
 
 impl Entry {
     fn new(group: Group, empty_since_ms: Option<i64>) -> Self {
-        Self { group, alarm: None, empty_since_ms, kept: None }
+        Self { group, bytes: 0, alarm: None, empty_since_ms, kept: None }
     }
 
     fn snapshot(&self) -> Option<Snapshot> {
@@ -398,6 +411,19 @@ impl Shared {
         let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
         table.groups.insert(name.into(), Entry::new(Group::Classic(group), Some(self.env.wall_ms())));
         Ok(())
+    }
+
+    /// Whether so many bytes more may be kept of what members bring.
+    fn check_room(&self, table: &Table, bytes: usize) -> Result<(), ErrorCode> {
+        // What says nothing new brings nothing.
+        if bytes == 0 || table.bytes + bytes <= self.config.groups_bytes_max {
+            return Ok(());
+        }
+        tracing::warn!(
+            max = self.config.groups_bytes_max,
+            "refused: [kafka.groups] groups_bytes_max are kept"
+        );
+        Err(ErrorCode::GroupMaxSizeReached)
     }
 
     /// Has a group that nobody is in be one of the classic protocol.
@@ -453,6 +479,9 @@ impl Shared {
             tracing::debug!(group = name, from = before, to = state, generation, "a group moved");
         }
         self.remember(&known, entry);
+        let bytes = entry.group.bytes();
+        table.bytes = table.bytes - entry.bytes + bytes;
+        entry.bytes = bytes;
         let alarm = entry.group.next_deadline();
         if alarm != entry.alarm {
             if let Some(before) = entry.alarm {

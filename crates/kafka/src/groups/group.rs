@@ -68,6 +68,14 @@ impl Group {
         }
     }
 
+    /// Bytes of what its members say of themselves, and of their assignments.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Classic(group) => group.bytes(),
+            Self::Consumer(group) => group.bytes(),
+        }
+    }
+
     pub fn next_deadline(&self) -> Option<Instant> {
         match self {
             Self::Classic(group) => group.next_deadline(),

@@ -36,6 +36,13 @@ pub(crate) struct Join {
     pub skips_assignment: bool,
 }
 
+impl Join {
+    /// Bytes that a group keeps of it.
+    pub fn bytes(&self) -> usize {
+        protocols_bytes(&self.protocols)
+    }
+}
+
 impl ClassicGroup {
     /// A member joins; the answer comes when the others have, or time is over.
     pub fn join(&mut self, now: Instant, join: Join, ticket: Ticket, out: &mut Vec<Output>) {
@@ -240,9 +247,7 @@ impl ClassicGroup {
         // Whatever was assigned to it stays.
         let replaced = known.or_else(|| instance.and_then(|id| self.members.get(id)));
         let replaced = replaced.map_or(0, |member| protocols_bytes(&member.protocols));
-        let bytes: usize = self.members.values().map(Member::bytes).sum();
-        others < self.limits.members_max
-            && bytes - replaced + protocols_bytes(&join.protocols) <= self.limits.bytes_max
+        others < self.limits.members_max && self.bytes() - replaced + join.bytes() <= self.limits.bytes_max
     }
 
     /// Whether the group could agree on a protocol with it.

@@ -181,6 +181,11 @@ impl ClassicGroup {
         }
     }
 
+    /// Bytes of what its members say of themselves, and of their assignments.
+    pub fn bytes(&self) -> usize {
+        self.members.values().map(Member::bytes).sum()
+    }
+
     /// Whether nobody is in it or about to be.
     pub fn is_unused(&self) -> bool {
         self.phase == Phase::Empty && self.pending.is_empty()

@@ -24,6 +24,13 @@ pub(crate) struct Sync {
     pub assignments: Vec<(String, Bytes)>,
 }
 
+impl Sync {
+    /// Bytes that a group keeps of it.
+    pub fn bytes(&self) -> usize {
+        self.assignments.iter().map(|(_, assignment)| assignment.len()).sum()
+    }
+}
+
 impl ClassicGroup {
     /// A member wants its assignment; the answer comes when the leader has given it.
     pub fn sync(&mut self, now: Instant, sync: Sync, ticket: Ticket, out: &mut Vec<Output>) {

@@ -81,6 +81,14 @@ pub(crate) struct Beat {
     pub owned: Option<Partitions>,
 }
 
+impl Beat {
+    /// Bytes that a group keeps of it.
+    pub fn bytes(&self) -> usize {
+        let topics: usize = self.topics.iter().flatten().map(|topic| topic.len() + 32).sum();
+        topics + self.pattern.as_ref().map_or(0, String::len)
+    }
+}
+
 /// What a member is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
@@ -196,6 +204,11 @@ impl ConsumerGroup {
     /// How often its members send heartbeats.
     pub fn heartbeat_interval(&self) -> Duration {
         self.limits.heartbeat
+    }
+
+    /// Bytes of what its members say of themselves.
+    pub fn bytes(&self) -> usize {
+        self.members.values().map(Member::bytes).sum()
     }
 
     /// When [`ConsumerGroup::tick`] has something to do, at the latest.
@@ -457,8 +470,7 @@ impl ConsumerGroup {
     fn has_room(&self, beat: &Beat) -> bool {
         let others = self.members.iter().filter(|(id, _)| **id != beat.member_id);
         let others: usize = others.map(|(_, member)| member.bytes()).sum();
-        let topics: usize = beat.topics.iter().flatten().map(|topic| topic.len() + 32).sum();
-        others + topics + beat.pattern.as_ref().map_or(0, String::len) <= self.limits.bytes_max
+        others + beat.bytes() <= self.limits.bytes_max
     }
 }
 
