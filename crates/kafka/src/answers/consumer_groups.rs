@@ -36,7 +36,8 @@ pub(crate) async fn heartbeat(
         Ok((told, interval)) => ConsumerGroupHeartbeatResponse {
             member_id: Some(told.member_id),
             member_epoch: told.epoch,
-            heartbeat_interval_ms: interval.as_millis() as i32,
+            // Who leaves sends no more.
+            heartbeat_interval_ms: if told.epoch < JOINING { 0 } else { interval.as_millis() as i32 },
             assignment: told.assignment.map(given),
             ..Default::default()
         },
@@ -57,6 +58,9 @@ fn check(context: &Context, request: ConsumerGroupHeartbeatRequest) -> Result<Be
     let is_empty = |text: &Option<String>| text.as_deref() == Some("");
     let epoch = request.member_epoch;
     let makes_ids = context.version >= OWN_IDS_FROM_VERSION;
+    if request.group_id.is_empty() {
+        return invalid("a group has a name");
+    }
     if request.member_id.is_empty() && (makes_ids || epoch != JOINING) {
         return invalid("a member has an id");
     }
@@ -133,13 +137,16 @@ pub(crate) async fn describe(
             Some(Group::Consumer(group)) => describe_group(&group, &names),
             found => {
                 let what = if found.is_some() { "is not a consumer group" } else { "not found" };
+                let error =
+                    if group_id.is_empty() { ErrorCode::InvalidGroupId } else { ErrorCode::GroupIdNotFound };
                 Described {
-                    error_code: ErrorCode::GroupIdNotFound.number(),
+                    error_code: error.number(),
                     error_message: Some(format!("Group {group_id} {what}.")),
                     ..Default::default()
                 }
             }
         };
+        let authorized_operations = if described.error_code == 0 { authorized_operations } else { i32::MIN };
         Described { group_id, authorized_operations, ..described }
     });
     ConsumerGroupDescribeResponse { groups: groups.collect(), ..Default::default() }
@@ -154,7 +161,9 @@ fn describe_group(group: &ConsumerGroup, names: &BTreeMap<StreamId, String>) -> 
         client_id: member.client_id.to_string(),
         client_host: member.client_host.clone(),
         subscribed_topic_names: member.topics.iter().cloned().collect(),
-        subscribed_topic_regex: member.pattern.as_ref().map(|pattern| pattern.text.clone()),
+        subscribed_topic_regex: Some(
+            member.pattern.as_ref().map(|pattern| pattern.text.clone()).unwrap_or_default(),
+        ),
         assignment: described(&member.assigned, names),
         target_assignment: described(group.target.get(id).unwrap_or(&Partitions::new()), names),
         member_type: CONSUMER_MEMBER,

@@ -6,7 +6,7 @@ use crate::answers::groups::code;
 use crate::broker::{Broker, Context};
 use crate::errors::ErrorCode;
 use crate::groups::classic::ClassicGroup;
-use crate::groups::coordinator::{Snapshot, check_name};
+use crate::groups::coordinator::Snapshot;
 use crate::groups::group::Group;
 use crate::messages::groups::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
@@ -14,8 +14,9 @@ use crate::messages::groups::{
     ListGroupsResponse, ListedGroup,
 };
 
-/// What everybody may do with a group: read, delete, describe. Bit i stands for operation i.
-pub(crate) const GROUP_OPERATIONS: i32 = 0b1_0100_1000;
+/// What everybody may do with a group: read, delete, describe, and describe and alter its configuration. Bit i stands
+/// for operation i.
+pub(crate) const GROUP_OPERATIONS: i32 = 0b1101_0100_1000;
 /// From this version of DescribeGroups on a group that is not there is an error.
 const NOT_FOUND_FROM_VERSION: i16 = 6;
 
@@ -48,14 +49,12 @@ pub(crate) async fn describe_groups(
     let authorized_operations =
         if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
     let groups = request.groups.into_iter().map(|name| {
-        let described = match check_name(&name).map(|()| broker.groups.group(&name)) {
-            Err(error) => {
-                DescribeGroupsResponseDescribedGroup { error_code: error.number(), ..Default::default() }
-            }
-            Ok(Some(Snapshot { group: Group::Classic(group), .. })) => describe(&group),
-            Ok(Some(_)) => not_found(context.version, format!("Group {name} is not a classic group.")),
-            Ok(None) => not_found(context.version, format!("Group {name} not found.")),
+        let described = match broker.groups.group(&name) {
+            Some(Snapshot { group: Group::Classic(group), .. }) => describe(&group),
+            Some(_) => not_found(context.version, format!("Group {name} is not a classic group.")),
+            None => not_found(context.version, format!("Group {name} not found.")),
         };
+        let authorized_operations = if described.error_code == 0 { authorized_operations } else { i32::MIN };
         DescribeGroupsResponseDescribedGroup { group_id: name, authorized_operations, ..described }
     });
     DescribeGroupsResponse { groups: groups.collect(), ..Default::default() }

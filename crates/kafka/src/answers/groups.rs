@@ -36,7 +36,10 @@ pub(crate) async fn find_coordinator(
     let node_id = broker.config.broker_id;
     let find = |key: String| match request.key_type {
         // A producer with transactions is told when it asks for its id that there are none.
-        GROUP | TRANSACTION => Coordinator { key, node_id, host: host.clone(), port, ..Default::default() },
+        GROUP | TRANSACTION => {
+            let error_message = Some("NONE".to_owned()).filter(|_| context.version < KEYS_FROM_VERSION);
+            Coordinator { key, node_id, host: host.clone(), port, error_message, ..Default::default() }
+        }
         other => Coordinator {
             key,
             node_id: -1,

@@ -25,6 +25,8 @@ use crate::messages::offsets::{
 const IDS_FROM_VERSION: i16 = 10;
 /// From this version of OffsetFetch on it takes several groups.
 const GROUPS_FROM_VERSION: i16 = 8;
+/// From this version of OffsetCommit on members of KIP-848 commit.
+const EPOCHS_FROM_VERSION: i16 = 9;
 /// Up to this version of OffsetCommit a client says how long its offsets are kept.
 const RETENTION_UP_TO_VERSION: i16 = 4;
 
@@ -38,7 +40,11 @@ pub(crate) async fn offset_commit(
         instance: request.group_instance_id,
         generation: request.generation_id_or_member_epoch,
     };
-    let allowed = broker.groups.check_commit(&request.group_id, &committer);
+    let allowed = broker.groups.check_commit(&request.group_id, &committer).map_err(|error| match error {
+        // What clients knew before KIP-848.
+        ErrorCode::GroupIdNotFound if context.version < EPOCHS_FROM_VERSION => ErrorCode::IllegalGeneration,
+        error => error,
+    });
     let now_ms = broker.env.wall_ms();
     let keep_ms =
         Some(request.retention_time_ms).filter(|ms| context.version <= RETENTION_UP_TO_VERSION && *ms >= 0);
@@ -51,9 +57,9 @@ pub(crate) async fn offset_commit(
     for topic in request.topics {
         let stream = broker.find_topic(&topic.name, topic.topic_id, by_id);
         let mut take = |partition: OffsetCommitRequestPartition| {
-            allowed?;
             let stream = stream.as_ref().map_err(|error| *error)?;
             let shard = shard_of(stream, partition.partition_index)?;
+            allowed?;
             let metadata = partition.committed_metadata.unwrap_or_default();
             if metadata.len() > broker.groups.config().offset_metadata_bytes_max {
                 return Err(ErrorCode::OffsetMetadataTooLarge);

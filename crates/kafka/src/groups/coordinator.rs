@@ -249,12 +249,13 @@ impl Coordinator {
 
     /// Whether `committer` may commit; a member that does is heard of.
     pub fn check_commit(&self, name: &str, committer: &Committer) -> Result<(), ErrorCode> {
-        check_name(name)?;
+        // Clients from before there were groups with names commit for one without.
+        check_length(name)?;
         let now = self.shared.env.now();
         let mut table = self.shared.table.lock();
         let Some(entry) = table.groups.get_mut(name) else {
             if committer.generation >= 0 {
-                return Err(ErrorCode::IllegalGeneration);
+                return Err(ErrorCode::GroupIdNotFound);
             }
             return self.shared.add_group(&mut table, name);
         };
@@ -267,7 +268,6 @@ impl Coordinator {
 
     /// Whether a member may ask for its group's offsets: whoever gives no id may.
     pub fn check_fetch(&self, name: &str, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
-        check_name(name)?;
         let table = self.shared.table.lock();
         match (table.groups.get(name).map(|entry| &entry.group), member_id) {
             (Some(Group::Consumer(group)), Some(member_id)) => group.check_committer(member_id, epoch),
@@ -329,7 +329,6 @@ impl Coordinator {
 
     /// Deletes a group and what it committed.
     pub async fn delete(&self, name: &str) -> Result<(), ErrorCode> {
-        check_name(name)?;
         {
             let mut table = self.shared.table.lock();
             let entry = table.groups.get_mut(name).ok_or(ErrorCode::GroupIdNotFound)?;
@@ -600,9 +599,11 @@ fn catalog_of(log: &Log) -> Catalog {
     streams.map(|stream| (stream.name, (stream.id, stream.config.shards))).collect()
 }
 
+/// Whether a group that has members may be called so.
 pub(crate) fn check_name(name: &str) -> Result<(), ErrorCode> {
-    match name.len() {
-        1..=GROUP_ID_BYTES_MAX => Ok(()),
-        _ => Err(ErrorCode::InvalidGroupId),
-    }
+    if name.is_empty() { Err(ErrorCode::InvalidGroupId) } else { check_length(name) }
+}
+
+fn check_length(name: &str) -> Result<(), ErrorCode> {
+    if name.len() > GROUP_ID_BYTES_MAX { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
 }
