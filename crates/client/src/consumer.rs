@@ -118,12 +118,22 @@ impl<'a> Iterator for BatchRecords<'a> {
 
 impl Consumer {
     pub(crate) async fn start(client: Client, stream: Stream, config: ConsumerConfig) -> Result<Self, Error> {
-        let waiter = Arc::new(Waiter::default());
         let shards = if config.shards.is_empty() { (0..stream.shards).collect() } else { config.shards };
-        let read_ms = vec![None; shards.len()];
+        let starts = shards.into_iter().map(|shard| (shard, config.start));
+        Self::start_at(client, stream, starts.collect()).await
+    }
+
+    /// Begins in each shard at a place of its own.
+    pub(crate) async fn start_at(
+        client: Client,
+        stream: Stream,
+        starts: Vec<(u32, Start)>,
+    ) -> Result<Self, Error> {
+        let waiter = Arc::new(Waiter::default());
+        let read_ms = vec![None; starts.len()];
         let cursors = Vec::new();
         let mut consumer = Self { client, stream, cursors, read_ms, waiter, turn: 0, moved: None };
-        let cursors = futures::stream::iter(shards).map(|shard| consumer.locate(shard, config.start));
+        let cursors = futures::stream::iter(starts).map(|(shard, start)| consumer.locate(shard, start));
         consumer.cursors = cursors.buffered(LOCATES_IN_FLIGHT_MAX).try_collect().await?;
         Ok(consumer)
     }

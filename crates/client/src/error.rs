@@ -73,6 +73,14 @@ pub enum Error {
         /// The bound.
         bytes_max: usize,
     },
+    /// A group does not take this member, or what it says.
+    #[error("group {group}: {code:?}")]
+    Group {
+        /// Which group.
+        group: String,
+        /// Kafka's name of what is wrong.
+        code: tailwater_kafka_wire::ErrorCode,
+    },
     /// The producer was closed, or gave up after an error that leaves a hole in its sequence.
     #[error("the producer is closed: {0}")]
     Closed(String),

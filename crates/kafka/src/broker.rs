@@ -18,6 +18,8 @@ use crate::api::{Api, Request};
 use crate::config::{KafkaConfig, parse_address};
 use crate::connection::Closing;
 use crate::errors::ErrorCode;
+use crate::groups::Coordinator;
+use crate::groups::admin::RecordTimes;
 use crate::messages::header::{RequestHeader, response};
 use crate::stats::Stats;
 use crate::wire::{Frame, Malformed, Reader, Wire};
@@ -61,6 +63,8 @@ pub struct Broker {
     pub(crate) config: KafkaConfig,
     pub(crate) cluster_id: String,
     pub(crate) stats: Stats,
+    pub(crate) groups: Coordinator,
+    pub(crate) record_times: RecordTimes,
     advertised: Option<(String, u16)>,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
@@ -81,11 +85,14 @@ impl Broker {
         cluster_id: String,
     ) -> Result<Arc<Self>, String> {
         config.check()?;
+        let groups = Coordinator::open(env, config.groups.clone(), &log).await?;
         Ok(Arc::new(Self {
             env: env.clone(),
             log,
             cluster_id,
             stats: Stats::default(),
+            groups,
+            record_times: RecordTimes::default(),
             advertised: parse_address(&config.advertised),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max) as usize)),
             config,
@@ -145,6 +152,9 @@ impl Broker {
         tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
         let call = self.stats.request(api, bytes, self.env.now());
         let answer = self.dispatch(api, correlation_id, context, reader).map_err(malformed(api.name()))?;
+        // What others decide about may take as long as they like, and the request is taken apart already.
+        let waits_for_others = matches!(api, Api::JoinGroup | Api::SyncGroup);
+        let room = room.filter(|_| !waits_for_others);
         let broker = Arc::clone(self);
         Ok(async move {
             let outcome = answer.await;
@@ -177,6 +187,19 @@ impl Broker {
             Api::OffsetForLeaderEpoch => answer!(answers::positions::offset_for_leader_epoch),
             Api::ApiVersions => answer!(answers::versions::api_versions),
             Api::Metadata => answer!(answers::metadata::metadata),
+            Api::FindCoordinator => answer!(answers::groups::find_coordinator),
+            Api::JoinGroup => answer!(answers::groups::join_group),
+            Api::SyncGroup => answer!(answers::groups::sync_group),
+            Api::Heartbeat => answer!(answers::groups::heartbeat),
+            Api::LeaveGroup => answer!(answers::groups::leave_group),
+            Api::OffsetCommit => answer!(answers::offsets::offset_commit),
+            Api::OffsetFetch => answer!(answers::offsets::offset_fetch),
+            Api::OffsetDelete => answer!(answers::offsets::offset_delete),
+            Api::ListGroups => answer!(answers::group_admin::list_groups),
+            Api::DescribeGroups => answer!(answers::group_admin::describe_groups),
+            Api::DeleteGroups => answer!(answers::group_admin::delete_groups),
+            Api::ConsumerGroupHeartbeat => answer!(answers::consumer_groups::heartbeat),
+            Api::ConsumerGroupDescribe => answer!(answers::consumer_groups::describe),
             Api::InitProducerId => answer!(answers::produce::init_producer_id),
             Api::CreateTopics => answer!(answers::topics::create_topics),
             Api::DeleteTopics => answer!(answers::topics::delete_topics),

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::groups::GroupsConfig;
+
 /// The `[kafka]` section. The names in parentheses are what Kafka calls the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -35,6 +37,8 @@ pub struct KafkaConfig {
     pub stalled_ms: u64,
     /// Bytes of the newest records that are kept in memory for consumers at the tail; 0 is none.
     pub hot_bytes: u64,
+    /// Groups.
+    pub groups: GroupsConfig,
 }
 
 impl Default for KafkaConfig {
@@ -53,6 +57,7 @@ impl Default for KafkaConfig {
             idle_ms: 600_000,
             stalled_ms: 60_000,
             hot_bytes: 64 << 20,
+            groups: GroupsConfig::default(),
         }
     }
 }
@@ -79,6 +84,7 @@ impl KafkaConfig {
         if self.broker_id < 0 {
             return Err(format!("[kafka] broker_id = {} is negative", self.broker_id));
         }
+        self.groups.check()?;
         if !self.advertised.is_empty() {
             parse_address(&self.advertised)
                 .ok_or_else(|| format!("[kafka] advertised = {:?} is no host:port", self.advertised))?;

@@ -10,28 +10,28 @@
 //! durable. What holds:
 //! - Record batches are opaque: they are checked, get their offsets, and go out as they came in.
 //! - Records that this protocol acknowledges are as durable as their stream promises, with acks 1 as with acks all.
-//! - Nothing that comes over the wire is believed: `wire/` says how it is read, `connection.rs` what bounds it.
+//! - Nothing that comes over the wire is believed: `tailwater-kafka-wire` says how it is read, `connection.rs` what bounds it.
 //! - A client holds nobody up but itself.
 //!
 //! To be read in this order: `server.rs`, `connection.rs`, `broker.rs`, then `answers/`. `docs/kafka.md` lists what is
 //! answered, and what differs from Apache Kafka.
 
-#[macro_use]
-pub mod wire;
-
 mod answers;
-pub mod api;
 mod broker;
 mod config;
 mod connection;
 mod errors;
-pub mod messages;
+mod groups;
 mod server;
 mod stats;
 mod topic_config;
 
+pub use tailwater_kafka_wire::{api, messages, wire};
+
 pub use broker::Broker;
 pub use config::KafkaConfig;
 pub use errors::ErrorCode;
+pub use groups::GroupsConfig;
+pub use groups::admin::{GroupError, GroupInfo, MemberInfo, Reset, ShardLag};
 pub use server::Server;
 pub use stats::{Stats, StatsRead};

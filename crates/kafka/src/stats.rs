@@ -10,7 +10,7 @@ use crate::api::Api;
 /// Counters since the start.
 #[derive(Debug, Default)]
 pub struct Stats {
-    requests: [AtomicU64; Api::ALL.len()],
+    requests: Requests,
     connections: AtomicU64,
     connections_refused: AtomicU64,
     request_bytes: AtomicU64,
@@ -20,6 +20,16 @@ pub struct Stats {
     appends_refused: AtomicU64,
     bytes_hot: AtomicU64,
     bytes_durable: AtomicU64,
+}
+
+/// By API.
+#[derive(Debug)]
+struct Requests([AtomicU64; Api::ALL.len()]);
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::default()))
+    }
 }
 
 /// The counters, read.
@@ -61,7 +71,7 @@ fn add(counter: &AtomicU64, count: u64) {
 impl Stats {
     pub(crate) fn request(&self, api: Api, bytes: u64, begun: Instant) -> Call {
         let index = Api::ALL.iter().position(|known| *known == api).expect("it is one of all");
-        add(&self.requests[index], 1);
+        add(&self.requests.0[index], 1);
         add(&self.request_bytes, bytes);
         Call { api, begun }
     }
@@ -107,7 +117,7 @@ impl Stats {
         StatsRead {
             requests: Api::ALL
                 .iter()
-                .zip(&self.requests)
+                .zip(&self.requests.0)
                 .map(|(api, count)| (api.name(), of(count)))
                 .collect(),
             connections: of(&self.connections),

@@ -184,6 +184,108 @@ pub struct Truncated {
     pub log_start: u64,
 }
 
+/// A group, as in `GET /v1/groups`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupSummary {
+    /// Its name.
+    pub name: String,
+    /// Which of Kafka's protocols its members speak: `classic` or `consumer`.
+    pub kind: String,
+    /// `Empty`, `PreparingRebalance`, `CompletingRebalance`, `Stable`, and the like.
+    pub state: String,
+    /// Its members.
+    pub members: usize,
+    /// Shards that it has committed something of, or reads.
+    pub shards: usize,
+    /// Records that are there and not consumed, going by what was committed.
+    pub lag_records: u64,
+    /// The age of the oldest of them, in seconds; 0 if there are none.
+    pub lag_seconds: f64,
+}
+
+/// A group, as in `GET /v1/groups/NAME`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupView {
+    /// The group in short.
+    #[serde(flatten)]
+    pub summary: GroupSummary,
+    /// What its members are: `consumer` for consumers; empty if it never had any.
+    pub protocol_type: String,
+    /// How they divide shards.
+    pub protocol: String,
+    /// The last generation.
+    pub generation: i32,
+    /// Its members.
+    #[serde(rename = "member_list")]
+    pub members: Vec<GroupMemberView>,
+    /// Its shards.
+    #[serde(rename = "shard_list")]
+    pub shards: Vec<GroupShardView>,
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupMemberView {
+    /// Its id.
+    pub id: String,
+    /// Its name, if it is a static member.
+    pub instance: Option<String>,
+    /// What its client calls itself.
+    pub client_id: String,
+    /// Its client's address.
+    pub host: String,
+    /// How many shards it reads.
+    pub shards: usize,
+}
+
+/// How far behind a group is in one shard.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupShardView {
+    /// The stream.
+    pub stream: String,
+    /// The shard.
+    pub shard: u32,
+    /// The id of the member that reads it.
+    pub member: Option<String>,
+    /// What was committed; `None` if nothing was yet.
+    pub committed: Option<u64>,
+    /// First offset that was not removed.
+    pub log_start: u64,
+    /// The offset that the next record gets.
+    pub end: u64,
+    /// Records that are there and not consumed.
+    pub lag_records: u64,
+    /// The age of the oldest of them, in seconds; 0 if there are none, `None` if it can't be read.
+    pub lag_seconds: Option<f64>,
+}
+
+/// `POST /v1/groups/NAME/reset`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResetGroup {
+    /// The record that is consumed next, in a form of [`tailwater_format::Start`].
+    pub to: String,
+    /// In all shards of these streams; if none are given, of those that the group has committed something of.
+    #[serde(default)]
+    pub streams: Vec<String>,
+    /// Only say what would be committed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What became of one shard.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupReset {
+    /// The stream.
+    pub stream: String,
+    /// The shard.
+    pub shard: u32,
+    /// What was committed before.
+    pub before: Option<u64>,
+    /// What is committed now.
+    pub after: u64,
+}
+
 /// The body of every error.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ErrorBody {

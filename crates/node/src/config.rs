@@ -126,6 +126,8 @@ pub struct LogConfig {
 pub struct MetricsConfig {
     /// Streams that get series of their own, the first ones by name: every series costs whoever keeps it. 0 is none.
     pub streams_max: usize,
+    /// Groups that get series of their own, likewise.
+    pub groups_max: usize,
 }
 
 /// Form of log lines.
@@ -221,7 +223,7 @@ impl Default for LogConfig {
 
 impl Default for MetricsConfig {
     fn default() -> Self {
-        Self { streams_max: 100 }
+        Self { streams_max: 100, groups_max: 100 }
     }
 }
 

@@ -10,8 +10,12 @@
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
+//! | `GET /v1/groups` | Kafka's groups, with their lag |
+//! | `GET, DELETE /v1/groups/{name}` | describes, deletes |
+//! | `POST /v1/groups/{name}/reset` | commits a position for a group without members |
 
 mod connections;
+mod groups;
 
 use std::sync::Arc;
 
@@ -46,6 +50,9 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
+        .route("/v1/groups", get(groups::list))
+        .route("/v1/groups/{name}", get(groups::describe).delete(groups::delete))
+        .route("/v1/groups/{name}/reset", post(groups::reset))
         .fallback(unknown_path)
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
@@ -58,8 +65,10 @@ fn refused(status: StatusCode, code: ErrorCode, message: String) -> Response {
 }
 
 async fn unknown_path(uri: Uri) -> Response {
-    let why =
-        format!("there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams", uri.path());
+    let why = format!(
+        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/groups",
+        uri.path()
+    );
     refused(StatusCode::NOT_FOUND, ErrorCode::Malformed, why)
 }
 
@@ -105,7 +114,7 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn render_metrics(State(shared): State<Arc<Shared>>) -> Response {
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&shared)).into_response()
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&shared).await).into_response()
 }
 
 async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {

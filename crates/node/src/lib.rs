@@ -60,6 +60,8 @@ struct Shared {
     meters: Arc<Meters>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
+    /// Groups that do.
+    groups_told_max: usize,
 }
 
 impl Shared {
@@ -131,6 +133,7 @@ impl Node {
             kafka,
             meters,
             streams_told_max: config.metrics.streams_max,
+            groups_told_max: config.metrics.groups_max,
         });
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();

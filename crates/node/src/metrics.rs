@@ -1,8 +1,10 @@
 //! `/metrics`, in OpenMetrics' text form, which Prometheus reads: put together from the parts' own counters when
 //! somebody asks. `docs/metrics.md` lists what there is.
 //!
-//! Labels are few: cells and methods by name, and streams up to a configured number of them; never clients.
+//! Labels are few: cells and methods by name, and streams and groups up to a configured number of them; never
+//! clients.
 
+mod groups;
 mod meters;
 mod process;
 
@@ -18,6 +20,7 @@ use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
 
 use crate::Shared;
+use groups::Groups;
 pub use meters::Meters;
 use meters::TimesRead;
 use process::Process;
@@ -26,16 +29,17 @@ use process::Process;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// One page of metrics.
-pub(crate) fn render(shared: &Arc<Shared>) -> String {
+pub(crate) async fn render(shared: &Arc<Shared>) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Parts(Arc::clone(shared))));
+    let groups = Groups::read(shared).await;
+    registry.register_collector(Box::new(Parts(Arc::clone(shared), groups)));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page
 }
 
 /// Reads everything when it is asked to.
-struct Parts(Arc<Shared>);
+struct Parts(Arc<Shared>, Groups);
 
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,6 +58,7 @@ impl Collector for Parts {
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
         kafka(shared, &mut page)?;
+        self.1.tell(&mut page)?;
         streams(shared, &mut page)
     }
 }
@@ -291,13 +296,16 @@ impl Page<'_> {
     }
 
     /// A gauge for each value of a label.
-    fn gauges(
+    fn gauges<V>(
         &mut self,
         name: &str,
         help: &str,
         label: &str,
-        values: impl Iterator<Item = (String, u64)>,
-    ) -> fmt::Result {
+        values: impl Iterator<Item = (String, V)>,
+    ) -> fmt::Result
+    where
+        V: prometheus_client::encoding::EncodeGaugeValue,
+    {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (key, value) in values {
             let labels = [(label, key)];

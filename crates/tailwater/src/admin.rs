@@ -1,5 +1,7 @@
 //! The admin HTTP of a node, as the command line uses it.
 
+use std::net::SocketAddr;
+
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,6 +59,20 @@ impl Server {
         })
     }
 
+    /// Where the node speaks Kafka's protocol.
+    pub fn kafka_address(&self) -> anyhow::Result<String> {
+        let node: NodeView = self.get("/v1/node")?;
+        let mut address =
+            node.kafka.context("the node does not speak Kafka's protocol, and so has no groups")?;
+        if address.ip().is_unspecified() {
+            // On all addresses: the one that is known from admin HTTP, if it is one.
+            let known = self.server.split("://").last().and_then(|server| server.parse::<SocketAddr>().ok());
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            address.set_ip(known.unwrap_or(any).ip());
+        }
+        Ok(address.to_string())
+    }
+
     fn url(&self, path: &str) -> String {
         if self.server.contains("://") {
             format!("{}{path}", self.server.trim_end_matches('/'))
@@ -89,4 +105,13 @@ impl Server {
 
 fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
+}
+
+/// A name as a part of a URL's path.
+pub fn escaped(name: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    name.bytes().map(escape).collect()
 }

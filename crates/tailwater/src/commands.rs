@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 pub mod cache;
 pub mod consume;
 pub mod doctor;
+pub mod group;
 pub mod produce;
 pub mod serve;
 pub mod stream;

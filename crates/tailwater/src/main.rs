@@ -30,6 +30,9 @@ enum Command {
     Produce(commands::produce::Args),
     /// Read records of a stream, one-sidedly.
     Consume(commands::consume::Args),
+    /// List, describe, reset and delete consumer groups.
+    #[command(subcommand)]
+    Group(commands::group::Command),
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Stream(command) => commands::stream::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
+        Command::Group(command) => commands::group::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         Command::Bench(command) => tailwater_bench::run(command),
         Command::Demo(args) => tailwater_bench::demo::run(args),

@@ -70,12 +70,23 @@ fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is(
     let mut defaults = std::collections::BTreeMap::new();
     for (key, value) in &printed {
         match value {
-            toml::Value::Table(section) => defaults
-                .extend(section.iter().map(|(name, value)| ((key.clone(), name.clone()), value.to_string()))),
+            toml::Value::Table(section) => add_section(&mut defaults, key, section),
             value => drop(defaults.insert((String::new(), key.clone()), value.to_string())),
         }
     }
     // What is not set is not printed.
     defaults.insert(("listen".to_owned(), "advertised_data".to_owned()), "none".to_owned());
     assert_eq!(described, defaults);
+}
+
+type Keys = std::collections::BTreeMap<(String, String), String>;
+
+/// A section's keys, and those of the sections in it, which are called `outer.inner`.
+fn add_section(keys: &mut Keys, section: &str, table: &toml::Table) {
+    for (name, value) in table {
+        match value {
+            toml::Value::Table(inner) => add_section(keys, &format!("{section}.{name}"), inner),
+            value => drop(keys.insert((section.to_owned(), name.clone()), value.to_string())),
+        }
+    }
 }

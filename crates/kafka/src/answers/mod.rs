@@ -2,8 +2,12 @@
 
 pub(crate) mod cluster;
 pub(crate) mod configs;
+pub(crate) mod consumer_groups;
 pub(crate) mod fetch;
+pub(crate) mod group_admin;
+pub(crate) mod groups;
 pub(crate) mod metadata;
+pub(crate) mod offsets;
 pub(crate) mod positions;
 pub(crate) mod produce;
 pub(crate) mod security;

@@ -1,6 +1,7 @@
 //! `tailwater consume`
 
 mod format;
+mod group;
 mod stats;
 
 use std::io::Write;
@@ -24,6 +25,10 @@ pub struct Args {
     /// Only this shard; may be given several times. All of them if not given.
     #[arg(long)]
     shard: Vec<u32>,
+    /// Share the shards with the others in this group, and go on from what it committed; Kafka's clients may be in it
+    /// too. Where it committed nothing it begins at `--from`. Ends, on an interrupt, by leaving.
+    #[arg(short, long, value_name = "NAME", conflicts_with_all = ["shard", "stats"])]
+    group: Option<String>,
     /// Where to begin: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or RFC 3339),
     /// dlsn:SEGMENT/ENTRY/SLOT or tx:N.
     #[arg(long, default_value = "start", allow_hyphen_values = true)]
@@ -70,8 +75,14 @@ struct JsonRecord<'a> {
 /// Writes records to standard output.
 pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
     let address = server.data_address()?;
+    let kafka = args.group.is_some().then(|| server.kafka_address()).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(consume(&address, args))
+    runtime.block_on(async {
+        match kafka {
+            Some(kafka) => group::consume(&address, kafka, args).await,
+            None => consume(&address, args).await,
+        }
+    })
 }
 
 async fn consume(address: &str, args: Args) -> anyhow::Result<()> {

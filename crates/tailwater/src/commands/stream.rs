@@ -5,7 +5,7 @@ use serde_json::Value;
 use tailwater_client::Start;
 use tailwater_node::api::{CreateStream, StreamView, Truncate, Truncated};
 
-use crate::admin::Server;
+use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
 
 /// What to do with streams.
@@ -180,13 +180,7 @@ fn limit(flag: &str, text: &str) -> anyhow::Result<Option<u64>> {
 }
 
 fn path(name: &str) -> String {
-    // Names have no character that a URL would have to escape; others are not found.
-    let escape = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
-        other => format!("%{other:02X}"),
-    };
-    let escaped: String = name.bytes().map(escape).collect();
-    format!("/v1/streams/{escaped}")
+    format!("/v1/streams/{}", escaped(name))
 }
 
 fn describe(stream: &StreamView) -> anyhow::Result<()> {

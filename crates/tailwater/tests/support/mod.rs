@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, dead_code)] // tests of real processes, each using a part of this
 
 pub mod kafka;
+pub mod raw;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -269,6 +270,11 @@ impl Follower {
     /// The next line.
     pub fn next(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("a record within our patience")
+    }
+
+    /// The next line, if there is one already.
+    pub fn try_next(&self) -> Option<String> {
+        self.lines.try_recv().ok()
     }
 
     /// The process.

@@ -46,6 +46,9 @@ fn read_as_everything(bytes: &Bytes) -> usize {
     use crate::messages::cluster::*;
     use crate::messages::configs::*;
     use crate::messages::fetch::*;
+    use crate::messages::groups::*;
+    use crate::messages::membership::*;
+    use crate::messages::offsets::*;
     use crate::messages::produce::*;
     use crate::messages::security::*;
     use crate::messages::topics::*;
@@ -58,6 +61,9 @@ fn every_message_with_its_defaults_goes_there_and_back_in_every_version() {
     use crate::messages::cluster::*;
     use crate::messages::configs::*;
     use crate::messages::fetch::*;
+    use crate::messages::groups::*;
+    use crate::messages::membership::*;
+    use crate::messages::offsets::*;
     use crate::messages::produce::*;
     use crate::messages::security::*;
     use crate::messages::topics::*;

@@ -5,6 +5,16 @@ use std::ops::RangeInclusive;
 use crate::messages::cluster::*;
 use crate::messages::configs::*;
 use crate::messages::fetch::*;
+use crate::messages::groups::{
+    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DeleteGroupsRequest, DeleteGroupsResponse,
+    DescribeGroupsRequest, DescribeGroupsResponse, ListGroupsRequest, ListGroupsResponse,
+};
+use crate::messages::membership::{
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, HeartbeatRequest, HeartbeatResponse,
+    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest,
+    SyncGroupResponse,
+};
+use crate::messages::offsets::*;
 use crate::messages::produce::*;
 use crate::messages::security::*;
 use crate::messages::topics::{
@@ -93,6 +103,15 @@ apis! {
     1 Fetch: 4..=18, flexible from 12, FetchRequest -> FetchResponse;
     2 ListOffsets: 1..=11, flexible from 6, ListOffsetsRequest -> ListOffsetsResponse;
     3 Metadata: 0..=13, flexible from 9, MetadataRequest -> MetadataResponse;
+    8 OffsetCommit: 2..=10, flexible from 8, OffsetCommitRequest -> OffsetCommitResponse;
+    9 OffsetFetch: 1..=10, flexible from 6, OffsetFetchRequest -> OffsetFetchResponse;
+    10 FindCoordinator: 0..=6, flexible from 3, FindCoordinatorRequest -> FindCoordinatorResponse;
+    11 JoinGroup: 0..=9, flexible from 6, JoinGroupRequest -> JoinGroupResponse;
+    12 Heartbeat: 0..=4, flexible from 4, HeartbeatRequest -> HeartbeatResponse;
+    13 LeaveGroup: 0..=5, flexible from 4, LeaveGroupRequest -> LeaveGroupResponse;
+    14 SyncGroup: 0..=5, flexible from 4, SyncGroupRequest -> SyncGroupResponse;
+    15 DescribeGroups: 0..=6, flexible from 5, DescribeGroupsRequest -> DescribeGroupsResponse;
+    16 ListGroups: 0..=5, flexible from 3, ListGroupsRequest -> ListGroupsResponse;
     17 SaslHandshake: 0..=1, flexible from NEVER, SaslHandshakeRequest -> SaslHandshakeResponse;
     18 ApiVersions: 0..=4, flexible from 3, ApiVersionsRequest -> ApiVersionsResponse;
     19 CreateTopics: 2..=7, flexible from 5, CreateTopicsRequest -> CreateTopicsResponse;
@@ -108,9 +127,13 @@ apis! {
     35 DescribeLogDirs: 1..=5, flexible from 2, DescribeLogDirsRequest -> DescribeLogDirsResponse;
     36 SaslAuthenticate: 0..=2, flexible from 2, SaslAuthenticateRequest -> SaslAuthenticateResponse;
     37 CreatePartitions: 0..=3, flexible from 2, CreatePartitionsRequest -> CreatePartitionsResponse;
+    42 DeleteGroups: 0..=2, flexible from 2, DeleteGroupsRequest -> DeleteGroupsResponse;
     44 IncrementalAlterConfigs: 0..=1, flexible from 1, IncrementalAlterConfigsRequest -> IncrementalAlterConfigsResponse;
+    47 OffsetDelete: 0..=0, flexible from i16::MAX, OffsetDeleteRequest -> OffsetDeleteResponse;
     48 DescribeClientQuotas: 0..=1, flexible from 1, DescribeClientQuotasRequest -> DescribeClientQuotasResponse;
     60 DescribeCluster: 0..=2, flexible from 0, DescribeClusterRequest -> DescribeClusterResponse;
+    68 ConsumerGroupHeartbeat: 0..=1, flexible from 0, ConsumerGroupHeartbeatRequest -> ConsumerGroupHeartbeatResponse;
+    69 ConsumerGroupDescribe: 0..=1, flexible from 0, ConsumerGroupDescribeRequest -> ConsumerGroupDescribeResponse;
     74 ListConfigResources: 0..=1, flexible from 0, ListConfigResourcesRequest -> ListConfigResourcesResponse;
     75 DescribeTopicPartitions: 0..=0, flexible from 0, DescribeTopicPartitionsRequest -> DescribeTopicPartitionsResponse;
 }

@@ -1,0 +1,256 @@
+//! How far a group got: OffsetCommit, OffsetFetch, OffsetDelete.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tailwater_format::StreamId;
+use tailwater_log::StreamInfo;
+use uuid::Uuid;
+
+use crate::answers::groups::code;
+use crate::broker::{Broker, Context, shard_of};
+use crate::errors::ErrorCode;
+use crate::groups::coordinator::{Committer, check_name};
+use crate::groups::offsets::GroupOffsets;
+use crate::groups::records::Committed;
+use crate::messages::offsets::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitResponse, OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic, OffsetDeleteRequest, OffsetDeleteResponse, OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic, OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics,
+    OffsetFetchResponse, OffsetFetchResponseGroup, OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions, OffsetFetchResponseTopic, OffsetFetchResponseTopics,
+};
+
+/// From this version of OffsetCommit and OffsetFetch on topics are named by their ids.
+const IDS_FROM_VERSION: i16 = 10;
+/// From this version of OffsetFetch on it takes several groups.
+const GROUPS_FROM_VERSION: i16 = 8;
+/// From this version of OffsetCommit on members of KIP-848 commit.
+const EPOCHS_FROM_VERSION: i16 = 9;
+/// Up to this version of OffsetCommit a client says how long its offsets are kept.
+const RETENTION_UP_TO_VERSION: i16 = 4;
+
+pub(crate) async fn offset_commit(
+    broker: Arc<Broker>,
+    context: Context,
+    request: OffsetCommitRequest,
+) -> OffsetCommitResponse {
+    let committer = Committer {
+        member_id: request.member_id,
+        instance: request.group_instance_id,
+        generation: request.generation_id_or_member_epoch,
+    };
+    let allowed = broker.groups.check_commit(&request.group_id, &committer).map_err(|error| match error {
+        // What clients knew before KIP-848.
+        ErrorCode::GroupIdNotFound if context.version < EPOCHS_FROM_VERSION => ErrorCode::IllegalGeneration,
+        error => error,
+    });
+    let now_ms = broker.env.wall_ms();
+    let keep_ms =
+        Some(request.retention_time_ms).filter(|ms| context.version <= RETENTION_UP_TO_VERSION && *ms >= 0);
+    let expires_ms = keep_ms.map(|ms| now_ms.saturating_add(ms));
+    let by_id = context.version >= IDS_FROM_VERSION;
+    let room = broker.groups.config().offsets_bytes_max.saturating_sub(broker.groups.offsets().bytes());
+    let mut offsets = GroupOffsets::new();
+    let mut bytes = 0;
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let stream = broker.find_topic(&topic.name, topic.topic_id, by_id);
+        let mut take = |partition: OffsetCommitRequestPartition| {
+            let stream = stream.as_ref().map_err(|error| *error)?;
+            let shard = shard_of(stream, partition.partition_index)?;
+            allowed?;
+            let metadata = partition.committed_metadata.unwrap_or_default();
+            if metadata.len() > broker.groups.config().offset_metadata_bytes_max {
+                return Err(ErrorCode::OffsetMetadataTooLarge);
+            }
+            let committed = Committed {
+                offset: partition.committed_offset,
+                leader_epoch: partition.committed_leader_epoch,
+                committed_ms: now_ms,
+                expires_ms,
+                metadata,
+            };
+            bytes += committed.bytes();
+            if bytes > room
+                && broker.groups.offsets().get(&request.group_id, (shard.stream, shard.shard.0)).is_none()
+            {
+                return Err(ErrorCode::InvalidCommitOffsetSize);
+            }
+            offsets.insert((shard.stream, shard.shard.0), committed);
+            Ok(())
+        };
+        let partitions = topic.partitions.into_iter().map(|partition| OffsetCommitResponsePartition {
+            partition_index: partition.partition_index,
+            error_code: code(take(partition)),
+        });
+        let partitions = partitions.collect();
+        topics.push(OffsetCommitResponseTopic { name: topic.name, topic_id: topic.topic_id, partitions });
+    }
+    if let Err(error) = broker.groups.commit(&request.group_id, offsets).await {
+        let partitions = topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+        partitions.filter(|partition| partition.error_code == 0).for_each(|partition| {
+            partition.error_code = error.number();
+        });
+    }
+    OffsetCommitResponse { topics, ..Default::default() }
+}
+
+pub(crate) async fn offset_fetch(
+    broker: Arc<Broker>,
+    context: Context,
+    request: OffsetFetchRequest,
+) -> OffsetFetchResponse {
+    if context.version >= GROUPS_FROM_VERSION {
+        let by_id = context.version >= IDS_FROM_VERSION;
+        let groups = request.groups.into_iter().map(|group| fetch_group(&broker, group, by_id));
+        return OffsetFetchResponse { groups: groups.collect(), ..Default::default() };
+    }
+    let named =
+        |name, partition_indexes| OffsetFetchRequestTopics { name, partition_indexes, ..Default::default() };
+    let topics = request.topics.filter(|topics| context.version >= 2 || !topics.is_empty());
+    let group = OffsetFetchRequestGroup {
+        group_id: request.group_id,
+        topics: topics.map(|topics| {
+            topics.into_iter().map(|topic| named(topic.name, topic.partition_indexes)).collect()
+        }),
+        ..Default::default()
+    };
+    let group = fetch_group(&broker, group, false);
+    let topics = group.topics.into_iter().map(|topic| OffsetFetchResponseTopic {
+        name: topic.name,
+        partitions: topic.partitions.into_iter().map(old_form).collect(),
+    });
+    OffsetFetchResponse { topics: topics.collect(), error_code: group.error_code, ..Default::default() }
+}
+
+fn old_form(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition {
+    let OffsetFetchResponsePartitions {
+        partition_index,
+        committed_offset,
+        committed_leader_epoch,
+        metadata,
+        error_code,
+    } = partition;
+    OffsetFetchResponsePartition {
+        partition_index,
+        committed_offset,
+        committed_leader_epoch,
+        metadata,
+        error_code,
+    }
+}
+
+fn fetch_group(broker: &Broker, group: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup {
+    let OffsetFetchRequestGroup { group_id, topics, member_id, member_epoch } = group;
+    if let Err(error) = broker.groups.check_fetch(&group_id, member_id.as_deref(), member_epoch) {
+        return OffsetFetchResponseGroup { group_id, error_code: error.number(), ..Default::default() };
+    }
+    let topics = match topics {
+        Some(topics) => {
+            topics.into_iter().map(|topic| fetch_topic(broker, &group_id, topic, by_id)).collect()
+        }
+        None => fetch_all(broker, &group_id),
+    };
+    OffsetFetchResponseGroup { group_id, topics, ..Default::default() }
+}
+
+fn fetch_topic(
+    broker: &Broker,
+    group: &str,
+    topic: OffsetFetchRequestTopics,
+    by_id: bool,
+) -> OffsetFetchResponseTopics {
+    let OffsetFetchRequestTopics { name, topic_id, partition_indexes } = topic;
+    let stream = broker.find_topic(&name, topic_id, by_id);
+    // By name, a topic that is not there is one that nothing was committed of.
+    let error = if by_id { stream.as_ref().err().copied() } else { None };
+    let partitions = partition_indexes.into_iter().map(|index| {
+        let number = u32::try_from(index).ok();
+        let found = stream.as_ref().ok().zip(number);
+        let found =
+            found.and_then(|(stream, number)| broker.groups.offsets().get(group, (stream.id, number)));
+        partition(index, found, error)
+    });
+    OffsetFetchResponseTopics { partitions: partitions.collect(), name, topic_id }
+}
+
+fn fetch_all(broker: &Broker, group: &str) -> Vec<OffsetFetchResponseTopics> {
+    let mut topics: BTreeMap<StreamId, Vec<OffsetFetchResponsePartitions>> = BTreeMap::new();
+    for ((stream, number), committed) in broker.groups.offsets().of(group) {
+        topics.entry(stream).or_default().push(partition(number as i32, Some(committed), None));
+    }
+    let topics = topics.into_iter().filter_map(|(id, partitions)| {
+        // Those of a deleted one are not removed yet.
+        let name = broker.log.stream_by_id(id).ok()?.name;
+        Some(OffsetFetchResponseTopics { name, topic_id: id.0, partitions })
+    });
+    topics.collect()
+}
+
+fn partition(
+    partition_index: i32,
+    committed: Option<Committed>,
+    error: Option<ErrorCode>,
+) -> OffsetFetchResponsePartitions {
+    let error_code = error.unwrap_or(ErrorCode::None).number();
+    match committed {
+        Some(committed) => OffsetFetchResponsePartitions {
+            partition_index,
+            committed_offset: committed.offset,
+            committed_leader_epoch: committed.leader_epoch,
+            metadata: Some(committed.metadata),
+            error_code,
+        },
+        None => OffsetFetchResponsePartitions {
+            partition_index,
+            committed_offset: -1,
+            committed_leader_epoch: -1,
+            metadata: Some(String::new()),
+            error_code,
+        },
+    }
+}
+
+pub(crate) async fn offset_delete(
+    broker: Arc<Broker>,
+    _: Context,
+    request: OffsetDeleteRequest,
+) -> OffsetDeleteResponse {
+    let name = request.group_id;
+    let refused =
+        |error: ErrorCode| OffsetDeleteResponse { error_code: error.number(), ..Default::default() };
+    if let Err(error) = check_name(&name) {
+        return refused(error);
+    }
+    let subscribed = match broker.groups.subscribed(&name) {
+        Ok(subscribed) => subscribed,
+        Err(error) => return refused(error),
+    };
+    let mut partitions = BTreeSet::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let stream = broker.find_topic(&topic.name, Uuid::nil(), false);
+        let check = |index: i32| -> Result<(StreamId, u32), ErrorCode> {
+            let stream: &StreamInfo = stream.as_ref().map_err(|error| *error)?;
+            let shard = shard_of(stream, index)?;
+            if subscribed.contains(&stream.name) {
+                return Err(ErrorCode::GroupSubscribedToTopic);
+            }
+            Ok((shard.stream, shard.shard.0))
+        };
+        let answers = topic.partitions.iter().map(|partition| {
+            let checked = check(partition.partition_index).map(|partition| _ = partitions.insert(partition));
+            OffsetDeleteResponsePartition {
+                partition_index: partition.partition_index,
+                error_code: code(checked),
+            }
+        });
+        let answers = answers.collect();
+        topics.push(OffsetDeleteResponseTopic { name: topic.name, partitions: answers });
+    }
+    match broker.groups.forget_offsets(&name, partitions.into_iter().collect()).await {
+        Ok(()) => OffsetDeleteResponse { topics, ..Default::default() },
+        Err(error) => refused(error),
+    }
+}

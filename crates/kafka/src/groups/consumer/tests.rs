@@ -1,0 +1,219 @@
+//! Scenarios.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn topic(number: u128) -> StreamId {
+    StreamId(uuid::Uuid::from_u128(number))
+}
+
+fn partitions(numbers: impl IntoIterator<Item = u32>) -> Partitions {
+    let numbers: BTreeSet<u32> = numbers.into_iter().collect();
+    if numbers.is_empty() { Partitions::new() } else { [(topic(1), numbers)].into() }
+}
+
+struct World {
+    group: ConsumerGroup,
+    now: Instant,
+    catalog: Catalog,
+}
+
+impl World {
+    fn new() -> Self {
+        let limits = Limits { session: 45 * SECOND, heartbeat: 5 * SECOND, members_max: 4, bytes_max: 1_000 };
+        Self {
+            group: ConsumerGroup::new(Arc::new(limits), 0),
+            now: Instant::from_ns(0),
+            catalog: [("t".to_owned(), (topic(1), 6)), ("other".to_owned(), (topic(2), 2))].into(),
+        }
+    }
+
+    fn beat(&mut self, beat: Beat) -> Result<Told, Refused> {
+        self.group.heartbeat(self.now, beat, &self.catalog)
+    }
+
+    fn join(&mut self, id: &str) -> Told {
+        self.beat(joining(id)).expect("taken in")
+    }
+
+    /// A member's usual heartbeat: that it has these partitions.
+    fn has(&mut self, id: &str, epoch: i32, numbers: impl IntoIterator<Item = u32>) -> Told {
+        let owned = Some(partitions(numbers));
+        self.beat(Beat { member_id: id.to_owned(), epoch, owned, ..Beat::default() }).expect("known")
+    }
+
+    /// One in which nothing has changed.
+    fn same(&mut self, id: &str, epoch: i32) -> Result<Told, Refused> {
+        self.beat(Beat { member_id: id.to_owned(), epoch, ..Beat::default() })
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+        self.group.tick(self.now);
+    }
+}
+
+fn joining(id: &str) -> Beat {
+    Beat {
+        member_id: id.to_owned(),
+        epoch: JOINING,
+        rebalance: Some(60 * SECOND),
+        topics: Some(vec!["t".to_owned()]),
+        owned: Some(Partitions::new()),
+        ..Beat::default()
+    }
+}
+
+fn error(result: Result<Told, Refused>) -> ErrorCode {
+    result.expect_err("refused").0
+}
+
+#[test]
+fn the_first_member_gets_everything_at_once() {
+    let mut world = World::new();
+    let told = world.join("a");
+    assert_eq!((told.epoch, told.assignment), (1, Some(partitions(0..6))));
+    assert_eq!(world.group.state(), "Stable");
+    assert_eq!(world.same("a", 1).expect("known").assignment, None, "nothing new");
+    assert_eq!(world.group.check_committer("a", 1), Ok(()));
+    assert_eq!(world.group.check_committer("a", 0), Err(ErrorCode::StaleMemberEpoch));
+    assert_eq!(world.group.check_committer("b", 1), Err(ErrorCode::UnknownMemberId));
+}
+
+#[test]
+fn a_partition_goes_to_the_next_one_only_when_it_was_given_up() {
+    let mut world = World::new();
+    world.join("a");
+    let b = world.join("b");
+    assert_eq!((b.epoch, b.assignment), (2, Some(Partitions::new())), "nothing is free yet");
+    assert_eq!(world.group.state(), "Reconciling");
+    let a = world.same("a", 1).expect("known");
+    assert_eq!(
+        (a.epoch, a.assignment),
+        (1, Some(partitions(0..3))),
+        "in its old epoch, until it has done it"
+    );
+    assert_eq!(world.same("b", 2).expect("known").assignment, None);
+    assert_eq!(world.has("a", 1, 0..6).epoch, 1, "not yet");
+    assert_eq!(world.has("a", 1, 0..3).epoch, 2);
+    let b = world.same("b", 2).expect("known");
+    assert_eq!((b.epoch, b.assignment), (2, Some(partitions(3..6))));
+    assert_eq!(world.group.state(), "Stable");
+}
+
+#[test]
+fn who_leaves_or_falls_silent_makes_room() {
+    let mut world = World::new();
+    world.join("a");
+    world.join("b");
+    world.has("a", 1, 0..3);
+    world.has("a", 1, 0..3);
+    assert_eq!(world.same("b", 2).expect("known").assignment, Some(partitions(3..6)));
+    world.pass(30 * SECOND);
+    world.same("a", 2).expect("known");
+    world.pass(20 * SECOND);
+    assert_eq!(error(world.same("b", 2)), ErrorCode::UnknownMemberId);
+    let a = world.same("a", 2).expect("known");
+    assert_eq!((a.epoch, a.assignment), (3, Some(partitions(0..6))));
+    let left = world.beat(Beat { member_id: "a".to_owned(), epoch: LEAVING, ..Beat::default() });
+    assert_eq!(left.expect("known").epoch, LEAVING);
+    assert_eq!((world.group.state(), world.group.epoch), ("Empty", 4));
+    assert_eq!(world.group.check_committer("", -1), Ok(()));
+}
+
+#[test]
+fn who_does_not_give_up_in_time_is_out() {
+    let mut world = World::new();
+    world.join("a");
+    world.join("b");
+    world.same("a", 1).expect("known");
+    for _ in 0..7 {
+        world.pass(9 * SECOND);
+        let _ = world.same("a", 1);
+        world.same("b", 2).expect("known");
+    }
+    assert_eq!(error(world.same("a", 1)), ErrorCode::UnknownMemberId);
+    let b = world.same("b", world.group.members["b"].epoch).expect("known");
+    assert_eq!(world.group.members["b"].assigned, partitions(0..6), "{b:?}");
+}
+
+#[test]
+fn epochs_that_are_not_the_member_s_are_fenced_but_for_a_lost_answer() {
+    let mut world = World::new();
+    world.join("a");
+    assert_eq!(error(world.same("a", 2)), ErrorCode::FencedMemberEpoch);
+    world.join("b");
+    world.has("a", 1, 0..3);
+    world.has("a", 1, 0..3);
+    // It did not hear that it is in epoch 2.
+    let again = world.has("a", 1, 0..3);
+    assert_eq!(again.epoch, 2);
+    let owned = Some(partitions(0..6));
+    let zombie = Beat { member_id: "a".to_owned(), epoch: 1, owned, ..Beat::default() };
+    assert_eq!(error(world.beat(zombie)), ErrorCode::FencedMemberEpoch);
+    assert_eq!(error(world.same("c", 1)), ErrorCode::UnknownMemberId);
+    // Whoever joins again begins anew.
+    let told = world.join("a");
+    assert_eq!((told.epoch, told.assignment), (2, Some(partitions(0..3))));
+}
+
+#[test]
+fn topics_that_come_grow_and_go_change_what_is_assigned() {
+    let mut world = World::new();
+    world.join("a");
+    world.catalog.insert("t".to_owned(), (topic(1), 8));
+    let grown = world.same("a", 1).expect("known");
+    assert_eq!((grown.epoch, grown.assignment), (2, Some(partitions(0..8))));
+    let both = Beat { topics: None, pattern: Some("t|oth.*".to_owned()), ..joining("b") };
+    world.beat(both).expect("taken in");
+    assert_eq!(world.group.target["b"][&topic(2)].len(), 2, "only it reads that one");
+    world.catalog.remove("other");
+    let less = world.same("b", 3).expect("known");
+    assert!(!world.group.target["b"].contains_key(&topic(2)), "{less:?}");
+    let bad = Beat { topics: None, pattern: Some("(".to_owned()), ..joining("c") };
+    assert_eq!(error(world.beat(bad)), ErrorCode::InvalidRegularExpression);
+    let bad = Beat { assignor: Some("best".to_owned()), ..joining("c") };
+    assert_eq!(error(world.beat(bad)), ErrorCode::UnsupportedAssignor);
+    assert!(!world.group.members.contains_key("c"));
+    let range = Beat { assignor: Some("range".to_owned()), ..joining("c") };
+    world.beat(range).expect("taken in");
+    assert_eq!(world.group.assignor, Assignor::Range);
+}
+
+#[test]
+fn a_static_member_that_is_back_in_time_has_what_it_had_and_nobody_moves() {
+    let mut world = World::new();
+    let named = |id: &str| Beat { instance: Some("name".to_owned()), ..joining(id) };
+    assert_eq!(world.beat(named("a1")).expect("taken in").epoch, 1);
+    assert_eq!(error(world.beat(named("a2"))), ErrorCode::UnreleasedInstanceId);
+    let leave = |id: &str, epoch| Beat {
+        member_id: id.to_owned(),
+        epoch,
+        instance: Some("name".to_owned()),
+        ..Beat::default()
+    };
+    assert_eq!(world.beat(leave("a1", LEAVING_FOR_NOW)).expect("known").epoch, LEAVING_FOR_NOW);
+    let other = world.join("b");
+    assert_eq!(other.assignment, Some(Partitions::new()), "what it had is kept for it");
+    let back = world.beat(named("a2")).expect("taken in");
+    assert_eq!((back.epoch, back.assignment), (2, Some(partitions(0..3))));
+    assert_eq!(world.same("b", 2).expect("known").assignment, Some(partitions(3..6)));
+    assert_eq!(error(world.beat(leave("a1", 1))), ErrorCode::FencedInstanceId);
+    world.beat(leave("a2", LEAVING)).expect("known");
+    assert_eq!(world.same("b", 2).expect("known").assignment, Some(partitions(0..6)));
+}
+
+#[test]
+fn members_and_what_they_say_are_bounded() {
+    let mut world = World::new();
+    for id in ["a", "b", "c", "d"] {
+        world.join(id);
+    }
+    assert_eq!(error(world.beat(joining("e"))), ErrorCode::GroupMaxSizeReached);
+    let much = Beat { topics: Some(vec!["x".repeat(1_000)]), ..joining("a") };
+    assert_eq!(error(world.beat(much)), ErrorCode::GroupMaxSizeReached);
+    let greedy = Beat { pattern: Some("(x{1000}){1000}".to_owned()), ..joining("a") };
+    assert_eq!(error(world.beat(greedy)), ErrorCode::InvalidRegularExpression);
+    assert_eq!(world.group.delete(), Err(ErrorCode::NonEmptyGroup));
+}

@@ -1,0 +1,609 @@
+//! All groups of the node: who waits for an answer, what time it is, and what is kept.
+//!
+//! One lock holds every group; a step of one takes microseconds, and nothing is awaited under it. Each group has at most
+//! one alarm, never later than what the group has to do next: a heartbeat only moves that away, and leaves the alarm.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use parking_lot::Mutex;
+use tailwater_env::{Env, HashMap, Instant, Task};
+use tailwater_log::Log;
+use tokio::sync::Notify;
+
+use super::classic::{self, ClassicGroup, Join, Output, Sync, Ticket};
+use super::config::GroupsConfig;
+use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Refused, Told};
+use super::group::Group;
+use super::offsets::{Change, GroupOffsets, Offsets, Partition};
+use super::records::{GroupRecord, Kind};
+use super::retention;
+use crate::errors::ErrorCode;
+use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
+
+/// Longest name of a group, in bytes: it is a part of metadata's keys.
+pub(crate) const GROUP_ID_BYTES_MAX: usize = 512;
+
+/// How old the list of topics may be by which a member is told what it gets.
+const CATALOG_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// Who commits, or asks for offsets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Committer {
+    pub member_id: String,
+    pub instance: Option<String>,
+    /// A member's generation; negative for whoever is in no group.
+    pub generation: i32,
+}
+
+/// The coordinator of all groups.
+pub(crate) struct Coordinator {
+    pub(super) shared: Arc<Shared>,
+    _tasks: [Task; 2],
+}
+
+/// What its tasks share.
+pub(super) struct Shared {
+    pub env: Env,
+    pub log: Log,
+    pub config: GroupsConfig,
+    classic_limits: Arc<classic::Limits>,
+    consumer_limits: Arc<consumer::Limits>,
+    /// The topics that there were a moment ago, and when.
+    catalog: Mutex<(Instant, Arc<Catalog>)>,
+    pub offsets: Offsets,
+    table: Mutex<Table>,
+    /// Wakes the task that ticks: there is an earlier alarm.
+    earlier: Notify,
+}
+
+#[derive(Default)]
+struct Table {
+    groups: BTreeMap<Arc<str>, Entry>,
+    alarms: BTreeSet<(Instant, Arc<str>)>,
+    waiting: HashMap<u64, Waiter>,
+    /// What members of all groups brought, in bytes.
+    bytes: usize,
+    tickets: u64,
+}
+
+struct Entry {
+    group: Group,
+    /// Bytes of what its members brought.
+    bytes: usize,
+    alarm: Option<Instant>,
+    /// Since when nobody is in it, wall time in ms.
+    empty_since_ms: Option<i64>,
+    /// What metadata has of it, or is about to.
+    kept: Option<GroupRecord>,
+}
+
+enum Waiter {
+    Join(oneshot::Sender<JoinGroupResponse>),
+    Sync(oneshot::Sender<SyncGroupResponse>),
+}
+
+/// A group as its administrators see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub group: Group,
+    pub empty_since_ms: Option<i64>,
+}
+
+impl Coordinator {
+    /// Goes on with what is kept of groups and offsets.
+    pub async fn open(env: &Env, config: GroupsConfig, log: &Log) -> Result<Self, String> {
+        let opened = Offsets::open(env, Arc::clone(log.meta())).await;
+        let (offsets, records) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
+        let classic_limits = Arc::new(config.classic_limits());
+        let consumer_limits = Arc::new(config.consumer_limits());
+        let mut table = Table::default();
+        let now_ms = env.wall_ms();
+        for name in offsets.groups() {
+            let group = Group::Classic(ClassicGroup::new(Arc::clone(&classic_limits), 0, None));
+            table.groups.insert(name, Entry::new(group, Some(now_ms)));
+        }
+        for (name, record) in records {
+            let protocol_type = Some(record.protocol_type.clone()).filter(|name| !name.is_empty());
+            let group = match record.kind {
+                Kind::Classic => {
+                    let limits = Arc::clone(&classic_limits);
+                    Group::Classic(ClassicGroup::new(limits, record.generation, protocol_type))
+                }
+                Kind::Consumer => {
+                    let limits = Arc::clone(&consumer_limits);
+                    Group::Consumer(ConsumerGroup::new(limits, record.generation))
+                }
+            };
+            // Whoever was in it has to join again.
+            let empty_since_ms = record.empty_since_ms.or(Some(now_ms));
+            let entry = Entry { kept: Some(record), ..Entry::new(group, empty_since_ms) };
+            table.groups.insert(name, entry);
+        }
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            log: log.clone(),
+            config,
+            classic_limits,
+            consumer_limits,
+            catalog: Mutex::new((Instant::default(), Arc::new(catalog_of(log)))),
+            offsets,
+            table: Mutex::new(table),
+            earlier: Notify::new(),
+        });
+        let tasks = [
+            env.spawn("kafka-groups", tick(Arc::clone(&shared))),
+            env.spawn("kafka-offsets-retention", retention::run(Arc::clone(&shared))),
+        ];
+        Ok(Self { shared, _tasks: tasks })
+    }
+
+    /// What was committed.
+    pub fn offsets(&self) -> &Offsets {
+        &self.shared.offsets
+    }
+
+    /// How groups behave.
+    pub fn config(&self) -> &GroupsConfig {
+        &self.shared.config
+    }
+
+    /// An id for a member that nobody had before.
+    pub fn new_member_id(&self, name: &str) -> String {
+        let env = &self.shared.env;
+        let random = (u128::from(env.random_u64()) << 64) | u128::from(env.random_u64());
+        let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
+        format!("{name}-{id}")
+    }
+
+    /// A member joins. Dropping this gives up the answer, not the membership.
+    pub async fn join(&self, name: &str, join: Join) -> JoinGroupResponse {
+        let refused = |error: ErrorCode, member_id| JoinGroupResponse {
+            error_code: error.number(),
+            member_id,
+            ..Default::default()
+        };
+        let member_id = join.member_id.clone();
+        if let Err(error) = check_name(name) {
+            return refused(error, member_id);
+        }
+        let answer = {
+            let mut table = self.shared.table.lock();
+            if let Err(error) = self.shared.check_room(&table, join.bytes()) {
+                return refused(error, member_id);
+            }
+            match table.groups.get_mut(name) {
+                None if !member_id.is_empty() => return refused(ErrorCode::UnknownMemberId, member_id),
+                None => {
+                    if let Err(error) = self.shared.add_group(&mut table, name) {
+                        return refused(error, member_id);
+                    }
+                }
+                Some(entry) => {
+                    if let Err(error) = self.shared.make_classic(entry) {
+                        return refused(error, member_id);
+                    }
+                }
+            }
+            let (sender, answer) = oneshot::channel();
+            let ticket = table.ticket(Waiter::Join(sender));
+            self.shared.step_classic(&mut table, name, |group, now, out| group.join(now, join, ticket, out));
+            answer
+        };
+        answer.await.unwrap_or_else(|_| refused(ErrorCode::CoordinatorNotAvailable, member_id))
+    }
+
+    /// A member asks for its assignment. Dropping this gives up the answer only.
+    pub async fn sync(&self, name: &str, sync: Sync) -> SyncGroupResponse {
+        let refused =
+            |error: ErrorCode| SyncGroupResponse { error_code: error.number(), ..Default::default() };
+        if let Err(error) = check_name(name) {
+            return refused(error);
+        }
+        let answer = {
+            let mut table = self.shared.table.lock();
+            if !table.groups.get(name).is_some_and(|entry| matches!(entry.group, Group::Classic(_))) {
+                return refused(ErrorCode::UnknownMemberId);
+            }
+            if self.shared.check_room(&table, sync.bytes()).is_err() {
+                // As a broker answers that can't store what is assigned.
+                return refused(ErrorCode::UnknownServerError);
+            }
+            let (sender, answer) = oneshot::channel();
+            let ticket = table.ticket(Waiter::Sync(sender));
+            self.shared.step_classic(&mut table, name, |group, now, out| group.sync(now, sync, ticket, out));
+            answer
+        };
+        answer.await.unwrap_or_else(|_| refused(ErrorCode::CoordinatorNotAvailable))
+    }
+
+    /// A member says that it lives.
+    pub fn heartbeat(
+        &self,
+        name: &str,
+        member_id: &str,
+        instance: Option<&str>,
+        generation: i32,
+    ) -> Result<(), ErrorCode> {
+        check_name(name)?;
+        let mut table = self.shared.table.lock();
+        match table.groups.get_mut(name).map(|entry| &mut entry.group) {
+            Some(Group::Classic(group)) => {
+                group.heartbeat(self.shared.env.now(), member_id, instance, generation)
+            }
+            _ => Err(ErrorCode::UnknownMemberId),
+        }
+    }
+
+    /// A member leaves.
+    pub fn leave(&self, name: &str, member_id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
+        check_name(name)?;
+        let mut table = self.shared.table.lock();
+        let shared = &self.shared;
+        let left = shared
+            .step_classic(&mut table, name, |group, now, out| group.leave(now, member_id, instance, out));
+        left.unwrap_or(Err(ErrorCode::UnknownMemberId))
+    }
+
+    /// Whether `committer` may commit; a member that does is heard of.
+    pub fn check_commit(&self, name: &str, committer: &Committer) -> Result<(), ErrorCode> {
+        // Clients from before there were groups with names commit for one without.
+        check_length(name)?;
+        let now = self.shared.env.now();
+        let mut table = self.shared.table.lock();
+        let Some(entry) = table.groups.get_mut(name) else {
+            if committer.generation >= 0 {
+                return Err(ErrorCode::GroupIdNotFound);
+            }
+            return self.shared.add_group(&mut table, name);
+        };
+        let Committer { member_id, instance, generation } = committer;
+        match &mut entry.group {
+            Group::Classic(group) => group.check_commit(now, member_id, instance.as_deref(), *generation),
+            Group::Consumer(group) => group.check_committer(member_id, *generation),
+        }
+    }
+
+    /// Whether a member may ask for its group's offsets: whoever gives no id may.
+    pub fn check_fetch(&self, name: &str, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
+        let table = self.shared.table.lock();
+        match (table.groups.get(name).map(|entry| &entry.group), member_id) {
+            (Some(Group::Consumer(group)), Some(member_id)) => group.check_committer(member_id, epoch),
+            _ => Ok(()),
+        }
+    }
+
+    /// A member of a group of KIP-848 says that it lives, and what it wants and has; it is told what it gets, and how
+    /// often it is to do so.
+    pub fn beat(&self, name: &str, beat: Beat) -> Result<(Told, Duration), Refused> {
+        check_name(name).map_err(|error| (error, "a group has a name of 1 to 512 bytes".to_owned()))?;
+        let catalog = self.shared.catalog(beat.epoch == JOINING || beat.topics.is_some());
+        let mut table = self.shared.table.lock();
+        let unknown = || (ErrorCode::GroupIdNotFound, format!("there is no consumer group {name}"));
+        let room = self.shared.check_room(&table, beat.bytes());
+        room.map_err(|error| (error, "groups have no more room for what members say".to_owned()))?;
+        match table.groups.get_mut(name) {
+            None if beat.epoch != JOINING => return Err(unknown()),
+            None => {
+                let added = self.shared.add_group(&mut table, name);
+                added.map_err(|error| (error, "there are too many groups".to_owned()))?;
+            }
+            Some(_) => {}
+        }
+        let entry = table.groups.get_mut(name).ok_or_else(unknown)?;
+        if matches!(entry.group, Group::Classic(_)) {
+            // Its members would have to speak the other protocol first.
+            if beat.epoch != JOINING || !entry.group.is_unused() {
+                return Err(unknown());
+            }
+            let limits = Arc::clone(&self.shared.consumer_limits);
+            entry.group = Group::Consumer(ConsumerGroup::new(limits, entry.group.generation()));
+        }
+        let told = self.shared.step(&mut table, name, |group, now, _| match group {
+            Group::Consumer(group) => {
+                let told = group.heartbeat(now, beat, &catalog)?;
+                Ok((told, group.heartbeat_interval()))
+            }
+            Group::Classic(_) => Err(unknown()),
+        });
+        told.unwrap_or_else(|| Err(unknown()))
+    }
+
+    /// Keeps offsets that were checked; they are durable when this is answered.
+    pub async fn commit(&self, name: &str, offsets: GroupOffsets) -> Result<(), ErrorCode> {
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let name: Arc<str> = name.into();
+        let kept = self.shared.offsets.change(Arc::clone(&name), Change::Commit(offsets)).await;
+        kept.map_err(|_| ErrorCode::CoordinatorNotAvailable)?;
+        let mut table = self.shared.table.lock();
+        if !table.groups.contains_key(&name) {
+            // It was deleted meanwhile; with offsets it is there again.
+            return self.shared.add_group(&mut table, &name);
+        }
+        Ok(())
+    }
+
+    /// Deletes a group and what it committed.
+    pub async fn delete(&self, name: &str) -> Result<(), ErrorCode> {
+        {
+            let mut table = self.shared.table.lock();
+            let entry = table.groups.get_mut(name).ok_or(ErrorCode::GroupIdNotFound)?;
+            entry.group.delete()?;
+        }
+        self.shared.forget(name).await
+    }
+
+    /// The topics that members of a group read, whose offsets nobody may delete.
+    pub fn subscribed(&self, name: &str) -> Result<BTreeSet<String>, ErrorCode> {
+        let snapshot = self.group(name).ok_or(ErrorCode::GroupIdNotFound)?;
+        if !snapshot.group.has_members() {
+            return Ok(BTreeSet::new());
+        }
+        snapshot.group.subscribed_topics(&self.shared.catalog(true)).ok_or(ErrorCode::NonEmptyGroup)
+    }
+
+    /// Gives up what a group committed of some partitions.
+    pub async fn forget_offsets(&self, name: &str, partitions: Vec<Partition>) -> Result<(), ErrorCode> {
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        let done = self.shared.offsets.change(name.into(), Change::Forget(partitions)).await;
+        done.map_err(|_| ErrorCode::CoordinatorNotAvailable)
+    }
+
+    /// A group as it is; `None` if there is none, or it is being deleted.
+    pub fn group(&self, name: &str) -> Option<Snapshot> {
+        self.shared.table.lock().groups.get(name).and_then(Entry::snapshot)
+    }
+
+    /// All groups by name.
+    pub fn groups(&self) -> Vec<(Arc<str>, Snapshot)> {
+        self.shared.groups()
+    }
+}
+
+impl Entry {
+    fn new(group: Group, empty_since_ms: Option<i64>) -> Self {
+        Self { group, bytes: 0, alarm: None, empty_since_ms, kept: None }
+    }
+
+    fn snapshot(&self) -> Option<Snapshot> {
+        (!self.group.is_dead())
+            .then(|| Snapshot { group: self.group.clone(), empty_since_ms: self.empty_since_ms })
+    }
+}
+
+impl Table {
+    fn ticket(&mut self, waiter: Waiter) -> Ticket {
+        self.tickets += 1;
+        self.waiting.insert(self.tickets, waiter);
+        Ticket(self.tickets)
+    }
+
+    fn answer(&mut self, out: Vec<Output>) {
+        for output in out {
+            let (Output::Join(ticket, _) | Output::Sync(ticket, _)) = &output;
+            // Whoever waited may have gone.
+            match (self.waiting.remove(&ticket.0), output) {
+                (Some(Waiter::Join(waiter)), Output::Join(_, answer)) => _ = waiter.send(answer),
+                (Some(Waiter::Sync(waiter)), Output::Sync(_, answer)) => _ = waiter.send(answer),
+                _ => debug_assert!(false, "every ticket is answered once, with what it is for"),
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn add_group(&self, table: &mut Table, name: &str) -> Result<(), ErrorCode> {
+        if table.groups.len() >= self.config.groups_max {
+            tracing::warn!(
+                group = name,
+                max = self.config.groups_max,
+                "refused: [kafka.groups] groups_max are there"
+            );
+            return Err(ErrorCode::GroupMaxSizeReached);
+        }
+        let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
+        table.groups.insert(name.into(), Entry::new(Group::Classic(group), Some(self.env.wall_ms())));
+        Ok(())
+    }
+
+    /// Whether so many bytes more may be kept of what members bring.
+    fn check_room(&self, table: &Table, bytes: usize) -> Result<(), ErrorCode> {
+        // What says nothing new brings nothing.
+        if bytes == 0 || table.bytes + bytes <= self.config.groups_bytes_max {
+            return Ok(());
+        }
+        tracing::warn!(
+            max = self.config.groups_bytes_max,
+            "refused: [kafka.groups] groups_bytes_max are kept"
+        );
+        Err(ErrorCode::GroupMaxSizeReached)
+    }
+
+    /// Has a group that nobody is in be one of the classic protocol.
+    fn make_classic(&self, entry: &mut Entry) -> Result<(), ErrorCode> {
+        if let Group::Consumer(group) = &entry.group {
+            if !entry.group.is_unused() {
+                return Err(ErrorCode::InconsistentGroupProtocol);
+            }
+            let group = ClassicGroup::new(Arc::clone(&self.classic_limits), group.epoch, None);
+            entry.group = Group::Classic(group);
+        }
+        Ok(())
+    }
+
+    /// The topics that there are; up to a moment ago, unless `fresh`.
+    pub fn catalog(&self, fresh: bool) -> Arc<Catalog> {
+        let mut catalog = self.catalog.lock();
+        let now = self.env.now();
+        if fresh || now.since(catalog.0) >= CATALOG_AGE_MAX {
+            *catalog = (now, Arc::new(catalog_of(&self.log)));
+        }
+        Arc::clone(&catalog.1)
+    }
+
+    fn step_classic<T>(
+        &self,
+        table: &mut Table,
+        name: &str,
+        step: impl FnOnce(&mut ClassicGroup, Instant, &mut Vec<Output>) -> T,
+    ) -> Option<T> {
+        let step = |group: &mut Group, now, out: &mut Vec<Output>| match group {
+            Group::Classic(group) => Some(step(group, now, out)),
+            Group::Consumer(_) => None,
+        };
+        self.step(table, name, step).flatten()
+    }
+
+    /// One step of a group and what follows from it; `None` if there is no such group.
+    fn step<T>(
+        &self,
+        table: &mut Table,
+        name: &str,
+        step: impl FnOnce(&mut Group, Instant, &mut Vec<Output>) -> T,
+    ) -> Option<T> {
+        let (known, _) = table.groups.get_key_value(name)?;
+        let known = Arc::clone(known);
+        let entry = table.groups.get_mut(name)?;
+        let mut out = Vec::new();
+        let before = entry.group.state();
+        let result = step(&mut entry.group, self.env.now(), &mut out);
+        if entry.group.state() != before {
+            let (state, generation) = (entry.group.state(), entry.group.generation());
+            tracing::debug!(group = name, from = before, to = state, generation, "a group moved");
+        }
+        self.remember(&known, entry);
+        let bytes = entry.group.bytes();
+        table.bytes = table.bytes - entry.bytes + bytes;
+        entry.bytes = bytes;
+        let alarm = entry.group.next_deadline();
+        if alarm != entry.alarm {
+            if let Some(before) = entry.alarm {
+                table.alarms.remove(&(before, Arc::clone(&known)));
+            }
+            if let Some(alarm) = alarm {
+                let is_first = table.alarms.first().is_none_or(|(first, _)| alarm < *first);
+                table.alarms.insert((alarm, Arc::clone(&known)));
+                if is_first {
+                    self.earlier.notify_one();
+                }
+            }
+            entry.alarm = alarm;
+        }
+        if entry.group.generation() == 0 && entry.group.is_unused() && !self.offsets.has(name) {
+            // Nobody ever was in it.
+            table.groups.remove(name);
+        }
+        table.answer(out);
+        Some(result)
+    }
+
+    /// Keeps what is to be kept of a group, if that changed.
+    fn remember(&self, name: &Arc<str>, entry: &mut Entry) {
+        let group = &entry.group;
+        entry.empty_since_ms = match group.has_members() {
+            false => entry.empty_since_ms.or_else(|| Some(self.env.wall_ms())),
+            true => None,
+        };
+        if group.generation() == 0 {
+            return;
+        }
+        let record = GroupRecord {
+            kind: group.kind(),
+            generation: group.generation(),
+            empty_since_ms: entry.empty_since_ms,
+            protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
+        };
+        if entry.kept.as_ref() != Some(&record) {
+            self.offsets.remember(Arc::clone(name), record.clone());
+            entry.kept = Some(record);
+        }
+    }
+
+    /// Forgets a group that is dead.
+    async fn forget(&self, name: &str) -> Result<(), ErrorCode> {
+        let forgotten = self.offsets.change(name.into(), Change::Delete).await;
+        let mut table = self.table.lock();
+        if let Some(entry) = table.groups.get(name)
+            && let Some(alarm) = entry.alarm
+        {
+            table.alarms.remove(&(alarm, Arc::from(name)));
+        }
+        table.groups.remove(name);
+        if forgotten.is_err() {
+            // It is there again, without members, which it had none of.
+            let _ = self.add_group(&mut table, name);
+        }
+        forgotten.map_err(|_| ErrorCode::CoordinatorNotAvailable)
+    }
+
+    pub fn groups(&self) -> Vec<(Arc<str>, Snapshot)> {
+        let table = self.table.lock();
+        table.groups.iter().filter_map(|(name, entry)| Some((Arc::clone(name), entry.snapshot()?))).collect()
+    }
+
+    /// Deletes a group that nobody is in and that has committed nothing, or nothing that is left.
+    pub async fn delete_unused(&self, name: &str) {
+        {
+            let mut table = self.table.lock();
+            let Some(entry) = table.groups.get_mut(name) else { return };
+            if !entry.group.is_unused() || self.offsets.has(name) || entry.group.delete().is_err() {
+                return;
+            }
+        }
+        if self.forget(name).await.is_ok() {
+            tracing::info!(group = name, "removed: nobody is in it, and its offsets are over");
+        }
+    }
+
+    fn tick_due(&self) -> Option<Instant> {
+        let mut table = self.table.lock();
+        loop {
+            let (alarm, name) = table.alarms.first().cloned()?;
+            if alarm > self.env.now() {
+                return Some(alarm);
+            }
+            table.alarms.remove(&(alarm, Arc::clone(&name)));
+            if let Some(entry) = table.groups.get_mut(&name) {
+                entry.alarm = None;
+            }
+            self.step(&mut table, &name, |group, now, out| group.tick(now, out));
+        }
+    }
+}
+
+async fn tick(shared: Arc<Shared>) {
+    loop {
+        let next = shared.tick_due();
+        let earlier = shared.earlier.notified();
+        match next {
+            None => earlier.await,
+            Some(alarm) => {
+                tokio::select! {
+                    biased;
+                    () = earlier => {}
+                    () = shared.env.sleep_until(alarm) => {}
+                }
+            }
+        }
+    }
+}
+
+fn catalog_of(log: &Log) -> Catalog {
+    let streams = log.list_streams().into_iter();
+    streams.map(|stream| (stream.name, (stream.id, stream.config.shards))).collect()
+}
+
+/// Whether a group that has members may be called so.
+pub(crate) fn check_name(name: &str) -> Result<(), ErrorCode> {
+    if name.is_empty() { Err(ErrorCode::InvalidGroupId) } else { check_length(name) }
+}
+
+fn check_length(name: &str) -> Result<(), ErrorCode> {
+    if name.len() > GROUP_ID_BYTES_MAX { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
+}

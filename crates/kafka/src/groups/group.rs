@@ -1,0 +1,107 @@
+//! A group of either kind.
+
+use tailwater_env::Instant;
+
+use super::classic::{ClassicGroup, Output, Phase};
+use super::consumer::{Catalog, ConsumerGroup};
+use super::records::Kind;
+use crate::errors::ErrorCode;
+
+/// A group, by the protocol that its members speak. One without members becomes the other kind when a member of that
+/// kind comes.
+#[derive(Clone, Debug)]
+pub(crate) enum Group {
+    Classic(ClassicGroup),
+    Consumer(ConsumerGroup),
+}
+
+impl Group {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Classic(_) => Kind::Classic,
+            Self::Consumer(_) => Kind::Consumer,
+        }
+    }
+
+    pub fn state(&self) -> &'static str {
+        match self {
+            Self::Classic(group) => group.state(),
+            Self::Consumer(group) => group.state(),
+        }
+    }
+
+    /// The last generation, or epoch.
+    pub fn generation(&self) -> i32 {
+        match self {
+            Self::Classic(group) => group.generation,
+            Self::Consumer(group) => group.epoch,
+        }
+    }
+
+    /// What its members are; `None` if it never had any.
+    pub fn protocol_type(&self) -> Option<&str> {
+        match self {
+            Self::Classic(group) => group.protocol_type.as_deref(),
+            Self::Consumer(_) => Some(tailwater_kafka_wire::consumer::PROTOCOL_TYPE),
+        }
+    }
+
+    pub fn has_members(&self) -> bool {
+        match self {
+            Self::Classic(group) => !group.members.is_empty(),
+            Self::Consumer(group) => !group.members.is_empty(),
+        }
+    }
+
+    /// Whether nobody is in it or about to be.
+    pub fn is_unused(&self) -> bool {
+        match self {
+            Self::Classic(group) => group.is_unused(),
+            Self::Consumer(group) => group.members.is_empty() && !group.is_dead,
+        }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        match self {
+            Self::Classic(group) => group.phase == Phase::Dead,
+            Self::Consumer(group) => group.is_dead,
+        }
+    }
+
+    /// Bytes of what its members say of themselves, and of their assignments.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Classic(group) => group.bytes(),
+            Self::Consumer(group) => group.bytes(),
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Classic(group) => group.next_deadline(),
+            Self::Consumer(group) => group.next_deadline(),
+        }
+    }
+
+    pub fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
+        match self {
+            Self::Classic(group) => group.tick(now, out),
+            Self::Consumer(group) => group.tick(now),
+        }
+    }
+
+    pub fn delete(&mut self) -> Result<(), ErrorCode> {
+        match self {
+            Self::Classic(group) => group.delete(),
+            Self::Consumer(group) => group.delete(),
+        }
+    }
+
+    /// The topics that its members read, by name; `None` where that is not known.
+    pub fn subscribed_topics(&self, catalog: &Catalog) -> Option<std::collections::BTreeSet<String>> {
+        match self {
+            Self::Classic(group) => group.subscribed_topics(),
+            Self::Consumer(group) => Some(group.subscribed_topics(catalog)),
+        }
+    }
+}

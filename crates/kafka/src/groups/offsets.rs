@@ -1,0 +1,283 @@
+//! What was committed: in memory to be answered, in metadata to be kept.
+//!
+//! One task writes everything, in the order in which it came. Whatever came while a commit of metadata was under way is
+//! in the next one, all groups' together, so a thousand groups need no more syncs than one. Memory shows a change only
+//! when it is durable, and before it is answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tailwater_env::{Env, HashMap, Task};
+use tailwater_format::StreamId;
+use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tokio::sync::{mpsc, oneshot};
+
+use super::records::{Block, BlockId, Committed, GROUPS, GroupRecord, OFFSETS, decode_block, encode_block};
+
+/// Changes that wait for the task, beyond which whoever brings one waits.
+const QUEUE_MAX: usize = 1_024;
+/// Partitions of the changes that go into one round.
+const ROUND_PARTITIONS_MAX: usize = 16_384;
+/// Operations and bytes of one commit of metadata: half of what it takes.
+const COMMIT_OPS_MAX: usize = tailwater_meta::limits::OPS_MAX / 2;
+const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 2;
+
+/// A partition.
+pub(crate) type Partition = (StreamId, u32);
+/// What a group committed.
+pub(crate) type GroupOffsets = BTreeMap<Partition, Committed>;
+
+/// What is to be changed.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Commit(GroupOffsets),
+    /// Offsets that are given up.
+    Forget(Vec<Partition>),
+    /// What is kept of the group besides.
+    Group(GroupRecord),
+    /// The group, with all that it committed.
+    Delete,
+}
+
+struct Request {
+    group: Arc<str>,
+    change: Change,
+    reply: Option<oneshot::Sender<Result<(), MetaError>>>,
+}
+
+#[derive(Default)]
+struct Memory {
+    groups: HashMap<Arc<str>, GroupOffsets>,
+    bytes: usize,
+}
+
+impl Memory {
+    fn set(&mut self, group: &Arc<str>, partition: Partition, committed: Option<Committed>) {
+        let offsets = self.groups.entry(Arc::clone(group)).or_default();
+        self.bytes += committed.as_ref().map_or(0, Committed::bytes);
+        let before = match committed {
+            Some(committed) => offsets.insert(partition, committed),
+            None => offsets.remove(&partition),
+        };
+        self.bytes -= before.map_or(0, |before| before.bytes());
+        if offsets.is_empty() {
+            self.groups.remove(group);
+        }
+    }
+}
+
+/// All groups' offsets.
+pub(crate) struct Offsets {
+    memory: Arc<RwLock<Memory>>,
+    requests: mpsc::Sender<Request>,
+    _writer: Task,
+}
+
+impl Offsets {
+    /// Reads what is kept; the groups' records too.
+    pub async fn open(
+        env: &Env,
+        meta: Arc<dyn Meta>,
+    ) -> Result<(Self, BTreeMap<Arc<str>, GroupRecord>), MetaError> {
+        let mut memory = Memory::default();
+        let mut groups = BTreeMap::new();
+        for (key, value) in meta.list(GROUPS).await? {
+            let Some(name) = key.strip_prefix(GROUPS) else { continue };
+            match GroupRecord::decode(&value.value) {
+                Ok(record) => _ = groups.insert(Arc::from(name), record),
+                Err(error) => tracing::warn!(key, %error, "a group is passed over"),
+            }
+        }
+        for (key, value) in meta.list(OFFSETS).await? {
+            let Some((id, group)) = BlockId::parse(&key) else { continue };
+            match decode_block(&value.value) {
+                Ok(block) => {
+                    for (partition, committed) in block {
+                        memory.set(&Arc::from(group), (id.stream, partition), Some(committed));
+                    }
+                }
+                Err(error) => tracing::warn!(key, %error, "committed offsets are passed over"),
+            }
+        }
+        let memory = Arc::new(RwLock::new(memory));
+        let (requests, queue) = mpsc::channel(QUEUE_MAX);
+        let writer = Writer { memory: Arc::clone(&memory), meta };
+        let task = env.spawn("kafka-offsets", writer.run(queue));
+        Ok((Self { memory, requests, _writer: task }, groups))
+    }
+
+    /// Makes a change durable; after a failure it may become so later.
+    pub async fn change(&self, group: Arc<str>, change: Change) -> Result<(), MetaError> {
+        let (reply, done) = oneshot::channel();
+        let request = Request { group, change, reply: Some(reply) };
+        self.requests.send(request).await.map_err(|_| stopped())?;
+        done.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Makes a group's record durable some time soon, unless there is no room to wait.
+    pub fn remember(&self, group: Arc<str>, record: GroupRecord) {
+        let request = Request { group, change: Change::Group(record), reply: None };
+        // What is lost with it is how many generations there were, and from when on the group was empty.
+        let _ = self.requests.try_send(request);
+    }
+
+    /// What a group committed of one partition.
+    pub fn get(&self, group: &str, partition: Partition) -> Option<Committed> {
+        self.memory.read().groups.get(group)?.get(&partition).cloned()
+    }
+
+    /// All that a group committed.
+    pub fn of(&self, group: &str) -> GroupOffsets {
+        self.memory.read().groups.get(group).cloned().unwrap_or_default()
+    }
+
+    /// Whether a group committed anything.
+    pub fn has(&self, group: &str) -> bool {
+        self.memory.read().groups.contains_key(group)
+    }
+
+    /// The groups that committed anything.
+    pub fn groups(&self) -> Vec<Arc<str>> {
+        self.memory.read().groups.keys().cloned().collect()
+    }
+
+    /// Memory that all of it takes, roughly.
+    pub fn bytes(&self) -> usize {
+        self.memory.read().bytes
+    }
+}
+
+fn stopped() -> MetaError {
+    MetaError::Unavailable("the node stops".to_owned())
+}
+
+struct Writer {
+    memory: Arc<RwLock<Memory>>,
+    meta: Arc<dyn Meta>,
+}
+
+/// What one round changes.
+#[derive(Default)]
+struct Round {
+    partitions: BTreeMap<(Arc<str>, Partition), Option<Committed>>,
+    groups: BTreeMap<Arc<str>, Option<GroupRecord>>,
+    replies: Vec<oneshot::Sender<Result<(), MetaError>>>,
+}
+
+impl Writer {
+    async fn run(self, mut queue: mpsc::Receiver<Request>) {
+        while let Some(first) = queue.recv().await {
+            let mut round = Round::default();
+            self.add(&mut round, first);
+            while round.partitions.len() < ROUND_PARTITIONS_MAX
+                && let Ok(next) = queue.try_recv()
+            {
+                self.add(&mut round, next);
+            }
+            let result = self.write(&round).await;
+            if let Err(error) = &result {
+                tracing::warn!(%error, changes = round.replies.len(), "committed offsets can't be kept");
+            }
+            if result.is_ok() {
+                let mut memory = self.memory.write();
+                for ((group, partition), committed) in round.partitions {
+                    memory.set(&group, partition, committed);
+                }
+            }
+            for reply in round.replies {
+                // Whoever asked may have gone.
+                let _ = reply.send(result.clone());
+            }
+        }
+    }
+
+    fn add(&self, round: &mut Round, request: Request) {
+        let Request { group, change, reply } = request;
+        match change {
+            Change::Commit(offsets) => {
+                let offsets = offsets.into_iter();
+                let changes =
+                    offsets.map(|(partition, offset)| ((Arc::clone(&group), partition), Some(offset)));
+                round.partitions.extend(changes);
+            }
+            Change::Forget(partitions) => {
+                let partitions = partitions.into_iter();
+                round.partitions.extend(partitions.map(|partition| ((Arc::clone(&group), partition), None)));
+            }
+            Change::Group(record) => _ = round.groups.insert(group, Some(record)),
+            Change::Delete => {
+                let known = self
+                    .memory
+                    .read()
+                    .groups
+                    .get(&group)
+                    .into_iter()
+                    .flat_map(BTreeMap::keys)
+                    .copied()
+                    .collect::<Vec<_>>();
+                let earlier = round.partitions.iter_mut().filter(|((of, _), _)| *of == group);
+                earlier.for_each(|(_, committed)| *committed = None);
+                for partition in known {
+                    round.partitions.insert((Arc::clone(&group), partition), None);
+                }
+                round.groups.insert(group, None);
+            }
+        }
+        round.replies.extend(reply);
+    }
+
+    /// Writes the blocks in which something changed, and the groups.
+    async fn write(&self, round: &Round) -> Result<(), MetaError> {
+        let (mut ops, mut bytes) = (Vec::new(), 0);
+        for op in self.ops(round) {
+            let more = op.key().len() + if let Op::Put { value, .. } = &op { value.len() } else { 0 };
+            if ops.len() == COMMIT_OPS_MAX || bytes + more > COMMIT_BYTES_MAX {
+                self.meta.commit(std::mem::take(&mut ops)).await?;
+                bytes = 0;
+            }
+            bytes += more;
+            ops.push(op);
+        }
+        if !ops.is_empty() {
+            self.meta.commit(ops).await?;
+        }
+        Ok(())
+    }
+
+    fn ops(&self, round: &Round) -> Vec<Op> {
+        let mut blocks: BTreeMap<(&Arc<str>, BlockId), Block> = BTreeMap::new();
+        let memory = self.memory.read();
+        for ((group, (stream, partition)), committed) in &round.partitions {
+            let id = BlockId::of(*stream, *partition);
+            let block = blocks.entry((group, id.clone())).or_insert_with(|| {
+                let (first, last) = id.partitions().into_inner();
+                let range = (*stream, first)..=(*stream, last);
+                let known =
+                    memory.groups.get(group).into_iter().flat_map(|offsets| offsets.range(range.clone()));
+                known.map(|((_, partition), committed)| (*partition, committed.clone())).collect()
+            });
+            match committed {
+                Some(committed) => _ = block.insert(*partition, committed.clone()),
+                None => _ = block.remove(partition),
+            }
+        }
+        // This task alone writes these keys.
+        let expect = Expect::Any;
+        let blocks = blocks.into_iter().map(|((group, id), block)| {
+            let key = id.key(group);
+            match block.is_empty() {
+                true => Op::Delete { key, expect },
+                false => Op::Put { key, value: encode_block(&block).into(), expect },
+            }
+        });
+        let groups = round.groups.iter().map(|(group, record)| {
+            let key = format!("{GROUPS}{group}");
+            match record {
+                None => Op::Delete { key, expect },
+                Some(record) => Op::Put { key, value: record.encode().into(), expect },
+            }
+        });
+        blocks.chain(groups).collect()
+    }
+}

@@ -1,0 +1,57 @@
+//! Removes offsets that nobody came back for, those of streams that are no more, and groups that have none left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::coordinator::{Shared, Snapshot};
+use super::offsets::{Change, Partition};
+use super::records::Committed;
+
+pub(super) async fn run(shared: Arc<Shared>) {
+    let every = Duration::from_millis(shared.config.offsets_check_ms);
+    loop {
+        shared.env.sleep(every).await;
+        sweep(&shared).await;
+    }
+}
+
+async fn sweep(shared: &Shared) {
+    let now_ms = shared.env.wall_ms();
+    let retention_ms = i64::try_from(shared.config.offsets_retention_ms).unwrap_or(i64::MAX);
+    let streams: std::collections::BTreeMap<_, _> =
+        shared.log.list_streams().into_iter().map(|stream| (stream.id, stream)).collect();
+    for (name, snapshot) in shared.groups() {
+        let subscribed = snapshot.group.subscribed_topics(&shared.catalog(false));
+        let is_over = |((stream, _), committed): &(Partition, Committed)| {
+            let Some(stream) = streams.get(stream) else { return true };
+            let is_read = subscribed.as_ref().is_none_or(|topics| topics.contains(&stream.name));
+            let over_ms = committed
+                .expires_ms
+                .or_else(|| Some(kept_from(&snapshot, committed, is_read)?.saturating_add(retention_ms)));
+            over_ms.is_some_and(|over_ms| over_ms <= now_ms)
+        };
+        let offsets = shared.offsets.of(&name).into_iter();
+        let over: Vec<Partition> = offsets.filter(is_over).map(|(partition, _)| partition).collect();
+        if !over.is_empty() {
+            tracing::info!(group = %name, partitions = over.len(), "committed offsets are over");
+            let forget = Change::Forget(over);
+            if let Err(error) = shared.offsets.change(Arc::clone(&name), forget).await {
+                tracing::warn!(group = %name, %error, "they stay for now");
+            }
+        }
+        shared.delete_unused(&name).await;
+    }
+}
+
+/// From when on retention counts, wall time in ms; `None` while somebody reads there.
+fn kept_from(snapshot: &Snapshot, committed: &Committed, is_read: bool) -> Option<i64> {
+    let has_had_members = snapshot.group.protocol_type().is_some();
+    match snapshot.empty_since_ms {
+        Some(empty_since_ms) if has_had_members => Some(empty_since_ms.max(committed.committed_ms)),
+        // Nobody ever was in it: somebody only keeps offsets here.
+        Some(_) => Some(committed.committed_ms),
+        // Its members read other topics now.
+        None if !is_read => Some(committed.committed_ms),
+        None => None,
+    }
+}
