@@ -105,7 +105,7 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn render_metrics(State(shared): State<Arc<Shared>>) -> Response {
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&shared)).into_response()
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&shared).await).into_response()
 }
 
 async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
@@ -115,6 +115,7 @@ async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
         data: shared.data,
         unix: shared.unix.clone(),
         kafka: shared.kafka.as_ref().map(|kafka| kafka.address()),
+        sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })
 }

@@ -5,6 +5,7 @@
 
 mod meters;
 mod process;
+mod queues;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,21 +22,23 @@ use crate::Shared;
 pub use meters::Meters;
 use meters::TimesRead;
 use process::Process;
+use queues::QueuesRead;
 
 /// What an answer with a page of metrics says that it is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// One page of metrics.
-pub(crate) fn render(shared: &Arc<Shared>) -> String {
+pub(crate) async fn render(shared: &Arc<Shared>) -> String {
+    let queues = QueuesRead::of(shared).await;
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Parts(Arc::clone(shared))));
+    registry.register_collector(Box::new(Parts(Arc::clone(shared), queues)));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page
 }
 
 /// Reads everything when it is asked to.
-struct Parts(Arc<Shared>);
+struct Parts(Arc<Shared>, QueuesRead);
 
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,6 +57,8 @@ impl Collector for Parts {
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
         kafka(shared, &mut page)?;
+        queues::sqs(shared, &mut page)?;
+        queues::queues(&self.1, &mut page)?;
         streams(shared, &mut page)
     }
 }

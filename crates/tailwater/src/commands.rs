@@ -6,6 +6,7 @@ pub mod cache;
 pub mod consume;
 pub mod doctor;
 pub mod produce;
+pub mod queue;
 pub mod serve;
 pub mod stream;
 

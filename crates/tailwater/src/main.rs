@@ -30,6 +30,8 @@ enum Command {
     Produce(commands::produce::Args),
     /// Read records of a stream, one-sidedly.
     Consume(commands::consume::Args),
+    /// Create, list, describe, purge and delete queues; send, receive, look at and move their messages.
+    Queue(commands::queue::Args),
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Stream(command) => commands::stream::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
+        Command::Queue(args) => commands::queue::run(&cli.server, args),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         Command::Bench(command) => tailwater_bench::run(command),
         Command::Demo(args) => tailwater_bench::demo::run(args),
