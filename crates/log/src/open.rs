@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, stream};
 use tailwater_env::Env;
 use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId, batches};
-use tailwater_journal::{Journal, JournalConfig, ReplayError};
+use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
 use tailwater_meta::{Meta, MetaConfig};
 use tailwater_store::{DataDir, RecoveredSegment, SegmentStore, StoreConfig, StoreError, lock_data_dir};
 use tailwater_tail::{Cells, TailWriter};
@@ -100,16 +100,21 @@ impl Log {
         cells: Option<Cells>,
     ) -> Result<Self, OpenError> {
         let data_dir = lock_data_dir(env, dir).map_err(|error| OpenError::Store(error.to_string()))?;
-        Self::open_locked(env, config, dir, data_dir, cells).await
+        let mut others = |_, _, _: &[u8]| {
+            Err(ReplayError::new("written by a later version, or not by the log: its tag is not known"))
+        };
+        Self::open_locked(env, config, dir, data_dir, cells, &mut others).await
     }
 
-    /// The same in a directory whose lock, `data_dir`, was taken before.
+    /// The same in a directory whose lock, `data_dir`, was taken before. The journal's records of other tags than the
+    /// log's own go to `others`.
     pub async fn open_locked(
         env: &Env,
         config: LogConfig,
         dir: &Path,
         data_dir: DataDir,
         cells: Option<Cells>,
+        others: &mut (dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<(), ReplayError> + Send),
     ) -> Result<Self, OpenError> {
         let failed = |error: &dyn std::fmt::Display| OpenError::Store(error.to_string());
         let mut segments = tailwater_store::Recovery::begin(env, dir, config.store.clone())
@@ -122,7 +127,7 @@ impl Log {
             } else if tag == tailwater_meta::TAG {
                 metadata.replay(end, bytes)
             } else {
-                Err(ReplayError::new("written by a later version: its tag is not known"))
+                others(tag, end, bytes)
             }
         };
         let journal = Journal::open(env, &dir.join("journal"), config.journal.clone(), &mut replay)

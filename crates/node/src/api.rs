@@ -21,6 +21,9 @@ pub struct NodeView {
     /// Where Kafka's clients connect, if their protocol is spoken.
     #[serde(default)]
     pub kafka: Option<SocketAddr>,
+    /// Where SQS's clients connect, if their protocol is spoken.
+    #[serde(default)]
+    pub sqs: Option<SocketAddr>,
     /// Its cells.
     pub cells: Vec<CellView>,
 }

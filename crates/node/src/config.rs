@@ -11,6 +11,7 @@ use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 use tailwater_kafka::KafkaConfig;
+use tailwater_sqs::SqsConfig;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +33,10 @@ pub struct Config {
     pub log: LogConfig,
     /// Kafka's protocol.
     pub kafka: KafkaConfig,
+    /// The queues.
+    pub queues: QueuesConfig,
+    /// SQS's protocol.
+    pub sqs: SqsConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
     /// Logging.
@@ -120,10 +125,22 @@ pub struct LogConfig {
     pub timestamp_after_max_ms: u64,
 }
 
+/// The queues.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueuesConfig {
+    /// Owner tasks, among which the accounts are divided.
+    pub owners: usize,
+    /// Bytes in the journal after which they are brought into the tree, so that a start need not replay more.
+    pub checkpoint_bytes: u64,
+}
+
 /// Metrics.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsConfig {
+    /// Queues that get series of their own, the first ones by account and name. 0 is none.
+    pub queues_max: usize,
     /// Streams that get series of their own, the first ones by name: every series costs whoever keeps it. 0 is none.
     pub streams_max: usize,
     /// Groups that get series of their own, likewise.
@@ -165,6 +182,8 @@ impl Default for Config {
             journal: JournalConfig::default(),
             log: LogConfig::default(),
             kafka: KafkaConfig::default(),
+            queues: QueuesConfig::default(),
+            sqs: SqsConfig::default(),
             metrics: MetricsConfig::default(),
             logging: Logging::default(),
         }
@@ -221,9 +240,15 @@ impl Default for LogConfig {
     }
 }
 
+impl Default for QueuesConfig {
+    fn default() -> Self {
+        Self { owners: 1, checkpoint_bytes: 64 << 20 }
+    }
+}
+
 impl Default for MetricsConfig {
     fn default() -> Self {
-        Self { streams_max: 100, groups_max: 100 }
+        Self { queues_max: 100, streams_max: 100, groups_max: 100 }
     }
 }
 
@@ -250,6 +275,8 @@ impl Config {
             "JOURNAL",
             "LOG",
             "KAFKA",
+            "QUEUES",
+            "SQS",
             "METRICS",
             "LOGGING",
         ];
@@ -298,6 +325,16 @@ impl Config {
                 ..defaults.store
             },
             ..defaults
+        }
+    }
+
+    /// What the queues are opened with.
+    pub(crate) fn queues_config(&self) -> tailwater_queue::QueuesConfig {
+        let journal_bytes = self.journal.file_bytes * u64::from(self.journal.files_max);
+        tailwater_queue::QueuesConfig {
+            owners: self.queues.owners,
+            // Well before the journal is full, as the log does.
+            checkpoint_bytes: self.queues.checkpoint_bytes.min(journal_bytes / 4),
         }
     }
 
@@ -359,6 +396,17 @@ impl Config {
             self.log.owners
         );
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
+        anyhow::ensure!(
+            (1..=64).contains(&self.queues.owners),
+            "[queues] owners = {} is not between 1 and 64",
+            self.queues.owners
+        );
+        anyhow::ensure!(
+            (4 << 20..=1 << 30).contains(&self.queues.checkpoint_bytes),
+            "[queues] checkpoint_bytes = {} is not between 4194304 and 1073741824",
+            self.queues.checkpoint_bytes
+        );
+        self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
         Ok(())
     }
 }

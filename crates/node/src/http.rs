@@ -124,6 +124,7 @@ async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
         data: shared.data,
         unix: shared.unix.clone(),
         kafka: shared.kafka.as_ref().map(|kafka| kafka.address()),
+        sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })
 }

@@ -5,6 +5,7 @@
 //!                                      `----> TailWriter --> cells       (hot)
 //!   clients --one-sided reads------------------------------> cells
 //!   Kafka's clients --> Broker --> Log
+//!   SQS's clients --> Front --> Queues --> the same journal
 //!   people  --HTTP--> /metrics, /v1
 //! ```
 
@@ -28,8 +29,10 @@ use std::time::Duration;
 use anyhow::Context;
 use tailwater_env::Env;
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
+use tailwater_journal::ReplayError;
 use tailwater_log::Log;
 use tailwater_meta::{Expect, Op};
+use tailwater_queue::Queues;
 use tailwater_rma::{Server, ServerConfig, Service};
 use tailwater_tail::Cells;
 use tokio::net::TcpListener;
@@ -57,11 +60,15 @@ struct Shared {
     metadata_cell: NodeCell,
     server: Server,
     kafka: Option<tailwater_kafka::Server>,
+    queues: Queues,
+    sqs: Option<tailwater_sqs::Server>,
     meters: Arc<Meters>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
     groups_told_max: usize,
+    /// Queues that do.
+    queues_told_max: usize,
 }
 
 impl Shared {
@@ -97,12 +104,26 @@ impl Node {
             })?),
             false => None,
         };
+        let sqs = match config.sqs.enabled {
+            true => Some(TcpListener::bind(config.sqs.listen).await.with_context(|| {
+                let listen = config.sqs.listen;
+                format!("SQS's protocol can't be spoken on {listen}: choose another address with --sqs, or --no-sqs")
+            })?),
+            false => None,
+        };
         // The directory's lock comes first of all: a second node must not touch the first one's sockets.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
         let data_cell = NodeCell::start(&env, CellKind::Data, &config).await?;
         let metadata_cell = NodeCell::start(&env, CellKind::Metadata, &config).await?;
         let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
-        let log = Log::open_locked(&env, config.log_config(), &config.data, lock, Some(cells)).await?;
+        let mut recovery = tailwater_queue::Recovery::begin(&env, &config.data.join("queues"))?;
+        let mut others = |tag, position, bytes: &[u8]| match tag {
+            tailwater_queue::TAG => recovery.replay(position, bytes),
+            _ => Err(ReplayError::new("written by a later version: its tag is not known")),
+        };
+        let log_config = config.log_config();
+        let log = Log::open_locked(&env, log_config, &config.data, lock, Some(cells), &mut others).await?;
+        let queues = recovery.finish(&env, log.journal().clone(), config.queues_config());
         let id = node_id(&env, &log).await?;
         let info = NodeInfo {
             node_id: id.clone(),
@@ -114,6 +135,10 @@ impl Node {
         let meters = Arc::new(Meters::default());
         let kafka = match kafka {
             Some(listener) => Some(start_kafka(&env, &config, listener, &log, &id).await?),
+            None => None,
+        };
+        let sqs = match sqs {
+            Some(listener) => Some(start_sqs(&env, &config, listener, &queues)?),
             None => None,
         };
         let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
@@ -131,9 +156,12 @@ impl Node {
             metadata_cell,
             server,
             kafka,
+            queues,
+            sqs,
             meters,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
+            queues_told_max: config.metrics.queues_max,
         });
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
@@ -158,6 +186,12 @@ impl Node {
     pub async fn stop(self) -> anyhow::Result<()> {
         tracing::info!("stopping");
         drop(self.stop_http);
+        // First: it takes a checkpoint, for which it needs the journal.
+        if self.env.timeout(STOP_DEADLINE, self.shared.queues.close()).await.is_none() {
+            tracing::warn!(
+                "the queues did not close in time; recovery at the next start replays the journal"
+            );
+        }
         if self.env.timeout(STOP_DEADLINE, self.shared.log.close()).await.is_none() {
             tracing::warn!("the log did not close in time; recovery at the next start completes it");
         }
@@ -191,6 +225,18 @@ async fn start_kafka(
     let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
     let server = tailwater_kafka::Server::start(listener, broker)?;
     tracing::info!(kafka = %server.address(), "Kafka's clients are answered");
+    Ok(server)
+}
+
+fn start_sqs(
+    env: &Env,
+    config: &Config,
+    listener: TcpListener,
+    queues: &Queues,
+) -> anyhow::Result<tailwater_sqs::Server> {
+    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), queues.clone());
+    let server = tailwater_sqs::Server::start(listener, front)?;
+    tracing::info!(sqs = %server.address(), "SQS's clients are answered");
     Ok(server)
 }
 

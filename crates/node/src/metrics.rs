@@ -7,6 +7,7 @@
 mod groups;
 mod meters;
 mod process;
+mod queues;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use groups::Groups;
 pub use meters::Meters;
 use meters::TimesRead;
 use process::Process;
+use queues::QueuesRead;
 
 /// What an answer with a page of metrics says that it is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -32,24 +34,29 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub(crate) async fn render(shared: &Arc<Shared>) -> String {
     let mut registry = Registry::default();
     let groups = Groups::read(shared).await;
-    registry.register_collector(Box::new(Parts(Arc::clone(shared), groups)));
+    let queues = QueuesRead::of(shared).await;
+    registry.register_collector(Box::new(Parts { shared: Arc::clone(shared), groups, queues }));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page
 }
 
 /// Reads everything when it is asked to.
-struct Parts(Arc<Shared>, Groups);
+struct Parts {
+    shared: Arc<Shared>,
+    groups: Groups,
+    queues: QueuesRead,
+}
 
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").field("node", &self.0.id).finish_non_exhaustive()
+        f.debug_struct("Parts").field("node", &self.shared.id).finish_non_exhaustive()
     }
 }
 
 impl Collector for Parts {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (shared, mut page) = (&*self.0, Page(encoder));
+        let (shared, mut page) = (&*self.shared, Page(encoder));
         node(shared, &mut page)?;
         process(&mut page)?;
         log(shared, &mut page)?;
@@ -58,7 +65,9 @@ impl Collector for Parts {
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
         kafka(shared, &mut page)?;
-        self.1.tell(&mut page)?;
+        self.groups.tell(&mut page)?;
+        queues::sqs(shared, &mut page)?;
+        queues::queues(&self.queues, &mut page)?;
         streams(shared, &mut page)
     }
 }
@@ -268,7 +277,7 @@ impl Page<'_> {
     where
         V: prometheus_client::encoding::EncodeCounterValue,
     {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut metric = self.shared.encode_descriptor(name, help, None, MetricType::Counter)?;
         metric.encode_counter::<NoLabelSet, V, f64>(&value, None)
     }
 
@@ -276,7 +285,7 @@ impl Page<'_> {
     where
         V: prometheus_client::encoding::EncodeGaugeValue,
     {
-        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+        self.shared.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
     /// A counter for each value of a label.
@@ -287,7 +296,7 @@ impl Page<'_> {
         label: &str,
         values: impl Iterator<Item = (String, u64)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut family = self.shared.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (key, value) in values {
             let labels = [(label, key)];
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
@@ -306,7 +315,7 @@ impl Page<'_> {
     where
         V: prometheus_client::encoding::EncodeGaugeValue,
     {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family = self.shared.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (key, value) in values {
             let labels = [(label, key)];
             family.encode_family(&labels)?.encode_gauge(&value)?;
@@ -316,11 +325,11 @@ impl Page<'_> {
 
     /// Something that does not change, as labels of a series that is 1.
     fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> fmt::Result {
-        self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)
+        self.shared.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)
     }
 
     fn histogram(&mut self, name: &str, help: &str, times: &TimesRead) -> fmt::Result {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let mut metric = self.shared.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let sum = times.sum.as_secs_f64();
         metric.encode_histogram::<NoLabelSet>(sum, times.count(), &times.buckets, None)
     }

@@ -33,6 +33,8 @@ enum Command {
     /// List, describe, reset and delete consumer groups.
     #[command(subcommand)]
     Group(commands::group::Command),
+    /// Create, list, describe, purge and delete queues; send, receive, look at and move their messages.
+    Queue(commands::queue::Args),
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),
+        Command::Queue(args) => commands::queue::run(&cli.server, args),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         Command::Bench(command) => tailwater_bench::run(command),
         Command::Demo(args) => tailwater_bench::demo::run(args),

@@ -62,7 +62,10 @@ pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
             tailwater_client::Error::Refused(refusal) => Some(refusal.code.name()),
             _ => None,
         });
-        by_call.or_else(|| Some(cause.downcast_ref::<crate::admin::Refused>()?.0.error.as_str()))
+        let by_queue = || Some(cause.downcast_ref::<crate::commands::queue::Refused>()?.code.as_str());
+        by_call
+            .or_else(by_queue)
+            .or_else(|| Some(cause.downcast_ref::<crate::admin::Refused>()?.0.error.as_str()))
     });
     match code? {
         "unknown_stream" => {
@@ -71,6 +74,9 @@ pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
         "unknown_group" => Some("`tailwater group ls` lists the groups."),
         "offset_out_of_range" => {
             Some("`tailwater stream describe NAME` shows where each shard starts and ends.")
+        }
+        "AWS.SimpleQueueService.NonExistentQueue" => {
+            Some("`tailwater queue ls` lists the queues, `tailwater queue create NAME` makes one.")
         }
         _ => None,
     }

@@ -27,6 +27,12 @@ pub struct Args {
     /// Do not speak Kafka's protocol.
     #[arg(long, conflicts_with = "kafka")]
     no_kafka: bool,
+    /// Where SQS's clients connect.
+    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
+    sqs: Option<SocketAddr>,
+    /// Do not speak SQS's protocol.
+    #[arg(long, conflicts_with = "sqs")]
+    no_sqs: bool,
     /// Print the configuration that would be used, as a file, and stop.
     #[arg(long)]
     print_config: bool,
@@ -41,19 +47,22 @@ struct Flags {
     data: Option<PathBuf>,
     #[serde(skip_serializing_if = "ListenFlags::is_empty")]
     listen: ListenFlags,
-    #[serde(skip_serializing_if = "KafkaFlags::is_empty")]
-    kafka: KafkaFlags,
+    #[serde(skip_serializing_if = "FrontFlags::is_empty")]
+    kafka: FrontFlags,
+    #[serde(skip_serializing_if = "FrontFlags::is_empty")]
+    sqs: FrontFlags,
 }
 
+/// Of a protocol's front.
 #[derive(Serialize)]
-struct KafkaFlags {
+struct FrontFlags {
     #[serde(skip_serializing_if = "Option::is_none")]
     listen: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     enabled: Option<bool>,
 }
 
-impl KafkaFlags {
+impl FrontFlags {
     fn is_empty(&self) -> bool {
         self.listen.is_none() && self.enabled.is_none()
     }
@@ -78,7 +87,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let flags = Flags {
         data: args.data,
         listen: ListenFlags { data: args.listen, admin: args.admin },
-        kafka: KafkaFlags { listen: args.kafka, enabled: args.no_kafka.then_some(false) },
+        kafka: FrontFlags { listen: args.kafka, enabled: args.no_kafka.then_some(false) },
+        sqs: FrontFlags { listen: args.sqs, enabled: args.no_sqs.then_some(false) },
     };
     let config = Config::load(args.config.as_ref(), flags)?;
     if args.print_config {

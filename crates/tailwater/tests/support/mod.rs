@@ -112,6 +112,8 @@ pub struct Node {
     pub data: String,
     /// Where Kafka's clients connect.
     pub kafka: String,
+    /// Where SQS's clients connect.
+    pub sqs: String,
     flags: Vec<String>,
     environment: Vec<(String, String)>,
 }
@@ -129,16 +131,16 @@ impl Node {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let [admin, data, kafka] = std::array::from_fn(|_| format!("127.0.0.1:{}", free_port()));
-        let process = Self::spawn(dir, [&admin, &data, &kafka], &flags, &environment);
-        let mut node = Self { dir: dir.to_owned(), process, admin, data, kafka, flags, environment };
+        let [admin, data, kafka, sqs] = std::array::from_fn(|_| format!("127.0.0.1:{}", free_port()));
+        let process = Self::spawn(dir, [&admin, &data, &kafka, &sqs], &flags, &environment);
+        let mut node = Self { dir: dir.to_owned(), process, admin, data, kafka, sqs, flags, environment };
         node.wait_until_ready();
         node
     }
 
     fn spawn(
         dir: &Path,
-        [admin, data, kafka]: [&str; 3],
+        [admin, data, kafka, sqs]: [&str; 4],
         flags: &Vec<String>,
         environment: &[(String, String)],
     ) -> Process {
@@ -147,15 +149,15 @@ impl Node {
         let log = std::env::temp_dir().join(format!("tailwater-test-{}-{number}.log", std::process::id()));
         let mut command = tailwater();
         command.arg("serve").arg("--data").arg(dir);
-        command.args(["--admin", admin, "--listen", data, "--kafka", kafka]).args(flags);
+        command.args(["--admin", admin, "--listen", data, "--kafka", kafka, "--sqs", sqs]).args(flags);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         Process::start(&mut command, &log)
     }
 
     /// Starts it again on the same directory and ports, after it ended.
     pub fn restart(&mut self) {
-        self.process =
-            Self::spawn(&self.dir, [&self.admin, &self.data, &self.kafka], &self.flags, &self.environment);
+        let addresses = [&self.admin, &self.data, &self.kafka, &self.sqs].map(String::as_str);
+        self.process = Self::spawn(&self.dir, addresses, &self.flags, &self.environment);
         self.wait_until_ready();
     }
 

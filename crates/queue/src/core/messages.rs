@@ -1,0 +1,133 @@
+//! Sends, deletes and changes of visibility.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Core, SentAs, Then, next_sequence};
+use crate::deduplication::DeduplicationKey;
+use crate::ids::{QueueId, Receipt, Sequence};
+use crate::limits::MEMORY_BYTES_MAX;
+use crate::queue::{Arrival, ReceiptError};
+use crate::record::Op;
+use crate::request::{Found, Outcomes, QueueError, Reply, Send, Sent};
+
+impl Core {
+    pub(super) fn send(&mut self, id: QueueId, sends: Vec<Send>, reply: Reply<Vec<Sent>>, now: u64) {
+        if self.shelf.contents.bytes() > MEMORY_BYTES_MAX {
+            let _ = reply.send(Err(QueueError::Overloaded("more is sent than the disk can take")));
+            return;
+        }
+        let Some(hosted) = self.shelf.queues.get_mut(&id) else {
+            let _ = reply.send(Err(QueueError::NoQueue));
+            return;
+        };
+        let settings = hosted.record.settings.clone();
+        let (mut ops, mut sent) = (Vec::with_capacity(sends.len()), Vec::with_capacity(sends.len()));
+        for send in sends {
+            let Send { content, delay, group, deduplication } = send;
+            let key = settings.fifo.as_ref().zip(deduplication.as_ref()).map(|(fifo, id)| {
+                DeduplicationKey::new(fifo.scope, group.as_deref().unwrap_or_default(), id)
+            });
+            let hosted = self.shelf.queues.get_mut(&id).expect("it was there");
+            if let Some(key) = key {
+                if let Some(seen) = hosted.queue.deduplication.get(&key, now) {
+                    let again = Sent { number: seen.number, generation: 0, sequence: seen.sequence };
+                    sent.push(SentAs::New(again));
+                    continue;
+                }
+                if !self.keys_pending.insert((id, key)) {
+                    sent.push(SentAs::Again(id, key));
+                    continue;
+                }
+            }
+            let delay = delay.filter(|_| settings.fifo.is_none());
+            let delay = delay.unwrap_or(Duration::from_secs(settings.delay_s.into()));
+            let arrival = Arrival {
+                sequence: next_sequence(&mut hosted.queue),
+                number: self.next_number(),
+                sent_at: now,
+                visible_at: now + millis(delay),
+                group: group.filter(|_| settings.fifo.is_some()).map(Arc::from),
+                deduplication: key,
+            };
+            sent.push(SentAs::New(Sent {
+                number: arrival.number,
+                generation: 0,
+                sequence: arrival.sequence,
+            }));
+            ops.push(Op::Send { queue: id, arrival, content });
+        }
+        // All were sent before, and that is durable: there is nothing to wait for.
+        if ops.is_empty() && sent.iter().all(|sent| matches!(sent, SentAs::New(_))) {
+            return self.answer(Then::Sent(sent, reply));
+        }
+        self.pend(ops, Then::Sent(sent, reply), false);
+    }
+
+    pub(super) fn delete(&mut self, id: QueueId, receipts: &[Receipt], reply: Reply<Outcomes>, now: u64) {
+        let Some(hosted) = self.shelf.queues.get_mut(&id) else {
+            let _ = reply.send(Err(QueueError::NoQueue));
+            return;
+        };
+        let (mut ops, mut outcomes) = (Vec::new(), Vec::with_capacity(receipts.len()));
+        for Receipt { queue, sequence, token } in receipts {
+            let outcome = match *queue == id {
+                true => hosted.queue.check_delete(*sequence, *token, now),
+                false => Err(ReceiptError::Unavailable),
+            };
+            if outcome.is_ok() && hosted.queue.entry(*sequence).is_some() {
+                ops.push(Op::Delete { queue: id, sequence: *sequence });
+            }
+            outcomes.push(outcome);
+        }
+        self.settle_or_answer(ops, outcomes, reply);
+    }
+
+    pub(super) fn change_visibility(
+        &mut self,
+        id: QueueId,
+        changes: &[(Receipt, Duration)],
+        reply: Reply<Outcomes>,
+        now: u64,
+    ) {
+        let Some(hosted) = self.shelf.queues.get_mut(&id) else {
+            let _ = reply.send(Err(QueueError::NoQueue));
+            return;
+        };
+        let (mut ops, mut outcomes) = (Vec::new(), Vec::with_capacity(changes.len()));
+        for (Receipt { queue, sequence, token }, visibility) in changes {
+            let outcome = match *queue == id {
+                true => hosted.queue.check_change(*sequence, *token, millis(*visibility), now),
+                false => Err(ReceiptError::Unavailable),
+            };
+            if outcome.is_ok() {
+                let visible_at = now + millis(*visibility);
+                ops.push(Op::Change { queue: id, sequence: *sequence, token: *token, visible_at });
+            }
+            outcomes.push(outcome);
+        }
+        self.settle_or_answer(ops, outcomes, reply);
+    }
+
+    fn settle_or_answer(&mut self, ops: Vec<Op>, outcomes: Outcomes, reply: Reply<Outcomes>) {
+        match ops.is_empty() {
+            true => drop(reply.send(Ok(outcomes))),
+            false => self.pend(ops, Then::Outcomes(outcomes, reply), false),
+        }
+    }
+
+    pub(super) fn peek(&mut self, id: QueueId, from: Sequence, count: usize, reply: Reply<Vec<Found>>) {
+        let found = match self.shelf.queues.get(&id) {
+            None => Err(QueueError::NoQueue),
+            Some(hosted) => {
+                let taken = hosted.queue.peek(from, count).into_iter().map(|(taken, _)| taken);
+                Ok(taken.map(|taken| self.found(id, &taken)).collect())
+            }
+        };
+        let _ = reply.send(found);
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

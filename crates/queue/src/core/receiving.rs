@@ -1,0 +1,235 @@
+//! Receives, and those that wait.
+//!
+//! A receive that finds nothing and may wait does, at no cost: it is looked at again when a message has become visible
+//! (sent, given back, or its timeout over) and when its own time is over, and at no other time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::messages::millis;
+use super::{Core, Then, next_sequence};
+use crate::ids::{QueueId, Receipt, Sequence, Token};
+use crate::limits::BATCH_MAX;
+use crate::queue::{Taken, Want};
+use crate::record::Op;
+use crate::request::{Found, Message, QueueError, Receive, Reply};
+
+/// A receive that waits.
+struct Waiter {
+    want: Want,
+    until: u64,
+    reply: Reply<Vec<Found>>,
+}
+
+/// The receives that wait at one queue, those that came first at the front.
+#[derive(Default)]
+pub(super) struct Waiting {
+    waiters: BTreeMap<u64, Waiter>,
+    /// When they have waited long enough.
+    ends: BTreeSet<(u64, u64)>,
+    ever: u64,
+    /// In the core's set of times.
+    pub(super) wake_at: Option<u64>,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn refuse(self, error: &QueueError) {
+        for waiter in self.waiters.into_values() {
+            let _ = waiter.reply.send(Err(error.clone()));
+        }
+    }
+
+    fn push(&mut self, waiter: Waiter) {
+        self.ever += 1;
+        self.ends.insert((waiter.until, self.ever));
+        self.waiters.insert(self.ever, waiter);
+    }
+
+    fn pop(&mut self) -> Option<Waiter> {
+        let (number, waiter) = self.waiters.pop_first()?;
+        self.ends.remove(&(waiter.until, number));
+        Some(waiter)
+    }
+}
+
+impl Core {
+    pub(super) fn receive(&mut self, id: QueueId, receive: Receive, reply: Reply<Vec<Found>>, now: u64) {
+        let Some(hosted) = self.shelf.queues.get(&id) else {
+            let _ = reply.send(Err(QueueError::NoQueue));
+            return;
+        };
+        let settings = &hosted.record.settings;
+        let of_seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let wait = receive.wait.unwrap_or(of_seconds(settings.wait_s));
+        let want = Want {
+            count: receive.count.clamp(1, BATCH_MAX),
+            visibility_ms: millis(receive.visibility.unwrap_or(of_seconds(settings.visibility_s))),
+            attempt: receive.attempt.filter(|_| settings.fifo.is_some()),
+            may_redrive: false,
+        };
+        let waiter = Waiter { want, until: now + millis(wait), reply };
+        if let Some(waiter) = self.try_receive(id, waiter, now)
+            && self.shelf.queues.contains_key(&id)
+        {
+            self.waiting.entry(id).or_default().push(waiter);
+            self.set_wake(id);
+        }
+    }
+
+    /// Answers a receive, unless it finds nothing and may wait.
+    fn try_receive(&mut self, id: QueueId, mut waiter: Waiter, now: u64) -> Option<Waiter> {
+        let target = self.redrive_target(id);
+        let hosted = self.shelf.queues.get_mut(&id)?;
+        waiter.want.may_redrive = target.is_some();
+        let random = &mut self.random;
+        let received =
+            hosted.queue.receive(now, &waiter.want, &mut |bound| Self::random_below(random, bound));
+        if received.is_full && !hosted.queue.is_fifo() {
+            let _ = waiter.reply.send(Err(QueueError::TooManyInFlight));
+            return None;
+        }
+        self.shelf.forget_dropped(id);
+        if let Some(target) = target {
+            self.redrive(id, target, &received.overdue, now);
+        }
+        if received.taken.is_empty() {
+            if waiter.until > now {
+                return Some(waiter);
+            }
+            let _ = waiter.reply.send(Ok(Vec::new()));
+            return None;
+        }
+        for Taken { sequence, entry, .. } in &received.taken {
+            self.push(&Op::Receive {
+                queue: id,
+                sequence: *sequence,
+                token: Token(entry.token),
+                receives: entry.receives,
+                at: now,
+                visible_at: entry.visible_at,
+            });
+        }
+        let found = received.taken.iter().map(|taken| self.found(id, taken)).collect();
+        if waiter.reply.send(Ok(found)).is_err() {
+            // Whoever asked is gone: the next one gets them at once.
+            if let Some(hosted) = self.shelf.queues.get_mut(&id) {
+                for taken in &received.taken {
+                    hosted.queue.give_back(taken.sequence, Token(taken.entry.token), now);
+                }
+            }
+        }
+        None
+    }
+
+    /// A message as it is answered.
+    pub(super) fn found(&self, queue: QueueId, taken: &Taken) -> Found {
+        let Taken { sequence, entry, source } = taken;
+        let content = self.shelf.contents.get(entry.number);
+        let is_here = content.is_some();
+        let message = Message {
+            receipt: Receipt { queue, sequence: *sequence, token: Token(entry.token) },
+            number: entry.number,
+            generation: entry.generation,
+            sent_at: entry.sent_at,
+            first_received_at: entry.sent_at + u64::from(entry.first_after),
+            visible_at: entry.visible_at,
+            receives: entry.receives,
+            source: source.clone(),
+            content: content.unwrap_or_default(),
+        };
+        Found { message, is_here }
+    }
+
+    /// The dead-letter queue of a queue, if it has one that is there and of the same kind.
+    fn redrive_target(&self, id: QueueId) -> Option<QueueId> {
+        let hosted = self.shelf.queues.get(&id)?;
+        let redrive = hosted.record.settings.redrive.as_ref()?;
+        let target = self.shelf.find(&hosted.record.account, &redrive.target)?;
+        let other = self.shelf.queues.get(&target)?;
+        (target != id && other.queue.is_fifo() == hosted.queue.is_fifo()).then_some(target)
+    }
+
+    fn redrive(&mut self, id: QueueId, target: QueueId, overdue: &[Sequence], now: u64) {
+        let mut ops = Vec::with_capacity(overdue.len());
+        for sequence in overdue {
+            let entry = self.shelf.queues.get(&id).and_then(|hosted| hosted.queue.entry(*sequence)).copied();
+            let (Some(entry), Some(other)) = (entry, self.shelf.queues.get_mut(&target)) else { continue };
+            // As Amazon has it: in a FIFO queue the message counts as sent now.
+            let sent_at = if other.queue.is_fifo() { now } else { entry.sent_at };
+            let arrives = next_sequence(&mut other.queue);
+            ops.push(Op::Move {
+                queue: id,
+                sequence: *sequence,
+                to: target,
+                arrives,
+                sent_at,
+                is_new: false,
+                at: now,
+            });
+        }
+        if !ops.is_empty() {
+            self.pend(ops, Then::Moved(None), false);
+        }
+    }
+
+    /// Gives the receives that wait at a queue what there is.
+    pub(super) fn serve(&mut self, id: QueueId, now: u64) {
+        let Some(mut waiting) = self.waiting.remove(&id) else { return };
+        if let Some(at) = waiting.wake_at.take() {
+            self.wakes.remove(&(at, id));
+        }
+        while let Some((until, number)) = waiting.ends.first().copied().filter(|(until, _)| *until <= now) {
+            waiting.ends.remove(&(until, number));
+            if let Some(waiter) = waiting.waiters.remove(&number) {
+                // One last look: what became visible in the same instant is for it.
+                let is_answered = self.try_receive(id, waiter, now).is_none();
+                debug_assert!(is_answered, "its time is over");
+            }
+        }
+        while let Some(waiter) = waiting.pop() {
+            if waiter.reply.is_closed() {
+                continue;
+            }
+            if let Some(waiter) = self.try_receive(id, waiter, now) {
+                // Back to the front: it came first.
+                let number = waiting.waiters.keys().next().map_or(waiting.ever + 1, |first| first - 1);
+                waiting.ends.insert((waiter.until, number));
+                waiting.waiters.insert(number, waiter);
+                break;
+            }
+        }
+        if waiting.len() > 0 && self.shelf.queues.contains_key(&id) {
+            waiting.ever = waiting.ever.max(*waiting.waiters.keys().next_back().expect("there is one"));
+            self.waiting.insert(id, waiting);
+            self.set_wake(id);
+        }
+    }
+
+    fn set_wake(&mut self, id: QueueId) {
+        let (Some(waiting), Some(hosted)) = (self.waiting.get_mut(&id), self.shelf.queues.get(&id)) else {
+            return;
+        };
+        let end = waiting.ends.first().map(|(until, _)| *until);
+        let wake_at = end.into_iter().chain(hosted.queue.next_at()).min();
+        if wake_at != waiting.wake_at {
+            if let Some(at) = waiting.wake_at {
+                self.wakes.remove(&(at, id));
+            }
+            self.wakes.extend(wake_at.map(|at| (at, id)));
+            waiting.wake_at = wake_at;
+        }
+    }
+
+    /// The queue is gone, and with it what those who wait there wait for.
+    pub(super) fn forget_waiting(&mut self, id: QueueId) {
+        let Some(waiting) = self.waiting.remove(&id) else { return };
+        if let Some(at) = waiting.wake_at {
+            self.wakes.remove(&(at, id));
+        }
+        waiting.refuse(&QueueError::NoQueue);
+    }
+}

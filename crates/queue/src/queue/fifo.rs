@@ -1,0 +1,153 @@
+//! Receiving from a queue of groups: in each group in order, and nothing of a group whose first message is invisible.
+
+use std::collections::VecDeque;
+
+use tailwater_env::HashMap;
+
+use super::{Queue, Received, Taken, Want};
+use crate::ids::{Sequence, Token};
+use crate::limits::{ATTEMPT_MS, ATTEMPTS_MAX, MOVE_STEP};
+use crate::pages::IN_FLIGHT;
+
+impl Queue {
+    pub(super) fn receive_fifo(
+        &mut self,
+        now: u64,
+        want: &Want,
+        random_below: &mut dyn FnMut(u64) -> u64,
+    ) -> Received {
+        if let Some(again) = want.attempt.as_ref().and_then(|attempt| self.receive_again(attempt, now, want))
+        {
+            return Received { taken: again, ..Received::default() };
+        }
+        let mut received = Received::default();
+        let mut groups = Vec::new();
+        while received.taken.len() < want.count && received.overdue.len() < MOVE_STEP {
+            // The group whose first message is the oldest; its tuple is out of the index meanwhile.
+            let Self { index, pages, .. } = self;
+            let at = |sequence| pages.get(sequence).map_or(0, |entry| entry.visible_at);
+            let Some((_, head)) = index.take(1, 1, at, &mut *random_below).pop() else { break };
+            let Some(group) = self.pages.get(head).map(|entry| entry.group) else { continue };
+            self.groups.get_mut(group).head = None;
+            groups.push(group);
+            let mut next = 0;
+            while received.taken.len() < want.count
+                && let Some(sequence) = self.groups.get(group).messages.get(next).copied()
+            {
+                let Some(entry) = self.pages.get(sequence).copied() else {
+                    next += 1;
+                    continue;
+                };
+                if entry.visible_at > now {
+                    break;
+                }
+                if self.is_overdue(&entry, want) {
+                    if self.begin_move_within(sequence).is_some() {
+                        received.overdue.push(sequence);
+                    }
+                    if received.overdue.len() >= MOVE_STEP {
+                        break;
+                    }
+                    continue;
+                }
+                let token = Token(random_below(1 << 32) as u32);
+                received.taken.extend(self.hand_out(sequence, now, want.visibility_ms, token));
+                next += 1;
+            }
+        }
+        for taken in &received.taken {
+            self.list(taken.sequence, now);
+        }
+        for group in groups {
+            self.refresh(group, now);
+        }
+        if let Some(attempt) = want.attempt.clone().filter(|_| !received.taken.is_empty()) {
+            let taken = received.taken.iter().map(|taken| (taken.sequence, Token(taken.entry.token)));
+            self.attempts.remember(attempt, taken.collect(), now);
+        }
+        received
+    }
+
+    /// What the same attempt has received, if all of it is still in flight by that receive.
+    fn receive_again(&mut self, attempt: &str, now: u64, want: &Want) -> Option<Vec<Taken>> {
+        let taken = self.attempts.get(attempt, now)?.clone();
+        let is_ours = |(sequence, token): &(Sequence, Token)| {
+            let entry = self.pages.get(*sequence);
+            entry.is_some_and(|entry| entry.is(IN_FLIGHT) && entry.token == token.0)
+        };
+        if !taken.iter().all(is_ours) {
+            self.attempts.forget(attempt);
+            return None;
+        }
+        let again = taken.into_iter().filter_map(|(sequence, token)| {
+            self.apply_change(sequence, token, now + want.visibility_ms, now);
+            let entry = *self.pages.get(sequence)?;
+            Some(Taken { sequence, source: self.source_of(&entry), entry })
+        });
+        Some(again.collect())
+    }
+
+    /// Makes the index have the tuple of a group's first message, and forgets a group that has none.
+    pub(super) fn refresh(&mut self, place: u32, now: u64) {
+        let group = self.groups.get_mut(place);
+        while group.messages.front().is_some_and(|first| self.pages.get(*first).is_none()) {
+            group.messages.pop_front();
+        }
+        let first = group.messages.front().copied();
+        let head = first.and_then(|first| Some((self.pages.get(first)?.visible_at, first)));
+        let before = std::mem::replace(&mut group.head, head);
+        if before != head {
+            if let Some(tuple) = before {
+                self.index.remove(tuple);
+            }
+            if let Some(tuple) = head {
+                self.index.insert(tuple, now);
+            }
+        }
+        if head.is_none() && self.groups.is_used(place) {
+            self.groups.free(place);
+        }
+    }
+
+    pub(super) fn forget_in_group(&mut self, place: u32, sequence: Sequence) {
+        let messages = &mut self.groups.get_mut(place).messages;
+        if let Ok(at) = messages.binary_search(&sequence) {
+            messages.remove(at);
+        }
+    }
+}
+
+/// What attempts have received, so that a client that got no answer can ask again.
+#[derive(Default)]
+pub(super) struct Attempts {
+    taken: HashMap<String, (u64, Vec<(Sequence, Token)>)>,
+    order: VecDeque<(u64, String)>,
+}
+
+impl Attempts {
+    fn get(&mut self, attempt: &str, now: u64) -> Option<&Vec<(Sequence, Token)>> {
+        self.expire(now);
+        self.taken.get(attempt).map(|(_, taken)| taken)
+    }
+
+    fn remember(&mut self, attempt: String, taken: Vec<(Sequence, Token)>, now: u64) {
+        self.expire(now);
+        self.order.push_back((now, attempt.clone()));
+        self.taken.insert(attempt, (now, taken));
+    }
+
+    fn forget(&mut self, attempt: &str) {
+        self.taken.remove(attempt);
+    }
+
+    fn expire(&mut self, now: u64) {
+        while let Some((at, _)) = self.order.front()
+            && (at + ATTEMPT_MS <= now || self.order.len() > ATTEMPTS_MAX)
+        {
+            let (at, attempt) = self.order.pop_front().expect("there is one");
+            if self.taken.get(&attempt).is_some_and(|(taken_at, _)| *taken_at == at) {
+                self.taken.remove(&attempt);
+            }
+        }
+    }
+}

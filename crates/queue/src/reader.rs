@@ -1,0 +1,26 @@
+//! Reads contents from the tree, on a thread of its own: a receive whose messages are not in memory waits for it, and
+//! nobody else does.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::ids::Number;
+use crate::tree::{Tree, TreeError};
+
+/// Contents that somebody waits for.
+pub(crate) struct Read {
+    pub(crate) numbers: Vec<Number>,
+    pub(crate) reply: oneshot::Sender<Result<Vec<Option<Bytes>>, TreeError>>,
+}
+
+/// Answers reads until nobody can ask any more.
+pub(crate) async fn run(tree: Arc<Tree>, mut reads: mpsc::Receiver<Read>) {
+    while let Some(Read { numbers, reply }) = reads.recv().await {
+        // Whoever is gone does not need it.
+        if !reply.is_closed() {
+            let _ = reply.send(tree.contents(&numbers));
+        }
+    }
+}

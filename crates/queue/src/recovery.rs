@@ -1,0 +1,68 @@
+//! From the tree and the journal's records to the queues.
+//!
+//! ```text
+//! let mut recovery = Recovery::begin(&env, dir)?;
+//! let journal = Journal::open(&env, journal_dir, config, &mut |tag, position, bytes| match tag {
+//!     queue::TAG => recovery.replay(position, bytes),
+//!     ..
+//! })?;
+//! let queues = recovery.finish(&env, journal, QueuesConfig::default());
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tailwater_env::Env;
+use tailwater_journal::{Journal, JournalPosition, ReplayError};
+
+use crate::clock::QueueClock;
+use crate::ids::Secret;
+use crate::queues::{Queues, QueuesConfig};
+use crate::record;
+use crate::shelf::Shelf;
+use crate::tree::{Tree, TreeError};
+
+/// Queues that are being recovered.
+pub struct Recovery {
+    tree: Tree,
+    secret: Secret,
+    covered: JournalPosition,
+    shelf: Shelf,
+    now: u64,
+}
+
+impl std::fmt::Debug for Recovery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recovery").field("covered", &self.covered).finish_non_exhaustive()
+    }
+}
+
+impl Recovery {
+    /// Reads the tree in `dir`, making it if it is not there: all but the contents. Blocks on the disk.
+    pub fn begin(env: &Env, dir: &Path) -> Result<Self, TreeError> {
+        let tree = Tree::open(env, dir)?;
+        let mut shelf = Shelf::default();
+        let now = QueueClock::start(env, 0).now();
+        tree.load(&mut shelf, now)?;
+        Ok(Self { secret: tree.secret()?, covered: tree.covered()?, tree, shelf, now })
+    }
+
+    /// Takes a record of [`crate::TAG`] from the journal's replay.
+    pub fn replay(&mut self, position: JournalPosition, bytes: &[u8]) -> Result<(), ReplayError> {
+        // Files are trimmed whole.
+        if position <= self.covered {
+            return Ok(());
+        }
+        let ops = record::read(bytes)
+            .map_err(|error| ReplayError::new(format!("a record of the queues can't be read: {error}")))?;
+        for op in ops {
+            self.shelf.apply(op, self.now);
+        }
+        Ok(())
+    }
+
+    /// Everything was replayed: the queues go on in `journal`.
+    pub fn finish(self, env: &Env, journal: Journal, config: QueuesConfig) -> Queues {
+        Queues::start(env, journal, Arc::new(self.tree), self.secret, self.shelf, config)
+    }
+}

@@ -1,0 +1,141 @@
+//! Who asks, and how much each account may use.
+//!
+//! Quotas are buckets that fill at the rate of the quota and hold a second's worth of it. Whoever is over is refused
+//! before anything is read of the request but its head, so that it costs the others nothing.
+
+use parking_lot::Mutex;
+use tailwater_env::{Env, HashMap, Instant};
+
+use crate::config::{AccountConfig, SqsConfig};
+use crate::error::{Code, Refusal};
+
+/// Whoever asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Its account.
+    pub(crate) account: String,
+    /// The access key that it signed with; empty where nobody signs.
+    pub(crate) key: String,
+}
+
+/// The accounts.
+pub(crate) struct Accounts {
+    env: Env,
+    /// The account of everybody, if none are configured.
+    everybody: Option<String>,
+    by_id: HashMap<String, Account>,
+    /// Secret and account, by access key.
+    keys: HashMap<String, (String, String)>,
+}
+
+struct Account {
+    config: AccountConfig,
+    requests: Mutex<Bucket>,
+    bytes: Mutex<Bucket>,
+}
+
+/// What may still be used at the moment.
+struct Bucket {
+    level: f64,
+    filled_at: Instant,
+}
+
+impl Bucket {
+    /// Takes `amount` out, if there is something; what is too much is missing later.
+    fn take(&mut self, amount: f64, rate: f64, now: Instant) -> bool {
+        self.level = (self.level + rate * now.since(self.filled_at).as_secs_f64()).min(rate);
+        self.filled_at = now;
+        let is_there = self.level > 0.0;
+        if is_there {
+            self.level -= amount;
+        }
+        is_there
+    }
+}
+
+impl Accounts {
+    pub(crate) fn new(env: &Env, config: &SqsConfig) -> Self {
+        let everybody = config.accounts.is_empty().then(|| config.account.clone());
+        let mut keys = HashMap::default();
+        let mut by_id = HashMap::default();
+        let now = env.now();
+        for account in &config.accounts {
+            for key in &account.keys {
+                keys.insert(key.id.clone(), (key.secret.clone(), account.id.clone()));
+            }
+            let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
+            let (requests, bytes) = (full(account.requests_per_s), full(account.bytes_per_s));
+            by_id.insert(account.id.clone(), Account { config: account.clone(), requests, bytes });
+        }
+        Self { env: env.clone(), everybody, by_id, keys }
+    }
+
+    /// The one account that there is, if nobody has to sign.
+    pub(crate) fn everybody(&self) -> Option<Identity> {
+        self.everybody.clone().map(|account| Identity { account, key: String::new() })
+    }
+
+    /// The secret of an access key.
+    pub(crate) fn secret(&self, key: &str) -> Option<String> {
+        self.keys.get(key).map(|(secret, _)| secret.clone())
+    }
+
+    /// Who has an access key.
+    pub(crate) fn identity(&self, key: String) -> Option<Identity> {
+        let (_, account) = self.keys.get(&key)?;
+        Some(Identity { account: account.clone(), key })
+    }
+
+    /// Counts a request of so many bytes of whoever claims to have `key`, or refuses it.
+    pub(crate) fn admit(&self, key: &str, bytes: u64) -> Result<(), Refusal> {
+        let Some(account) = self.keys.get(key).and_then(|(_, account)| self.by_id.get(account)) else {
+            return Ok(());
+        };
+        let now = self.env.now();
+        let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
+        let is_admitted = (requests_per_s == 0
+            || account.requests.lock().take(1.0, requests_per_s as f64, now))
+            && (bytes_per_s == 0 || account.bytes.lock().take(bytes as f64, bytes_per_s as f64, now));
+        match is_admitted {
+            true => Ok(()),
+            false => {
+                Err(Refusal::new(Code::RequestThrottled, "Rate exceeded: the account's quota is used up."))
+            }
+        }
+    }
+
+    /// Whether an account that has so many queues may have one more.
+    pub(crate) fn admit_queue(&self, account: &str, queues: usize) -> Result<(), Refusal> {
+        let most = self.by_id.get(account).map_or(0, |account| account.config.queues_max);
+        match most == 0 || queues < most {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::OverLimit, format!("The account may have {most} queues."))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_gives_its_rate_and_a_second_s_worth_at_once() {
+        let start = Instant::from_ns(0);
+        let mut bucket = Bucket { level: 10.0, filled_at: start };
+        let mut taken = |now: Instant| (0..100).filter(|_| bucket.take(1.0, 10.0, now)).count();
+        assert_eq!(taken(start), 10);
+        assert_eq!(taken(start + Duration::from_millis(500)), 5);
+        assert_eq!(taken(start + Duration::from_secs(60)), 10);
+    }
+
+    #[test]
+    fn what_is_larger_than_the_bucket_passes_and_is_missing_later() {
+        let start = Instant::from_ns(0);
+        let mut bucket = Bucket { level: 10.0, filled_at: start };
+        assert!(bucket.take(30.0, 10.0, start));
+        assert!(!bucket.take(1.0, 10.0, start + Duration::from_secs(2)));
+        assert!(bucket.take(1.0, 10.0, start + Duration::from_millis(2_100)));
+    }
+}

@@ -1,0 +1,67 @@
+//! The actions, one file for each kind.
+
+mod batches;
+mod deleting;
+mod moves;
+mod peeking;
+mod permissions;
+mod queues;
+mod receiving;
+mod sending;
+mod sts;
+mod tags;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Response;
+use serde::Serialize;
+
+use crate::error::{Code, Refusal};
+use crate::front::Context;
+use crate::protocol::Service;
+
+/// Does what was asked for.
+pub(crate) async fn answer(context: &Context<'_>) -> Result<Response<Full<Bytes>>, Refusal> {
+    let action = context.asked.action.as_str();
+    match (context.asked.service, action) {
+        (Service::Sqs, "SendMessage") => {
+            sending::send(context).await.and_then(|answer| context.done(&answer))
+        }
+        (Service::Sqs, "SendMessageBatch") => context.done(&sending::send_batch(context).await?),
+        (Service::Sqs, "ReceiveMessage") => context.done(&receiving::receive(context).await?),
+        (Service::Sqs, "DeleteMessage") => context.done(&deleting::delete(context).await?),
+        (Service::Sqs, "DeleteMessageBatch") => context.done(&deleting::delete_batch(context).await?),
+        (Service::Sqs, "ChangeMessageVisibility") => context.done(&deleting::change(context).await?),
+        (Service::Sqs, "ChangeMessageVisibilityBatch") => {
+            context.done(&deleting::change_batch(context).await?)
+        }
+        (Service::Sqs, "CreateQueue") => context.done(&queues::create(context).await?),
+        (Service::Sqs, "DeleteQueue") => context.done(&queues::delete(context).await?),
+        (Service::Sqs, "PurgeQueue") => context.done(&queues::purge(context).await?),
+        (Service::Sqs, "GetQueueUrl") => context.done(&queues::get_url(context)?),
+        (Service::Sqs, "ListQueues") => context.done(&queues::list(context)?),
+        (Service::Sqs, "GetQueueAttributes") => context.done(&queues::get_attributes(context).await?),
+        (Service::Sqs, "SetQueueAttributes") => context.done(&queues::set_attributes(context).await?),
+        (Service::Sqs, "ListDeadLetterSourceQueues") => context.done(&queues::list_sources(context)?),
+        (Service::Sqs, "TagQueue") => context.done(&tags::tag(context).await?),
+        (Service::Sqs, "UntagQueue") => context.done(&tags::untag(context).await?),
+        (Service::Sqs, "ListQueueTags") => context.done(&tags::list(context)?),
+        (Service::Sqs, "AddPermission") => context.done(&permissions::add(context).await?),
+        (Service::Sqs, "RemovePermission") => context.done(&permissions::remove(context).await?),
+        (Service::Sqs, "StartMessageMoveTask") => context.done(&moves::start(context).await?),
+        (Service::Sqs, "CancelMessageMoveTask") => context.done(&moves::cancel(context).await?),
+        (Service::Sqs, "ListMessageMoveTasks") => context.done(&moves::list(context).await?),
+        (Service::Sts, "GetCallerIdentity") => context.done(&sts::get_caller_identity(context)),
+        (Service::Tailwater, "PeekMessages") => context.done(&peeking::peek(context).await?),
+        (_, action) => {
+            let message = format!("The action {action} is not valid for this endpoint.");
+            Err(Refusal::new(Code::InvalidAction, message))
+        }
+    }
+}
+
+impl Context<'_> {
+    fn done(&self, result: &impl Serialize) -> Result<Response<Full<Bytes>>, Refusal> {
+        Ok(self.asked.answer(self.request_id, result))
+    }
+}

@@ -1,0 +1,162 @@
+//! Move tasks: bringing dead letters back.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use tailwater_queue::{MoveStatus, MoveTask};
+
+use crate::error::{Code, Refusal};
+use crate::front::Context;
+use crate::names;
+
+/// Most messages a second that a task can be limited to.
+const RATE_MAX: i64 = 500;
+
+/// Most tasks that are listed.
+const LISTED_MAX: i64 = 10;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Parameters {
+    source_arn: Option<String>,
+    destination_arn: Option<String>,
+    max_number_of_messages_per_second: Option<i64>,
+    max_results: Option<i64>,
+    task_handle: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Started {
+    task_handle: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Cancelled {
+    approximate_number_of_messages_moved: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Listed {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    results: Vec<ListedTask>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct ListedTask {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_handle: Option<String>,
+    status: &'static str,
+    source_arn: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination_arn: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_number_of_messages_per_second: Option<u32>,
+    approximate_number_of_messages_moved: u64,
+    approximate_number_of_messages_to_move: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure_reason: Option<String>,
+    started_timestamp: u64,
+}
+
+pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
+    let parameters: Parameters = context.asked.parameters()?;
+    let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn")?;
+    let is_dead_letter_queue =
+        context.front.queues.list(&source.account, "", None, usize::MAX).iter().any(|queue| {
+            queue.record().settings.redrive.as_ref().is_some_and(|redrive| redrive.target == source.name)
+        });
+    if !is_dead_letter_queue {
+        return Err(Refusal::new(
+            Code::InvalidParameterValue,
+            "Source queue must be configured as a Dead Letter Queue.",
+        ));
+    }
+    let target = match parameters.destination_arn.as_deref() {
+        None => None,
+        Some(arn) => {
+            let target = context.by_arn(Some(arn), "DestinationArn")?;
+            if target.id == source.id {
+                return Err(Refusal::value(
+                    arn,
+                    "DestinationArn",
+                    "Source and destination must be different.",
+                ));
+            }
+            if target.record().settings.fifo.is_some() != source.record().settings.fifo.is_some() {
+                return Err(Refusal::value(arn, "DestinationArn", "The queues must be of the same type."));
+            }
+            Some(target.name.clone())
+        }
+    };
+    let rate_max = parameters.max_number_of_messages_per_second.map(|rate| {
+        let given = u32::try_from(rate).ok().filter(|_| (1..=RATE_MAX).contains(&rate));
+        given.ok_or_else(|| Refusal::value(rate, "MaxNumberOfMessagesPerSecond", "Must be from 1 to 500."))
+    });
+    let task = MoveTask {
+        id: 0,
+        account: source.account.clone(),
+        source: source.name.clone(),
+        target,
+        rate_max: rate_max.transpose()?,
+        status: MoveStatus::Running,
+        failure: None,
+        moved: 0,
+        total: 0,
+        upto: 0,
+        started_at: 0,
+    };
+    let id = context.front.queues.start_move(task).await?;
+    Ok(Started { task_handle: handle(id, &context.arn(&source)) })
+}
+
+pub(super) async fn cancel(context: &Context<'_>) -> Result<Cancelled, Refusal> {
+    let parameters: Parameters = context.asked.parameters()?;
+    let text = parameters.task_handle.ok_or_else(|| Refusal::missing("TaskHandle"))?;
+    let id = read_handle(&text)
+        .ok_or_else(|| Refusal::value(&text, "TaskHandle", "It is no handle of a task."))?;
+    let moved = context.front.queues.cancel_move(context.account(), id).await?;
+    Ok(Cancelled { approximate_number_of_messages_moved: moved })
+}
+
+pub(super) async fn list(context: &Context<'_>) -> Result<Listed, Refusal> {
+    let parameters: Parameters = context.asked.parameters()?;
+    let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn")?;
+    let most = parameters.max_results.unwrap_or(1);
+    if !(1..=LISTED_MAX).contains(&most) {
+        return Err(Refusal::value(most, "MaxResults", "Must be from 1 to 10."));
+    }
+    let region = &context.front.config.region;
+    let source_arn = context.arn(&source);
+    let tasks = context.front.queues.list_moves(&source.account, &source.name).await?;
+    let results = tasks.into_iter().take(most as usize).map(|task| ListedTask {
+        task_handle: (task.status == MoveStatus::Running).then(|| handle(task.id, &source_arn)),
+        status: match task.status {
+            MoveStatus::Running => "RUNNING",
+            MoveStatus::Completed => "COMPLETED",
+            MoveStatus::Cancelled => "CANCELLED",
+            MoveStatus::Failed => "FAILED",
+        },
+        source_arn: source_arn.clone(),
+        destination_arn: task.target.map(|target| names::arn(region, &task.account, &target)),
+        max_number_of_messages_per_second: task.rate_max,
+        approximate_number_of_messages_moved: task.moved,
+        approximate_number_of_messages_to_move: task.total,
+        failure_reason: task.failure,
+        started_timestamp: task.started_at,
+    });
+    Ok(Listed { results: results.collect() })
+}
+
+/// A task's handle has its number and its source, as Amazon's has.
+fn handle(id: u64, source_arn: &str) -> String {
+    STANDARD.encode(serde_json::json!({"taskId": id, "sourceArn": source_arn}).to_string())
+}
+
+fn read_handle(text: &str) -> Option<u64> {
+    let fields: serde_json::Value = serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()?;
+    fields.get("taskId")?.as_u64()
+}

@@ -1,0 +1,58 @@
+//! Permissions: statements of a queue's policy.
+
+use serde::Deserialize;
+use tailwater_queue::QueueRecord;
+
+use crate::error::Refusal;
+use crate::front::Context;
+use crate::policy;
+use crate::protocol::Nothing;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Parameters {
+    queue_url: Option<String>,
+    label: Option<String>,
+    #[serde(rename = "AWSAccountIds")]
+    accounts: Vec<String>,
+    actions: Vec<String>,
+}
+
+pub(super) async fn add(context: &Context<'_>) -> Result<Nothing, Refusal> {
+    let Parameters { queue_url, label, accounts, actions } = context.asked.parameters()?;
+    let queue = context.queue(queue_url.as_deref())?;
+    let label = label.ok_or_else(|| Refusal::missing("Label"))?;
+    if accounts.is_empty() {
+        return Err(Refusal::missing("AWSAccountIds"));
+    }
+    if actions.is_empty() {
+        return Err(Refusal::missing("Actions"));
+    }
+    let arn = context.arn(&queue);
+    let with = move |policy: Option<&str>| policy::with_permission(policy, &arn, &label, &accounts, &actions);
+    with(queue.record().attributes.get("Policy").map(String::as_str))?;
+    let change = move |record: &mut QueueRecord| {
+        if let Ok(policy) = with(record.attributes.get("Policy").map(String::as_str)) {
+            record.attributes.insert("Policy".to_owned(), policy);
+        }
+    };
+    context.front.queues.update(&queue, change).await?;
+    Ok(Nothing {})
+}
+
+pub(super) async fn remove(context: &Context<'_>) -> Result<Nothing, Refusal> {
+    let Parameters { queue_url, label, .. } = context.asked.parameters()?;
+    let queue = context.queue(queue_url.as_deref())?;
+    let label = label.ok_or_else(|| Refusal::missing("Label"))?;
+    policy::without_permission(queue.record().attributes.get("Policy").map(String::as_str), &label)?;
+    let change = move |record: &mut QueueRecord| {
+        let without = policy::without_permission(record.attributes.get("Policy").map(String::as_str), &label);
+        match without {
+            Ok(Some(policy)) => drop(record.attributes.insert("Policy".to_owned(), policy)),
+            Ok(None) => drop(record.attributes.remove("Policy")),
+            Err(_) => {}
+        }
+    };
+    context.front.queues.update(&queue, change).await?;
+    Ok(Nothing {})
+}

@@ -1,0 +1,82 @@
+//! Tags of queues.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tailwater_queue::QueueRecord;
+
+use crate::attributes::order_hint;
+use crate::error::Refusal;
+use crate::front::Context;
+use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
+use crate::protocol::Nothing;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Parameters {
+    queue_url: Option<String>,
+    tags: Option<BTreeMap<String, String>>,
+    tag_keys: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct TagsAnswer {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    tags: BTreeMap<String, String>,
+}
+
+/// Whether a queue may have these tags.
+pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    if tags.len() > TAGS_MAX {
+        return Err(Refusal::value(tags.len(), "Tags", "A queue can have 50 tags."));
+    }
+    for (key, value) in tags {
+        if key.is_empty() || key.chars().count() > TAG_KEY_CHARS_MAX {
+            return Err(Refusal::value(key, "TagKey", "Must be 1 to 128 in length."));
+        }
+        if value.chars().count() > TAG_VALUE_CHARS_MAX {
+            return Err(Refusal::value(value, "TagValue", "Must be at most 256 in length."));
+        }
+    }
+    order_hint(tags).map(|_| ())
+}
+
+pub(super) async fn tag(context: &Context<'_>) -> Result<Nothing, Refusal> {
+    let parameters: Parameters = context.asked.parameters()?;
+    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let tags = parameters.tags.ok_or_else(|| Refusal::missing("Tags"))?;
+    let mut all = queue.record().tags.clone();
+    all.extend(tags.clone());
+    check_tags(&all)?;
+    let change = move |record: &mut QueueRecord| {
+        record.tags.extend(tags);
+        set_order_hint(record);
+    };
+    context.front.queues.update(&queue, change).await?;
+    Ok(Nothing {})
+}
+
+pub(super) async fn untag(context: &Context<'_>) -> Result<Nothing, Refusal> {
+    let parameters: Parameters = context.asked.parameters()?;
+    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let keys = parameters.tag_keys.ok_or_else(|| Refusal::missing("TagKeys"))?;
+    let change = move |record: &mut QueueRecord| {
+        record.tags.retain(|key, _| !keys.contains(key));
+        set_order_hint(record);
+    };
+    context.front.queues.update(&queue, change).await?;
+    Ok(Nothing {})
+}
+
+fn set_order_hint(record: &mut QueueRecord) {
+    if let Ok(hint) = order_hint(&record.tags) {
+        record.settings.order_hint = hint;
+    }
+}
+
+pub(super) fn list(context: &Context<'_>) -> Result<TagsAnswer, Refusal> {
+    let parameters: Parameters = context.asked.parameters()?;
+    let queue = context.queue(parameters.queue_url.as_deref())?;
+    Ok(TagsAnswer { tags: queue.record().tags.clone() })
+}

@@ -1,0 +1,343 @@
+//! Attributes of queues: from what a client sets to how a queue behaves, and back.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+use tailwater_queue::{Fifo, OrderHint, QueueRecord, Redrive, Scope, Settings};
+
+use crate::error::{Code, Refusal};
+use crate::limits::{DELAY_S, MESSAGE_BYTES, POLICY_BYTES_MAX, RECEIVES, RETENTION_S, VISIBILITY_S, WAIT_S};
+use crate::names;
+
+/// The tag by which a queue's order hint is set: 1 for the best order, more for fewer duplicates under concurrency.
+pub const ORDER_HINT_TAG: &str = "tailwater-order-hint";
+
+/// Attributes that are kept and told, and have no effect on messages.
+const KEPT: [&str; 5] = [
+    "Policy",
+    "KmsMasterKeyId",
+    "KmsDataKeyReusePeriodSeconds",
+    "SqsManagedSseEnabled",
+    "RedriveAllowPolicy",
+];
+
+/// Attributes that can be asked for and not set.
+const TOLD: [&str; 6] = [
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+    "CreatedTimestamp",
+    "LastModifiedTimestamp",
+    "QueueArn",
+];
+
+fn unknown(name: &str) -> Refusal {
+    Refusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {name}."))
+}
+
+fn invalid(name: &str) -> Refusal {
+    Refusal::new(Code::InvalidAttributeValue, format!("Invalid value for the parameter {name}."))
+}
+
+fn number(name: &str, text: &str, range: RangeInclusive<u32>) -> Result<u32, Refusal> {
+    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| invalid(name))
+}
+
+fn boolean(name: &str, text: &str) -> Result<bool, Refusal> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(invalid(name)),
+    }
+}
+
+/// Changes settings and kept attributes by what a client sets. `account` is the queue's.
+pub(crate) fn set(
+    settings: &mut Settings,
+    kept: &mut BTreeMap<String, String>,
+    wanted: &BTreeMap<String, String>,
+    account: &str,
+) -> Result<(), Refusal> {
+    let is_fifo = settings.fifo.is_some();
+    for (name, value) in wanted {
+        match name.as_str() {
+            "VisibilityTimeout" => settings.visibility_s = number(name, value, VISIBILITY_S)?,
+            "DelaySeconds" => settings.delay_s = number(name, value, DELAY_S)?,
+            "MessageRetentionPeriod" => settings.retention_s = number(name, value, RETENTION_S)?,
+            "ReceiveMessageWaitTimeSeconds" => settings.wait_s = number(name, value, WAIT_S)?,
+            "MaximumMessageSize" => settings.message_bytes_max = number(name, value, MESSAGE_BYTES)?,
+            "RedrivePolicy" if value.is_empty() => settings.redrive = None,
+            "RedrivePolicy" => settings.redrive = Some(redrive(value, account)?),
+            "FifoQueue" => match (boolean(name, value)?, is_fifo) {
+                (true, true) => {}
+                // As Amazon has it: a queue that is none can't be asked to be none.
+                _ => return Err(unknown(name)),
+            },
+            "ContentBasedDeduplication" | "DeduplicationScope" | "FifoThroughputLimit" => {
+                let fifo = settings.fifo.as_mut().ok_or_else(|| unknown(name))?;
+                set_fifo(fifo, name, value)?;
+            }
+            "RedriveAllowPolicy" if !value.is_empty() => {
+                allow_policy(value).ok_or_else(|| invalid(name))?;
+                kept.insert(name.clone(), value.clone());
+            }
+            "Policy" if !value.is_empty() => {
+                let is_policy = serde_json::from_str::<Value>(value).is_ok_and(|policy| policy.is_object());
+                if !is_policy || value.len() > POLICY_BYTES_MAX {
+                    return Err(invalid(name));
+                }
+                kept.insert(name.clone(), value.clone());
+            }
+            "SqsManagedSseEnabled" => {
+                boolean(name, value)?;
+                kept.insert(name.clone(), value.clone());
+            }
+            "KmsDataKeyReusePeriodSeconds" => {
+                number(name, value, 60..=86_400)?;
+                kept.insert(name.clone(), value.clone());
+            }
+            kept_name if KEPT.contains(&kept_name) && value.is_empty() => drop(kept.remove(kept_name)),
+            kept_name if KEPT.contains(&kept_name) => drop(kept.insert(name.clone(), value.clone())),
+            _ => return Err(unknown(name)),
+        }
+    }
+    match settings.fifo {
+        Some(Fifo { limit_by_group: true, scope: Scope::Queue, .. }) => Err(Refusal::new(
+            Code::InvalidAttributeValue,
+            "FifoThroughputLimit perMessageGroupId needs DeduplicationScope messageGroup.",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn set_fifo(fifo: &mut Fifo, name: &str, value: &str) -> Result<(), Refusal> {
+    match (name, value) {
+        ("ContentBasedDeduplication", value) => fifo.by_content = boolean(name, value)?,
+        ("DeduplicationScope", "queue") => fifo.scope = Scope::Queue,
+        ("DeduplicationScope", "messageGroup") => fifo.scope = Scope::Group,
+        ("FifoThroughputLimit", "perQueue") => fifo.limit_by_group = false,
+        ("FifoThroughputLimit", "perMessageGroupId") => fifo.limit_by_group = true,
+        _ => return Err(invalid(name)),
+    }
+    Ok(())
+}
+
+fn redrive(policy: &str, account: &str) -> Result<Redrive, Refusal> {
+    let refuse = |reason: &str| Refusal::value(policy, "RedrivePolicy", reason);
+    let parsed: Value =
+        serde_json::from_str(policy).map_err(|_| refuse("Redrive policy is not a valid JSON map."))?;
+    let arn = parsed.get("deadLetterTargetArn").and_then(Value::as_str);
+    let arn = arn
+        .ok_or_else(|| refuse("Redrive policy does not contain mandatory attribute: deadLetterTargetArn."))?;
+    let most = match parsed.get("maxReceiveCount") {
+        Some(Value::String(text)) => text.parse().ok(),
+        Some(value) => value.as_u64().and_then(|number| u32::try_from(number).ok()),
+        None => return Err(refuse("Redrive policy does not contain mandatory attribute: maxReceiveCount.")),
+    };
+    let most = most.filter(|most| RECEIVES.contains(most));
+    let most =
+        most.ok_or_else(|| refuse("Invalid value for maxReceiveCount: must be between 1 and 1000."))?;
+    match names::of_arn(arn) {
+        Some((owner, target)) if owner == account => {
+            Ok(Redrive { target: target.to_owned(), receives_max: u16::try_from(most).expect("checked") })
+        }
+        _ => Err(refuse("Dead-letter target owner should be same as the source.")),
+    }
+}
+
+/// Who may have a queue for its dead letters: everybody, nobody, or the queues of these ARNs.
+pub(crate) enum AllowPolicy {
+    All,
+    Nobody,
+    Only(Vec<String>),
+}
+
+pub(crate) fn allow_policy(text: &str) -> Option<AllowPolicy> {
+    let policy: Value = serde_json::from_str(text).ok()?;
+    match policy.get("redrivePermission")?.as_str()? {
+        "allowAll" => Some(AllowPolicy::All),
+        "denyAll" => Some(AllowPolicy::Nobody),
+        "byQueue" => {
+            let arns = policy.get("sourceQueueArns")?.as_array()?;
+            arns.iter()
+                .map(|arn| arn.as_str().map(str::to_owned))
+                .collect::<Option<_>>()
+                .map(AllowPolicy::Only)
+        }
+        _ => None,
+    }
+}
+
+/// Settings of a queue to be created, from all that was given.
+pub(crate) fn create(
+    name: &str,
+    wanted: &BTreeMap<String, String>,
+    account: &str,
+) -> Result<(Settings, BTreeMap<String, String>), Refusal> {
+    let is_fifo = wanted.get("FifoQueue").map(|value| boolean("FifoQueue", value)).transpose()?;
+    let is_fifo = match is_fifo {
+        Some(false) => return Err(unknown("FifoQueue")),
+        given => given.is_some(),
+    };
+    names::check(name, is_fifo)?;
+    let mut settings = Settings { fifo: is_fifo.then(Fifo::default), ..Settings::default() };
+    let mut kept = BTreeMap::new();
+    set(&mut settings, &mut kept, wanted, account)?;
+    Ok((settings, kept))
+}
+
+/// The order hint that tags ask for; 1 without.
+pub(crate) fn order_hint(tags: &BTreeMap<String, String>) -> Result<OrderHint, Refusal> {
+    match tags.get(ORDER_HINT_TAG) {
+        None => Ok(OrderHint::default()),
+        Some(text) => text.parse().ok().and_then(OrderHint::new).ok_or_else(|| {
+            let reason = format!(
+                "{ORDER_HINT_TAG} is a number from 1 to {}.",
+                tailwater_queue::limits::ORDER_HINT_MAX
+            );
+            Refusal::value(text, "Tags", &reason)
+        }),
+    }
+}
+
+/// All attributes of a queue that do not depend on its messages.
+pub(crate) fn all(record: &QueueRecord, region: &str) -> BTreeMap<String, String> {
+    let Settings {
+        visibility_s,
+        delay_s,
+        retention_s,
+        wait_s,
+        message_bytes_max,
+        redrive,
+        fifo,
+        order_hint: _,
+    } = &record.settings;
+    let mut all = BTreeMap::from([
+        ("SqsManagedSseEnabled".to_owned(), "false".to_owned()),
+        ("QueueArn".to_owned(), names::arn(region, &record.account, &record.name)),
+        ("CreatedTimestamp".to_owned(), (record.created_at / 1_000).to_string()),
+        ("LastModifiedTimestamp".to_owned(), (record.modified_at / 1_000).to_string()),
+    ]);
+    all.extend(record.attributes.clone());
+    for (name, number) in [
+        ("VisibilityTimeout", visibility_s),
+        ("DelaySeconds", delay_s),
+        ("MessageRetentionPeriod", retention_s),
+        ("ReceiveMessageWaitTimeSeconds", wait_s),
+        ("MaximumMessageSize", message_bytes_max),
+    ] {
+        all.insert(name.to_owned(), number.to_string());
+    }
+    if let Some(Redrive { target, receives_max }) = redrive {
+        let arn = names::arn(region, &record.account, target);
+        let policy = serde_json::json!({"deadLetterTargetArn": arn, "maxReceiveCount": receives_max});
+        all.insert("RedrivePolicy".to_owned(), policy.to_string());
+    }
+    if let Some(Fifo { scope, by_content, limit_by_group }) = fifo {
+        let scope = if *scope == Scope::Group { "messageGroup" } else { "queue" };
+        let limit = if *limit_by_group { "perMessageGroupId" } else { "perQueue" };
+        for (name, value) in [
+            ("FifoQueue", "true"),
+            ("ContentBasedDeduplication", if *by_content { "true" } else { "false" }),
+            ("DeduplicationScope", scope),
+            ("FifoThroughputLimit", limit),
+        ] {
+            all.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    all
+}
+
+/// Whether that is an attribute that can be asked for.
+pub(crate) fn is_known(name: &str) -> bool {
+    const SET: [&str; 10] = [
+        "VisibilityTimeout",
+        "DelaySeconds",
+        "MessageRetentionPeriod",
+        "ReceiveMessageWaitTimeSeconds",
+        "MaximumMessageSize",
+        "RedrivePolicy",
+        "FifoQueue",
+        "ContentBasedDeduplication",
+        "DeduplicationScope",
+        "FifoThroughputLimit",
+    ];
+    name == "All" || SET.contains(&name) || KEPT.contains(&name) || TOLD.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACCOUNT: &str = "000000000000";
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn code(pairs: &[(&str, &str)]) -> Code {
+        create("q", &map(pairs), ACCOUNT).expect_err("refused").code
+    }
+
+    #[test]
+    fn what_is_set_is_told_again() {
+        let policy = "{\"deadLetterTargetArn\":\"arn:aws:sqs:us-east-1:000000000000:dead.fifo\",\"maxReceiveCount\":3}";
+        let wanted = map(&[
+            ("FifoQueue", "true"),
+            ("ContentBasedDeduplication", "true"),
+            ("DeduplicationScope", "messageGroup"),
+            ("FifoThroughputLimit", "perMessageGroupId"),
+            ("VisibilityTimeout", "0"),
+            ("RedrivePolicy", policy),
+            ("Policy", "{}"),
+        ]);
+        let (settings, attributes) = create("q.fifo", &wanted, ACCOUNT).expect("created");
+        let record = QueueRecord {
+            account: ACCOUNT.to_owned(),
+            name: "q.fifo".to_owned(),
+            created_at: 5_000,
+            modified_at: 6_000,
+            settings,
+            attributes,
+            tags: BTreeMap::new(),
+        };
+        let all = all(&record, "us-east-1");
+        for (name, value) in &wanted {
+            assert_eq!(all.get(name), Some(value), "{name}");
+            assert!(is_known(name));
+        }
+        assert_eq!(all["CreatedTimestamp"], "5");
+        assert!(all.keys().all(|name| is_known(name)));
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_or_unknown_is_refused_by_its_code() {
+        assert_eq!(code(&[("VisibilityTimeout", "43201")]), Code::InvalidAttributeValue);
+        assert_eq!(code(&[("DelaySeconds", "-1")]), Code::InvalidAttributeValue);
+        assert_eq!(code(&[("Visibility", "1")]), Code::InvalidAttributeName);
+        assert_eq!(code(&[("FifoQueue", "false")]), Code::InvalidAttributeName);
+        assert_eq!(code(&[("ContentBasedDeduplication", "true")]), Code::InvalidAttributeName);
+        assert_eq!(code(&[("QueueArn", "x")]), Code::InvalidAttributeName);
+        assert_eq!(code(&[("RedrivePolicy", "{")]), Code::InvalidParameterValue);
+        assert_eq!(code(&[("RedriveAllowPolicy", "{}")]), Code::InvalidAttributeValue);
+        assert_eq!(code(&[("Policy", "no JSON")]), Code::InvalidAttributeValue);
+    }
+
+    #[test]
+    fn an_empty_policy_takes_it_away() {
+        let (mut settings, mut kept) = create("q", &map(&[("Policy", "{}")]), ACCOUNT).expect("created");
+        settings.redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
+        set(&mut settings, &mut kept, &map(&[("Policy", ""), ("RedrivePolicy", "")]), ACCOUNT).expect("set");
+        assert!(kept.is_empty() && settings.redrive.is_none());
+    }
+
+    #[test]
+    fn the_order_hint_is_a_tag() {
+        assert_eq!(order_hint(&map(&[])).map(OrderHint::get), Ok(1));
+        assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "7")])).map(OrderHint::get), Ok(7));
+        for bad in ["0", "1001", "x"] {
+            assert!(order_hint(&map(&[(ORDER_HINT_TAG, bad)])).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Why a request is not done, as Amazon's clients know it: one code for each, with its name in either protocol.
+
+use tailwater_queue::QueueError;
+
+/// A reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// Not allowed.
+    AccessDenied,
+    /// Two entries of a batch have the same id.
+    BatchEntryIdsNotDistinct,
+    /// A batch has too many bytes.
+    BatchRequestTooLong,
+    /// A batch has no entries.
+    EmptyBatchRequest,
+    /// The signature's form is wrong.
+    IncompleteSignature,
+    /// Something failed here.
+    InternalFailure,
+    /// There is no such action.
+    InvalidAction,
+    /// The account of a queue's URL is none.
+    InvalidAddress,
+    /// There is no such attribute.
+    InvalidAttributeName,
+    /// An attribute can't have that value.
+    InvalidAttributeValue,
+    /// An entry's id has characters that it can't have.
+    InvalidBatchEntryId,
+    /// The access key is not known.
+    InvalidClientTokenId,
+    /// A message has characters that it can't have.
+    InvalidMessageContents,
+    /// A parameter can't have that value.
+    InvalidParameterValue,
+    /// The request is not signed in the way that is asked for.
+    InvalidSecurity,
+    /// The request can't be read.
+    Malformed,
+    /// The message is visible.
+    MessageNotInflight,
+    /// The request is not signed.
+    MissingAuthenticationToken,
+    /// A parameter is missing.
+    MissingParameter,
+    /// More than there may be.
+    OverLimit,
+    /// The queue was purged a moment ago.
+    PurgeQueueInProgress,
+    /// A queue of that name was deleted a moment ago.
+    QueueDeletedRecently,
+    /// There is no such queue.
+    QueueDoesNotExist,
+    /// A queue of that name is there, with other attributes.
+    QueueNameExists,
+    /// The receipt was not given out here.
+    ReceiptHandleIsInvalid,
+    /// The signature's time is too far from ours.
+    RequestExpired,
+    /// More requests than the account may make.
+    RequestThrottled,
+    /// There is no such task.
+    ResourceNotFound,
+    /// The signature is another.
+    SignatureDoesNotMatch,
+    /// Try again later.
+    ServiceUnavailable,
+    /// A batch has too many entries.
+    TooManyEntriesInBatchRequest,
+    /// Not for this kind of queue.
+    UnsupportedOperation,
+}
+
+/// A code's names: its type in the JSON protocol, its code in the Query protocol, and the status of HTTP.
+struct Names(&'static str, &'static str, u16);
+
+impl Code {
+    fn names(self) -> Names {
+        match self {
+            Code::AccessDenied => {
+                Names("com.amazon.coral.service#AccessDeniedException", "AccessDenied", 403)
+            }
+            Code::BatchEntryIdsNotDistinct => Names(
+                "com.amazonaws.sqs#BatchEntryIdsNotDistinct",
+                "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
+                400,
+            ),
+            Code::BatchRequestTooLong => Names(
+                "com.amazonaws.sqs#BatchRequestTooLong",
+                "AWS.SimpleQueueService.BatchRequestTooLong",
+                400,
+            ),
+            Code::EmptyBatchRequest => {
+                Names("com.amazonaws.sqs#EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", 400)
+            }
+            Code::IncompleteSignature => {
+                Names("com.amazon.coral.service#IncompleteSignatureException", "IncompleteSignature", 400)
+            }
+            Code::InternalFailure => {
+                Names("com.amazon.coral.service#InternalFailure", "InternalFailure", 500)
+            }
+            Code::InvalidAction => {
+                Names("com.amazon.coral.service#UnknownOperationException", "InvalidAction", 400)
+            }
+            Code::InvalidAddress => Names("com.amazonaws.sqs#InvalidAddress", "InvalidAddress", 404),
+            Code::InvalidAttributeName => {
+                Names("com.amazonaws.sqs#InvalidAttributeName", "InvalidAttributeName", 400)
+            }
+            Code::InvalidAttributeValue => {
+                Names("com.amazonaws.sqs#InvalidAttributeValue", "InvalidAttributeValue", 400)
+            }
+            Code::InvalidBatchEntryId => Names(
+                "com.amazonaws.sqs#InvalidBatchEntryId",
+                "AWS.SimpleQueueService.InvalidBatchEntryId",
+                400,
+            ),
+            Code::InvalidClientTokenId => {
+                Names("com.amazon.coral.service#UnrecognizedClientException", "InvalidClientTokenId", 403)
+            }
+            Code::InvalidMessageContents => {
+                Names("com.amazonaws.sqs#InvalidMessageContents", "InvalidMessageContents", 400)
+            }
+            Code::InvalidParameterValue => {
+                Names("com.amazon.coral.service#InvalidParameterValueException", "InvalidParameterValue", 400)
+            }
+            Code::InvalidSecurity => Names("com.amazonaws.sqs#InvalidSecurity", "InvalidSecurity", 403),
+            Code::Malformed => {
+                Names("com.amazon.coral.service#SerializationException", "MalformedInput", 400)
+            }
+            Code::MessageNotInflight => Names(
+                "com.amazonaws.sqs#MessageNotInflight",
+                "AWS.SimpleQueueService.MessageNotInflight",
+                400,
+            ),
+            Code::MissingAuthenticationToken => Names(
+                "com.amazon.coral.service#MissingAuthenticationTokenException",
+                "MissingAuthenticationToken",
+                403,
+            ),
+            Code::MissingParameter => {
+                Names("com.amazon.coral.service#MissingRequiredParameterException", "MissingParameter", 400)
+            }
+            Code::OverLimit => Names("com.amazonaws.sqs#OverLimit", "OverLimit", 403),
+            Code::PurgeQueueInProgress => Names(
+                "com.amazonaws.sqs#PurgeQueueInProgress",
+                "AWS.SimpleQueueService.PurgeQueueInProgress",
+                403,
+            ),
+            Code::QueueDeletedRecently => Names(
+                "com.amazonaws.sqs#QueueDeletedRecently",
+                "AWS.SimpleQueueService.QueueDeletedRecently",
+                400,
+            ),
+            Code::QueueDoesNotExist => {
+                Names("com.amazonaws.sqs#QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400)
+            }
+            Code::QueueNameExists => Names("com.amazonaws.sqs#QueueNameExists", "QueueAlreadyExists", 400),
+            Code::ReceiptHandleIsInvalid => {
+                Names("com.amazonaws.sqs#ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
+            }
+            Code::RequestExpired => {
+                Names("com.amazon.coral.service#RequestExpiredException", "RequestExpired", 400)
+            }
+            Code::RequestThrottled => Names("com.amazonaws.sqs#RequestThrottled", "RequestThrottled", 403),
+            Code::ResourceNotFound => {
+                Names("com.amazonaws.sqs#ResourceNotFoundException", "ResourceNotFoundException", 404)
+            }
+            Code::SignatureDoesNotMatch => {
+                Names("com.amazon.coral.service#InvalidSignatureException", "SignatureDoesNotMatch", 403)
+            }
+            Code::ServiceUnavailable => {
+                Names("com.amazon.coral.service#ServiceUnavailableException", "ServiceUnavailable", 503)
+            }
+            Code::TooManyEntriesInBatchRequest => Names(
+                "com.amazonaws.sqs#TooManyEntriesInBatchRequest",
+                "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+                400,
+            ),
+            Code::UnsupportedOperation => Names(
+                "com.amazonaws.sqs#UnsupportedOperation",
+                "AWS.SimpleQueueService.UnsupportedOperation",
+                400,
+            ),
+        }
+    }
+
+    /// `__type` in the JSON protocol.
+    pub fn json_type(self) -> &'static str {
+        self.names().0
+    }
+
+    /// `Code` in the Query protocol.
+    pub fn query_code(self) -> &'static str {
+        self.names().1
+    }
+
+    /// The status of HTTP.
+    pub fn status(self) -> u16 {
+        self.names().2
+    }
+
+    /// Whether the client can do something about it.
+    pub fn is_sender(self) -> bool {
+        self.status() < 500
+    }
+}
+
+/// Why a request is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// As a code.
+    pub code: Code,
+    /// In words.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// A parameter can't have that value.
+    pub fn value(value: impl std::fmt::Display, parameter: &str, reason: &str) -> Self {
+        let message = format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}");
+        Self::new(Code::InvalidParameterValue, message)
+    }
+
+    /// A parameter is missing.
+    pub fn missing(parameter: &str) -> Self {
+        Self::new(Code::MissingParameter, format!("The request must contain the parameter {parameter}."))
+    }
+
+    /// There is no such queue.
+    pub fn no_queue() -> Self {
+        Self::new(Code::QueueDoesNotExist, "The specified queue does not exist.")
+    }
+}
+
+impl From<QueueError> for Refusal {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::NoQueue => Self::no_queue(),
+            QueueError::Exists(_) => {
+                Self::new(Code::QueueNameExists, "A queue already exists with the same name.")
+            }
+            QueueError::DeletedRecently => Self::new(
+                Code::QueueDeletedRecently,
+                "You must wait 60 seconds after deleting a queue before you can create another with the same name.",
+            ),
+            QueueError::PurgedRecently => Self::new(
+                Code::PurgeQueueInProgress,
+                "Only one PurgeQueue operation on a queue is allowed every 60 seconds.",
+            ),
+            QueueError::TooManyInFlight => {
+                Self::new(Code::OverLimit, "Too many messages in flight: the limit is 120000.")
+            }
+            QueueError::TaskRuns => Self::new(
+                Code::UnsupportedOperation,
+                "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+            ),
+            QueueError::NoTask => Self::new(Code::ResourceNotFound, "Task does not exist."),
+            QueueError::Overloaded(why) => Self::new(Code::ServiceUnavailable, why),
+            QueueError::Unavailable(why) => Self::new(Code::ServiceUnavailable, why),
+            QueueError::Closed => Self::new(Code::ServiceUnavailable, "The server is stopping."),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! From a request of HTTP to its answer: who asks, for what, in which form.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Body;
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap};
+use hyper::{Method, Request, Response};
+use percent_encoding::percent_decode_str;
+use tailwater_env::Env;
+use tailwater_queue::{Queues, View};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::accounts::{Accounts, Identity};
+use crate::actions;
+use crate::config::SqsConfig;
+use crate::error::{Code, Refusal};
+use crate::limits::SMALL_BODY_BYTES;
+use crate::names;
+use crate::policy;
+use crate::protocol::{self, Asked, Protocol};
+use crate::signature::{self, Signed};
+use crate::stats::Stats;
+
+/// Answers requests, for all connections.
+pub struct Front {
+    pub(crate) env: Env,
+    pub(crate) config: SqsConfig,
+    pub(crate) queues: Queues,
+    pub(crate) accounts: Accounts,
+    pub(crate) stats: Stats,
+    /// Room for large bodies, in KiB.
+    room: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for Front {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Front").field("listen", &self.config.listen).finish_non_exhaustive()
+    }
+}
+
+/// A request whose sender is known.
+pub(crate) struct Context<'a> {
+    pub(crate) front: &'a Front,
+    pub(crate) asked: &'a Asked,
+    pub(crate) identity: Identity,
+    /// What addresses of queues begin with: `http://host:port`.
+    base: String,
+    /// The request's path: in the Query protocol it may name the queue.
+    path: &'a str,
+    pub(crate) request_id: &'a str,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Front {
+    /// A front of `queues`.
+    pub fn new(env: &Env, config: SqsConfig, queues: Queues) -> Arc<Self> {
+        let room = config.bodies_bytes_max.div_ceil(1024).min(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            env: env.clone(),
+            accounts: Accounts::new(env, &config),
+            config,
+            queues,
+            stats: Stats::default(),
+            room: Arc::new(Semaphore::new(room)),
+        })
+    }
+
+    /// The queues that it is for.
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Answers one request. Dropping it while a receive waits ends that.
+    pub async fn answer<B>(&self, request: Request<B>) -> Answer
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if request.method() == Method::GET && request.uri().path() == "/health" {
+            return Response::new(Full::new(Bytes::from_static(b"ok\n")));
+        }
+        let request_id = self.request_id();
+        let (head, body) = request.into_parts();
+        let protocol = match head.headers.contains_key("x-amz-target") {
+            true => Protocol::Json,
+            false => Protocol::Query,
+        };
+        let query = head.uri.query().unwrap_or_default();
+        let refused = |protocol, refusal: &Refusal| {
+            self.stats.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if refusal.code == Code::RequestThrottled {
+                self.stats.throttled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            protocol::refuse(protocol, &request_id, refusal)
+        };
+        let announced = announced_bytes(&head.headers);
+        let admitted = self.accounts.admit(claimed_key(&head.headers, query), announced.unwrap_or(0));
+        if let Err(refusal) = admitted {
+            return refused(protocol, &refusal);
+        }
+        let (body, _room) = match self.read_body(announced, body).await {
+            Ok(read) => read,
+            Err(refusal) => return refused(protocol, &refusal),
+        };
+        self.stats.request_bytes.fetch_add(body.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let signed = Signed {
+            method: head.method.as_str(),
+            path: head.uri.path(),
+            query,
+            headers: &head.headers,
+            body: &body,
+        };
+        let (identity, body) = match self.identify(&signed) {
+            Ok((identity, unchunked)) => (identity, unchunked.unwrap_or(body)),
+            Err(refusal) => return refused(protocol, &refusal),
+        };
+        let asked = match protocol::read(&head.headers, query, body) {
+            Ok(asked) => asked,
+            Err((protocol, refusal)) => return refused(protocol, &refusal),
+        };
+        self.stats.count(&asked.action);
+        let path = percent_decode_str(head.uri.path()).decode_utf8_lossy();
+        let base = self.base(&head.headers);
+        let context =
+            Context { front: self, asked: &asked, identity, base, path: &path, request_id: &request_id };
+        match actions::answer(&context).await {
+            Ok(answer) => answer,
+            Err(refusal) => refused(asked.protocol, &refusal),
+        }
+    }
+
+    /// Who sent the request; and its body, if that was in signed chunks.
+    fn identify(&self, signed: &Signed<'_>) -> Result<(Identity, Option<Bytes>), Refusal> {
+        if let Some(everybody) = self.accounts.everybody() {
+            return Ok((everybody, None));
+        }
+        let now_s = u64::try_from(self.env.wall_ms() / 1_000).unwrap_or(0);
+        let (key, body) = signature::verify(signed, now_s, |key| self.accounts.secret(key))?;
+        let identity = self.accounts.identity(key);
+        let identity =
+            identity.ok_or_else(|| Refusal::new(Code::InvalidClientTokenId, "The key is not known."))?;
+        Ok((identity, body))
+    }
+
+    async fn read_body<B>(
+        &self,
+        announced: Option<u64>,
+        body: B,
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let most = self.config.body_bytes_max;
+        let too_long = || {
+            Refusal::new(
+                Code::Malformed,
+                format!("the body is longer than {most} bytes: [sqs] body_bytes_max"),
+            )
+        };
+        // One that does not say is taken to be as long as it may be.
+        let announced = announced.map_or(most, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        if announced > most {
+            return Err(too_long());
+        }
+        let mut room = None;
+        if announced > SMALL_BODY_BYTES {
+            let wanted = u32::try_from(announced.div_ceil(1024)).expect("a body is bounded far below");
+            room = Arc::clone(&self.room).acquire_many_owned(wanted).await.ok();
+        }
+        let stalled = Duration::from_millis(self.config.stalled_ms);
+        let read = Limited::new(body, most).collect();
+        match self.env.timeout(stalled, read).await {
+            Some(Ok(read)) => Ok((read.to_bytes(), room)),
+            Some(Err(error)) if error.is::<LengthLimitError>() => Err(too_long()),
+            Some(Err(error)) => Err(Refusal::new(Code::Malformed, error.to_string())),
+            None => Err(Refusal::new(Code::Malformed, format!("the body did not come within {stalled:?}"))),
+        }
+    }
+
+    fn base(&self, headers: &HeaderMap) -> String {
+        if !self.config.advertised.is_empty() {
+            return self.config.advertised.trim_end_matches('/').to_owned();
+        }
+        match headers.get(HOST).and_then(|host| host.to_str().ok()) {
+            Some(host) => format!("http://{host}"),
+            None => format!("http://{}", self.config.listen),
+        }
+    }
+
+    /// In the form of a UUID.
+    fn request_id(&self) -> String {
+        let (high, low) = (self.env.random_u64(), self.env.random_u64());
+        format!(
+            "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
+            high >> 32,
+            high >> 16 & 0xffff,
+            high & 0xfff,
+            low >> 52,
+            low & 0xffff_ffff_ffff
+        )
+    }
+}
+
+fn announced_bytes(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// The access key that a request says it is signed with; not verified.
+fn claimed_key<'a>(headers: &'a HeaderMap, query: &'a str) -> &'a str {
+    let authorization = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or(query);
+    let begin = authorization.find("Credential=").map(|at| &authorization[at + "Credential=".len()..]);
+    begin.and_then(|begin| begin.split(['/', '%']).next()).unwrap_or_default()
+}
+
+impl Context<'_> {
+    pub(crate) fn account(&self) -> &str {
+        &self.identity.account
+    }
+
+    pub(crate) fn url(&self, queue: &View) -> String {
+        format!("{}/{}/{}", self.base, queue.account, queue.name)
+    }
+
+    pub(crate) fn arn(&self, queue: &View) -> String {
+        names::arn(&self.front.config.region, &queue.account, &queue.name)
+    }
+
+    /// The queue that the request is about, if whoever asks may do this with it.
+    pub(crate) fn queue(&self, url: Option<&str>) -> Result<Arc<View>, Refusal> {
+        let url = url.filter(|url| !url.is_empty()).or_else(|| self.asked.form_queue_url());
+        let url = match (url, self.path) {
+            (Some(url), _) => url,
+            (None, "/") => return Err(Refusal::missing("QueueUrl")),
+            (None, path) => path,
+        };
+        let (account, name) = names::of_url(url).ok_or_else(|| {
+            Refusal::new(Code::InvalidAddress, format!("The address {url} is not valid for this endpoint."))
+        })?;
+        // What ElasticMQ's addresses have in place of an account.
+        let account = account.filter(|account| *account != "queue").unwrap_or(self.account());
+        self.find(account, name)
+    }
+
+    /// A queue by its names, if whoever asks may do this with it.
+    pub(crate) fn find(&self, account: &str, name: &str) -> Result<Arc<View>, Refusal> {
+        let queue = self.front.queues.find(account, name);
+        if account == self.account() {
+            return queue.ok_or_else(Refusal::no_queue);
+        }
+        let is_allowed = queue.as_ref().is_some_and(|queue| {
+            let record = queue.record();
+            let policy = record.attributes.get("Policy");
+            policy.is_some_and(|policy| policy::allows(policy, self.account(), &self.asked.action))
+        });
+        queue.filter(|_| is_allowed).ok_or_else(|| {
+            let message = format!("Access to the resource {name} of account {account} is denied.");
+            Refusal::new(Code::AccessDenied, message)
+        })
+    }
+
+    /// A queue of the account that asks, by its ARN.
+    pub(crate) fn by_arn(&self, arn: Option<&str>, parameter: &str) -> Result<Arc<View>, Refusal> {
+        let arn = arn.ok_or_else(|| Refusal::missing(parameter))?;
+        let (account, name) = names::of_arn(arn).ok_or_else(|| {
+            let reason = "You must use this format to specify the ARN: arn:<partition>:<service>:<region>:<account-id>:\
+                <resource-id>";
+            Refusal::value(arn, parameter, reason)
+        })?;
+        let queue = self.front.queues.find(account, name).filter(|_| account == self.account());
+        queue.ok_or_else(|| {
+            let message =
+                format!("The resource that you specified for the {parameter} parameter doesn't exist.");
+            Refusal::new(Code::ResourceNotFound, message)
+        })
+    }
+}

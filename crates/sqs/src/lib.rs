@@ -1,0 +1,37 @@
+//! Amazon SQS's API in front of the queues: its clients work unchanged.
+//!
+//! ```text
+//!  client --HTTP--> server --> front --> protocol (JSON or Query) --> actions --> Queues
+//! ```
+//!
+//! What holds:
+//! - Limits, error codes and checksums are Amazon's; `docs/queues.md` lists what differs.
+//! - Both protocols are the same actions on the same types; what only the form of a request decides is in `protocol/`.
+//! - Where accounts are configured, nothing is done for a request whose signature was not verified.
+//! - A receive that waits takes no CPU: it is a waiting task until the queue answers it.
+//! - Nothing that comes over the wire is believed: sizes are bounded before anything is read, counts before anything is
+//!   made of them.
+//!
+//! To be read in this order: `server.rs`, `front.rs`, `protocol.rs`, `actions.rs` and `actions/`.
+
+mod accounts;
+mod actions;
+mod attributes;
+mod config;
+pub mod content;
+mod error;
+mod front;
+pub mod limits;
+mod names;
+mod policy;
+mod protocol;
+mod server;
+pub mod signature;
+mod stats;
+
+pub use attributes::ORDER_HINT_TAG;
+pub use config::{AccountConfig, KeyConfig, SqsConfig};
+pub use error::{Code, Refusal};
+pub use front::Front;
+pub use server::Server;
+pub use stats::{Stats, StatsRead};

@@ -1,0 +1,71 @@
+//! All limits of the front: unit, reason. Where Amazon's documentation has one, it is that.
+
+use std::ops::RangeInclusive;
+
+/// Messages of one batch.
+pub const BATCH_MAX: usize = 10;
+
+/// Characters of a batch entry's id, and of a queue's name.
+pub const NAME_CHARS_MAX: usize = 80;
+
+/// Characters of a group's name, of a deduplication id, of an attempt's id.
+pub const ID_CHARS_MAX: usize = 128;
+
+/// Attributes of one message.
+pub const ATTRIBUTES_MAX: usize = 10;
+
+/// Characters of an attribute's name, and of its type.
+pub const ATTRIBUTE_NAME_CHARS_MAX: usize = 256;
+
+/// Bytes of a message, or of a batch, attributes included.
+pub const MESSAGE_BYTES: RangeInclusive<u32> = 1_024..=1_048_576;
+
+/// Seconds that a receive waits.
+pub const WAIT_S: RangeInclusive<u32> = 0..=20;
+
+/// Seconds that a message is invisible.
+pub const VISIBILITY_S: RangeInclusive<u32> = 0..=43_200;
+
+/// Seconds of delay.
+pub const DELAY_S: RangeInclusive<u32> = 0..=900;
+
+/// Seconds that a message is kept.
+pub const RETENTION_S: RangeInclusive<u32> = 60..=1_209_600;
+
+/// Receives before a message goes to the dead-letter queue.
+pub const RECEIVES: RangeInclusive<u32> = 1..=1_000;
+
+/// Tags of a queue.
+pub const TAGS_MAX: usize = 50;
+
+/// Characters of a tag's key.
+pub const TAG_KEY_CHARS_MAX: usize = 128;
+
+/// Characters of a tag's value.
+pub const TAG_VALUE_CHARS_MAX: usize = 256;
+
+/// Results of one page.
+pub const PAGE_MAX: usize = 1_000;
+
+/// Messages of one look at a queue.
+pub const PEEK_MAX: usize = 100;
+
+/// Bytes of a policy.
+pub const POLICY_BYTES_MAX: usize = 20_480;
+
+/// Nesting in a request's body: deeper ones are refused by the parser, which has a limit of 128.
+pub const PARAMETERS_MAX: usize = 1_000;
+
+/// How far a signature's time may be from ours, in seconds.
+pub const SKEW_S: u64 = 15 * 60;
+
+/// Longest time for which a request can be signed in advance, in seconds: a week.
+pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 3_600;
+
+/// Bodies up to this size take nothing of what all large ones share, in bytes.
+pub const SMALL_BODY_BYTES: usize = 64 << 10;
+
+/// Lines in the log about connections that went wrong, in every [`COMPLAINTS_EVERY_S`] seconds.
+pub const COMPLAINTS_MAX: u32 = 10;
+/// See [`COMPLAINTS_MAX`].
+pub const COMPLAINTS_EVERY_S: u64 = 10;

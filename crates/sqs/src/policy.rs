@@ -1,0 +1,194 @@
+//! Who else may use a queue: its policy, and permissions, which are statements of it.
+//!
+//! A statement counts with its effect, principals (accounts) and actions. One with a condition allows nothing, as nothing
+//! here knows what conditions speak of; if it denies, it denies.
+
+use serde_json::{Value, json};
+
+use crate::error::{Code, Refusal};
+use crate::limits::POLICY_BYTES_MAX;
+use crate::names::is_simple;
+
+/// Actions that can be permitted.
+const PERMITTED: [&str; 8] = [
+    "*",
+    "SendMessage",
+    "ReceiveMessage",
+    "DeleteMessage",
+    "ChangeMessageVisibility",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "PurgeQueue",
+];
+
+/// Most statements that permissions make.
+const STATEMENTS_MAX: usize = 20;
+
+/// Actions of one permission.
+const ACTIONS_MAX: usize = 7;
+
+/// Whether a policy lets an account do an action.
+pub(crate) fn allows(policy: &str, account: &str, action: &str) -> bool {
+    let Ok(policy) = serde_json::from_str::<Value>(policy) else { return false };
+    // What is allowed for a message is allowed for several.
+    let action = action.strip_suffix("Batch").unwrap_or(action);
+    let statements = policy.get("Statement").map(list).unwrap_or_default();
+    let applies = |statement: &&Value| {
+        let actions = statement.get("Action").map(list).unwrap_or_default();
+        let principals = principals(statement.get("Principal"));
+        actions.iter().any(|given| is_action(given.as_str().unwrap_or_default(), action))
+            && principals.iter().any(|given| is_principal(given, account))
+    };
+    let effect = |statement: &&Value| statement.get("Effect").and_then(Value::as_str) == Some("Deny");
+    let (denying, allowing): (Vec<&Value>, Vec<&Value>) =
+        statements.into_iter().filter(applies).partition(effect);
+    denying.is_empty() && allowing.iter().any(|statement| statement.get("Condition").is_none())
+}
+
+fn list(value: &Value) -> Vec<&Value> {
+    value.as_array().map_or_else(|| vec![value], |items| items.iter().collect())
+}
+
+fn principals(value: Option<&Value>) -> Vec<String> {
+    let texts =
+        |value: &Value| list(value).iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
+    match value {
+        Some(Value::Object(by_kind)) => by_kind.get("AWS").map(texts).unwrap_or_default(),
+        Some(value) => texts(value),
+        None => Vec::new(),
+    }
+}
+
+fn is_principal(given: &str, account: &str) -> bool {
+    given == "*" || given == account || given.split(':').nth(4) == Some(account)
+}
+
+fn is_action(given: &str, action: &str) -> bool {
+    let given =
+        given.get(..4).filter(|prefix| prefix.eq_ignore_ascii_case("sqs:")).map_or(given, |_| &given[4..]);
+    match given.strip_suffix('*') {
+        Some(prefix) => action.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix)),
+        None => given.eq_ignore_ascii_case(action),
+    }
+}
+
+/// The policy with a permission more.
+pub(crate) fn with_permission(
+    policy: Option<&str>,
+    queue_arn: &str,
+    label: &str,
+    accounts: &[String],
+    actions: &[String],
+) -> Result<String, Refusal> {
+    if !is_simple(label) {
+        return Err(Refusal::value(
+            label,
+            "Label",
+            "Must be alphanumeric characters, hyphens, or underscores.",
+        ));
+    }
+    if let Some(account) = accounts.iter().find(|account| account.len() != 12) {
+        return Err(Refusal::value(account, "AWSAccountId", "The account id is invalid."));
+    }
+    if actions.len() > ACTIONS_MAX {
+        return Err(Refusal::new(Code::OverLimit, format!("{ACTIONS_MAX} actions are allowed.")));
+    }
+    if let Some(action) = actions.iter().find(|action| !PERMITTED.contains(&action.as_str())) {
+        return Err(Refusal::value(
+            action,
+            "ActionName",
+            "Only the queue owner is allowed to invoke this action.",
+        ));
+    }
+    let empty =
+        || json!({"Version": "2012-10-17", "Id": format!("{queue_arn}/SQSDefaultPolicy"), "Statement": []});
+    let mut policy = policy.and_then(|policy| serde_json::from_str(policy).ok()).unwrap_or_else(empty);
+    let mut statements: Vec<Value> =
+        policy.get("Statement").map(list).unwrap_or_default().into_iter().cloned().collect();
+    if statements.iter().any(|statement| statement.get("Sid").and_then(Value::as_str) == Some(label)) {
+        return Err(Refusal::value(label, "Label", "Already exists."));
+    }
+    if statements.len() >= STATEMENTS_MAX {
+        return Err(Refusal::new(Code::OverLimit, format!("{STATEMENTS_MAX} permissions are allowed.")));
+    }
+    let principals: Vec<String> =
+        accounts.iter().map(|account| format!("arn:aws:iam::{account}:root")).collect();
+    let actions: Vec<String> = actions.iter().map(|action| format!("SQS:{action}")).collect();
+    statements.push(json!({
+        "Sid": label,
+        "Effect": "Allow",
+        "Principal": {"AWS": principals},
+        "Action": actions,
+        "Resource": queue_arn,
+    }));
+    policy["Statement"] = statements.into();
+    let policy = policy.to_string();
+    match policy.len() <= POLICY_BYTES_MAX {
+        true => Ok(policy),
+        false => Err(Refusal::new(Code::OverLimit, "The policy is too long.")),
+    }
+}
+
+/// The policy without a permission; none if it was the last one.
+pub(crate) fn without_permission(policy: Option<&str>, label: &str) -> Result<Option<String>, Refusal> {
+    let absent = || {
+        let reason = "can't find label on existing policy.";
+        Refusal::value(label, "Label", reason)
+    };
+    let mut policy: Value = policy.and_then(|policy| serde_json::from_str(policy).ok()).ok_or_else(absent)?;
+    let statements = policy.get("Statement").map(list).unwrap_or_default();
+    let is_it = |statement: &&&Value| statement.get("Sid").and_then(Value::as_str) == Some(label);
+    let rest: Vec<Value> =
+        statements.iter().filter(|statement| !is_it(statement)).map(|item| (*item).clone()).collect();
+    if rest.len() == statements.len() {
+        return Err(absent());
+    }
+    let is_last = rest.is_empty();
+    policy["Statement"] = rest.into();
+    Ok((!is_last).then(|| policy.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARN: &str = "arn:aws:sqs:us-east-1:111111111111:q";
+
+    #[test]
+    fn a_permission_lets_an_account_do_what_it_names_until_it_is_removed() {
+        let accounts = ["222222222222".to_owned()];
+        let policy =
+            with_permission(None, ARN, "one", &accounts, &["SendMessage".to_owned()]).expect("added");
+        assert!(allows(&policy, "222222222222", "SendMessage"));
+        assert!(allows(&policy, "222222222222", "SendMessageBatch"));
+        assert!(!allows(&policy, "222222222222", "ReceiveMessage"));
+        assert!(!allows(&policy, "333333333333", "SendMessage"));
+        let more =
+            with_permission(Some(&policy), ARN, "all", &["333333333333".to_owned()], &["*".to_owned()]);
+        let policy = more.expect("added");
+        assert!(allows(&policy, "333333333333", "DeleteMessage"));
+        assert!(with_permission(Some(&policy), ARN, "one", &accounts, &["*".to_owned()]).is_err());
+        let policy = without_permission(Some(&policy), "one").expect("removed").expect("one is left");
+        assert!(!allows(&policy, "222222222222", "SendMessage"));
+        assert_eq!(without_permission(Some(&policy), "all"), Ok(None));
+        assert!(without_permission(Some(&policy), "one").is_err());
+    }
+
+    #[test]
+    fn who_is_denied_is_not_allowed_and_a_condition_allows_nothing() {
+        let statement = |effect: &str, more: Value| {
+            let mut statement =
+                json!({"Effect": effect, "Principal": "*", "Action": "sqs:*", "Resource": ARN});
+            if more.is_object() {
+                statement["Condition"] = more;
+            }
+            statement
+        };
+        let allow = statement("Allow", Value::Null);
+        let policy = |statements: Value| json!({"Statement": statements}).to_string();
+        assert!(allows(&policy(allow.clone()), "1", "PurgeQueue"));
+        assert!(!allows(&policy(json!([allow, statement("Deny", json!({}))])), "1", "PurgeQueue"));
+        assert!(!allows(&policy(statement("Allow", json!({"Bool": {}}))), "1", "PurgeQueue"));
+        assert!(!allows("no JSON", "1", "PurgeQueue"));
+    }
+}

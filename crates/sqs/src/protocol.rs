@@ -1,0 +1,173 @@
+//! The two forms of a request and its answer: JSON 1.0, as newer clients have it, and Query with XML.
+//!
+//! Both are read into the same types, which have the names of the JSON form. A Query request is made into a tree of
+//! these names first ([`query`]), and an answer in XML is written from the tree of its JSON form ([`xml`]); JSON itself
+//! is read and written without one.
+
+mod query;
+mod xml;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::{Code, Refusal};
+
+pub(crate) use query::{Form, parse_form};
+
+/// A request's form, and so its answer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// `X-Amz-Target` names the action, the body is JSON.
+    Json,
+    /// A form names action and parameters, the answer is XML.
+    Query,
+}
+
+/// Whose action it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Amazon SQS.
+    Sqs,
+    /// Amazon STS.
+    Sts,
+    /// What only Tailwater has.
+    Tailwater,
+}
+
+/// A request's parameters, not yet looked at.
+#[derive(Debug)]
+pub(crate) enum Parameters {
+    Json(Bytes),
+    Form(Form),
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) protocol: Protocol,
+    pub(crate) service: Service,
+    pub(crate) action: String,
+    pub(crate) parameters: Parameters,
+}
+
+const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
+const XML_TYPE: HeaderValue = HeaderValue::from_static("text/xml");
+
+/// Reads what was asked for. The form of an answer to a request that makes no sense is the Query protocol's, unless it
+/// names a target.
+pub(crate) fn read(headers: &HeaderMap, query: &str, body: Bytes) -> Result<Asked, (Protocol, Refusal)> {
+    if let Some(target) = headers.get("x-amz-target") {
+        let target = target.to_str().unwrap_or_default();
+        let unknown =
+            || (Protocol::Json, Refusal::new(Code::InvalidAction, format!("{target:?} is no action")));
+        let (service, action) = target.split_once('.').ok_or_else(unknown)?;
+        let service = match service {
+            "AmazonSQS" => Service::Sqs,
+            "Tailwater" => Service::Tailwater,
+            _ => return Err(unknown()),
+        };
+        let action = action.to_owned();
+        return Ok(Asked { protocol: Protocol::Json, service, action, parameters: Parameters::Json(body) });
+    }
+    let refused = |refusal| (Protocol::Query, refusal);
+    let mut form = parse_form(query.as_bytes()).map_err(refused)?;
+    let is_form = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !body.is_empty() && (is_form.is_empty() || is_form.starts_with("application/x-www-form-urlencoded")) {
+        form.extend(parse_form(&body).map_err(refused)?).map_err(refused)?;
+    }
+    let action = form.take("Action").ok_or_else(|| {
+        refused(Refusal::new(
+            Code::InvalidAction,
+            "The request names no action: neither X-Amz-Target nor Action.",
+        ))
+    })?;
+    let version = form.take("Version");
+    let is_sts = action == "GetCallerIdentity" || version.as_deref() == Some("2011-06-15");
+    let service = if is_sts { Service::Sts } else { Service::Sqs };
+    Ok(Asked { protocol: Protocol::Query, service, action, parameters: Parameters::Form(form) })
+}
+
+impl Asked {
+    /// The parameters, as the action has them.
+    pub(crate) fn parameters<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        let read = match &self.parameters {
+            Parameters::Json(body) if body.is_empty() => serde_json::from_slice(b"{}"),
+            Parameters::Json(body) => serde_json::from_slice(body),
+            Parameters::Form(form) => serde_json::from_value(form.tree()?),
+        };
+        read.map_err(|error| Refusal::new(Code::Malformed, error.to_string()))
+    }
+
+    /// The parameter of a queue's address, without looking at the others.
+    pub(crate) fn form_queue_url(&self) -> Option<&str> {
+        match &self.parameters {
+            Parameters::Json(_) => None,
+            Parameters::Form(form) => form.get("QueueUrl"),
+        }
+    }
+
+    /// An answer.
+    pub(crate) fn answer(&self, request_id: &str, result: &impl Serialize) -> Response<Full<Bytes>> {
+        match self.protocol {
+            Protocol::Json => {
+                let body = serde_json::to_vec(result).expect("answers are plain data");
+                respond(StatusCode::OK, JSON_TYPE, request_id, body)
+            }
+            Protocol::Query => {
+                let result = serde_json::to_value(result).expect("answers are plain data");
+                let body = xml::result(self.service, &self.action, &result, request_id);
+                respond(StatusCode::OK, XML_TYPE, request_id, body.into_bytes())
+            }
+        }
+    }
+}
+
+/// The answer to what is not done.
+pub(crate) fn refuse(protocol: Protocol, request_id: &str, refusal: &Refusal) -> Response<Full<Bytes>> {
+    let Refusal { code, message } = refusal;
+    let status = StatusCode::from_u16(code.status()).expect("statuses are valid");
+    let fault = if code.is_sender() { "Sender" } else { "Receiver" };
+    match protocol {
+        Protocol::Json => {
+            let body = serde_json::json!({"__type": code.json_type(), "message": message});
+            // As Amazon does in this protocol, whatever it is in the other one.
+            let status = if code.is_sender() { StatusCode::BAD_REQUEST } else { status };
+            let mut response = respond(status, JSON_TYPE, request_id, body.to_string().into_bytes());
+            let error = HeaderValue::from_str(&format!("{};{fault}", code.query_code()));
+            response.headers_mut().insert("x-amzn-query-error", error.expect("codes are ASCII"));
+            response
+        }
+        Protocol::Query => {
+            let body = xml::error(fault, code.query_code(), message, request_id);
+            respond(status, XML_TYPE, request_id, body.into_bytes())
+        }
+    }
+}
+
+fn respond(
+    status: StatusCode,
+    content_type: HeaderValue,
+    request_id: &str,
+    body: Vec<u8>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert("x-amzn-requestid", HeaderValue::from_str(request_id).expect("an id is ASCII"));
+    response
+}
+
+/// An answer without anything in it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Nothing {}
+
+/// Turns a value that a client sent as text into the number that it stands for.
+fn number(text: &str) -> Option<Value> {
+    text.parse::<i64>().ok().map(Value::from)
+}

@@ -1,0 +1,277 @@
+//! Signatures of requests: AWS Signature Version 4, in the header, in the address (presigned), and of a body in chunks.
+//!
+//! What is verified: that the request was signed with the secret of the access key that it names, for a service of the
+//! scope that it names, at a time near ours, and that body, address and signed headers are what was signed. Any region
+//! and service will do: a client's endpoint does not have to say which it stands for.
+
+mod chunked;
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use hmac::{Hmac, Mac};
+use hyper::header::HeaderMap;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use sha2::{Digest, Sha256};
+
+use crate::content::hex;
+use crate::error::{Code, Refusal};
+use crate::limits::{PRESIGNED_S_MAX, SKEW_S};
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+const STREAMING: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+
+/// What the specification calls unreserved stays as it is.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// The same in a path.
+const ESCAPED_IN_PATH: &AsciiSet = &ESCAPED.remove(b'/');
+
+/// A request, as it came.
+#[derive(Clone, Copy, Debug)]
+pub struct Signed<'a> {
+    /// `POST`, `GET`.
+    pub method: &'a str,
+    /// The path, as it came.
+    pub path: &'a str,
+    /// What comes after `?`, as it came.
+    pub query: &'a str,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// The body.
+    pub body: &'a Bytes,
+}
+
+/// What a signature says.
+struct Claim {
+    key_id: String,
+    /// Date, region, service, `aws4_request`.
+    scope: String,
+    time: String,
+    signed_headers: String,
+    signature: String,
+    /// For how long, if it was signed in advance.
+    expires_s: Option<u64>,
+}
+
+/// Verifies a request's signature at `now_s`, seconds since the epoch; `secret_of` knows the secrets by access key. The
+/// access key, and the body if that had to be put together from chunks.
+pub fn verify(
+    request: &Signed<'_>,
+    now_s: u64,
+    secret_of: impl Fn(&str) -> Option<String>,
+) -> Result<(String, Option<Bytes>), Refusal> {
+    let claim = read_claim(request)?;
+    check_time(&claim, now_s)?;
+    let secret = secret_of(&claim.key_id).ok_or_else(|| {
+        Refusal::new(Code::InvalidClientTokenId, "The security token included in the request is invalid.")
+    })?;
+    let given = request.headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
+    let payload = match given {
+        Some(given @ (UNSIGNED | STREAMING)) => given.to_owned(),
+        _ => hex(&Sha256::digest(request.body)),
+    };
+    if given.is_some_and(|given| given != payload) {
+        return Err(mismatch());
+    }
+    let canonical = canonical_request(request, &claim, &payload)?;
+    let key = signing_key(&secret, &claim.scope).ok_or_else(incomplete)?;
+    let to_sign = string_to_sign(&claim.time, &claim.scope, &canonical);
+    if !is_signature(&key, &to_sign, &claim.signature) {
+        return Err(mismatch());
+    }
+    let body = match payload == STREAMING {
+        true => Some(chunked::read(request.body, &key, &claim).ok_or_else(mismatch)?),
+        false => None,
+    };
+    Ok((claim.key_id, body))
+}
+
+/// Signs a request in its header: the values of `X-Amz-Date` and `Authorization`. Host and date are what is signed of the
+/// headers.
+pub fn sign(
+    request: &Signed<'_>,
+    host: &str,
+    time: jiff::Timestamp,
+    (key_id, secret): (&str, &str),
+    region: &str,
+) -> (String, String) {
+    let time = time.strftime("%Y%m%dT%H%M%SZ").to_string();
+    let scope = format!("{}/{region}/sqs/aws4_request", &time[..8]);
+    let canonical = format!(
+        "{}\n{}\n{}\nhost:{host}\nx-amz-date:{time}\n\nhost;x-amz-date\n{}",
+        request.method,
+        utf8_percent_encode(request.path, ESCAPED_IN_PATH),
+        canonical_query(request.query),
+        hex(&Sha256::digest(request.body)),
+    );
+    let key = signing_key(secret, &scope).expect("the scope has four parts");
+    let signature = hex(&code(&key, string_to_sign(&time, &scope, &canonical).as_bytes()));
+    let authorization = format!(
+        "{ALGORITHM} Credential={key_id}/{scope}, SignedHeaders=host;x-amz-date, Signature={signature}"
+    );
+    (time, authorization)
+}
+
+fn mismatch() -> Refusal {
+    Refusal::new(
+        Code::SignatureDoesNotMatch,
+        "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access \
+         Key and signing method.",
+    )
+}
+
+fn incomplete() -> Refusal {
+    Refusal::new(Code::IncompleteSignature, "The request signature does not conform to AWS standards.")
+}
+
+fn read_claim(request: &Signed<'_>) -> Result<Claim, Refusal> {
+    let header = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
+    let with_scope = |credential: &str| {
+        let (key_id, scope) = credential.split_once('/')?;
+        Some((key_id.to_owned(), scope.to_owned()))
+    };
+    if let Some(authorization) = header("authorization") {
+        let fields = authorization.strip_prefix(ALGORITHM).ok_or_else(incomplete)?;
+        let field = |name: &str| {
+            fields
+                .split(',')
+                .find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('='))
+                .ok_or_else(incomplete)
+        };
+        let (key_id, scope) = with_scope(field("Credential")?).ok_or_else(incomplete)?;
+        return Ok(Claim {
+            key_id,
+            scope,
+            time: header("x-amz-date").ok_or_else(incomplete)?.to_owned(),
+            signed_headers: field("SignedHeaders")?.to_owned(),
+            signature: field("Signature")?.to_owned(),
+            expires_s: None,
+        });
+    }
+    let parameter = |name: &str| {
+        let mut pairs = request.query.split('&').filter_map(|pair| pair.split_once('='));
+        let (_, value) = pairs.find(|(key, _)| *key == name)?;
+        Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
+    };
+    if parameter("X-Amz-Algorithm").as_deref() != Some(ALGORITHM) {
+        return Err(Refusal::new(
+            Code::MissingAuthenticationToken,
+            "Request is missing Authentication Token.",
+        ));
+    }
+    let needed = |name: &str| parameter(name).ok_or_else(incomplete);
+    let (key_id, scope) = with_scope(&needed("X-Amz-Credential")?).ok_or_else(incomplete)?;
+    Ok(Claim {
+        key_id,
+        scope,
+        time: needed("X-Amz-Date")?,
+        signed_headers: needed("X-Amz-SignedHeaders")?,
+        signature: needed("X-Amz-Signature")?,
+        expires_s: Some(needed("X-Amz-Expires")?.parse().map_err(|_| incomplete())?),
+    })
+}
+
+fn check_time(claim: &Claim, now_s: u64) -> Result<(), Refusal> {
+    let parsed = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", &claim.time);
+    let zoned = parsed.and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC)).map_err(|_| incomplete())?;
+    let signed_s = u64::try_from(zoned.timestamp().as_second()).map_err(|_| incomplete())?;
+    if !claim.scope.starts_with(&claim.time[..8]) {
+        return Err(incomplete());
+    }
+    let for_s = match claim.expires_s {
+        Some(expires_s) if expires_s > PRESIGNED_S_MAX => return Err(incomplete()),
+        Some(expires_s) => expires_s,
+        None => SKEW_S,
+    };
+    if now_s > signed_s + for_s || now_s + SKEW_S < signed_s {
+        let message =
+            format!("Signature expired: {} is not within {for_s} seconds of the server's time.", claim.time);
+        return Err(Refusal::new(Code::RequestExpired, message));
+    }
+    Ok(())
+}
+
+fn canonical_request(request: &Signed<'_>, claim: &Claim, payload: &str) -> Result<String, Refusal> {
+    let mut canonical = format!(
+        "{}\n{}\n{}\n",
+        request.method,
+        utf8_percent_encode(request.path, ESCAPED_IN_PATH),
+        canonical_query(request.query)
+    );
+    let mut has_host = false;
+    for name in claim.signed_headers.split(';') {
+        has_host |= name == "host";
+        let mut values = Vec::new();
+        for value in request.headers.get_all(name) {
+            let value = value.to_str().map_err(|_| incomplete())?;
+            values.push(value.split_whitespace().collect::<Vec<_>>().join(" "));
+        }
+        if values.is_empty() {
+            return Err(mismatch());
+        }
+        writeln!(canonical, "{name}:{}", values.join(",")).expect("a string takes everything");
+    }
+    // Without the host a request to another server could be sent here.
+    if !has_host {
+        return Err(incomplete());
+    }
+    write!(canonical, "\n{}\n{payload}", claim.signed_headers).expect("a string takes everything");
+    Ok(canonical)
+}
+
+/// The address's parameters in the order of their names, escaped as the specification has it, but for the signature.
+fn canonical_query(query: &str) -> String {
+    let mut pairs: Vec<String> = query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .filter(|(name, _)| *name != "X-Amz-Signature")
+        .map(|(name, value)| {
+            let again = |text: &str| {
+                let bytes: Vec<u8> = percent_decode_str(text).collect();
+                percent_encoding::percent_encode(&bytes, ESCAPED).to_string()
+            };
+            format!("{}={}", again(name), again(value))
+        })
+        .collect();
+    pairs.sort();
+    pairs.join("&")
+}
+
+fn string_to_sign(time: &str, scope: &str, canonical: &str) -> String {
+    format!("{ALGORITHM}\n{time}\n{scope}\n{}", hex(&Sha256::digest(canonical)))
+}
+
+fn signing_key(secret: &str, scope: &str) -> Option<[u8; 32]> {
+    let mut parts = scope.split('/');
+    let (date, region, service, end) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    if end != "aws4_request" || parts.next().is_some() {
+        return None;
+    }
+    let first = code(format!("AWS4{secret}").as_bytes(), date.as_bytes());
+    Some([region, service, end].iter().fold(first, |key, part| code(&key, part.as_bytes())))
+}
+
+fn code(key: &[u8], message: &[u8]) -> [u8; 32] {
+    keyed(key, message).finalize().into_bytes().into()
+}
+
+fn keyed(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
+    let mut code = Hmac::<Sha256>::new_from_slice(key).expect("a key may have any length");
+    code.update(message);
+    code
+}
+
+/// Whether a signature in hexadecimal digits is the one of that text; takes as long for any wrong one.
+fn is_signature(key: &[u8], text: &str, signature: &str) -> bool {
+    let digits: Option<Vec<u8>> = signature
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    digits.is_some_and(|digits| keyed(key, text.as_bytes()).verify_slice(&digits).is_ok())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,528 @@
+//! `tailwater queue …`
+
+mod client;
+mod handle;
+
+use std::io::{BufRead, Read};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+use tailwater_env::Env;
+
+use crate::admin::Server;
+use crate::output::{self, Format};
+pub use client::Refused;
+use client::{Client, Endpoint};
+
+/// Messages of one batch.
+const BATCH: usize = 10;
+
+/// Bytes of bodies in one batch, beyond which a further one is begun.
+const BATCH_BYTES: usize = 512 << 10;
+
+/// What to do with queues, and where they are.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    endpoint: Endpoint,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do with queues.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Create a queue.
+    Create(Create),
+    /// List queues.
+    Ls {
+        /// Only those whose names begin like this.
+        #[arg(default_value = "")]
+        prefix: String,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Show a queue's attributes and tags.
+    Describe {
+        /// Its name.
+        name: String,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Send messages: the given ones, the lines of standard input, or a file as one message.
+    Send(Send),
+    /// Receive messages. Without --delete or --exec they are visible again after their timeout.
+    Receive(Receive),
+    /// Look at messages without receiving them.
+    Peek {
+        /// The queue.
+        name: String,
+        /// Most messages.
+        #[arg(short = 'n', long, default_value_t = 10)]
+        count: usize,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Bring the messages of a dead-letter queue back.
+    Move {
+        /// The dead-letter queue.
+        source: String,
+        /// Where to; by default to where each came from.
+        #[arg(long, value_name = "QUEUE")]
+        to: Option<String>,
+        /// Most messages a second.
+        #[arg(long, value_name = "N")]
+        rate: Option<u32>,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Delete all messages of a queue.
+    Purge {
+        /// Its name.
+        name: String,
+    },
+    /// Delete a queue and all its messages.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A queue to be created.
+#[derive(clap::Args)]
+pub struct Create {
+    /// Its name: 1 to 80 of a-z A-Z 0-9 _ -
+    name: String,
+    /// A FIFO queue; its name ends with .fifo.
+    #[arg(long)]
+    fifo: bool,
+    /// A FIFO queue: messages with the same body within five minutes are one.
+    #[arg(long, requires = "fifo")]
+    deduplicate_by_content: bool,
+    /// Receive a random one of the oldest K visible messages: 1 for the best order.
+    #[arg(long, value_name = "K")]
+    order_hint: Option<u32>,
+    /// How long a received message is invisible, in seconds. By default 30.
+    #[arg(long, value_name = "S")]
+    visibility_timeout: Option<u32>,
+    /// How long a message is invisible after it was sent, in seconds. By default 0.
+    #[arg(long, value_name = "S")]
+    delay: Option<u32>,
+    /// How long a message is kept, in seconds. By default 345600, which is four days.
+    #[arg(long, value_name = "S")]
+    retention: Option<u32>,
+    /// How long a receive waits for messages if it does not say, in seconds. By default 0.
+    #[arg(long, value_name = "S")]
+    wait: Option<u32>,
+    /// Where messages go that were received --max-receives times.
+    #[arg(long, value_name = "QUEUE", requires = "max_receives")]
+    dead_letter_queue: Option<String>,
+    /// See --dead-letter-queue.
+    #[arg(long, value_name = "N", requires = "dead_letter_queue")]
+    max_receives: Option<u32>,
+    /// A tag; more than once for several.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    tag: Vec<(String, String)>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// Messages to be sent.
+#[derive(clap::Args)]
+pub struct Send {
+    /// The queue.
+    name: String,
+    /// The messages; without any, each line of standard input is one.
+    bodies: Vec<String>,
+    /// A file to be sent as one message; - is standard input.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "bodies")]
+    file: Option<PathBuf>,
+    /// Their group, in a FIFO queue.
+    #[arg(long)]
+    group: Option<String>,
+    /// The deduplication id of the one message.
+    #[arg(long, value_name = "ID")]
+    deduplication_id: Option<String>,
+    /// How long they are invisible at first, in seconds.
+    #[arg(long, value_name = "S")]
+    delay: Option<u32>,
+    /// An attribute, as text; more than once for several.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    attribute: Vec<(String, String)>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// Messages to be received.
+#[derive(clap::Args)]
+pub struct Receive {
+    /// The queue.
+    name: String,
+    /// Most messages; with --exec it goes on for ever without it.
+    #[arg(short = 'n', long)]
+    count: Option<usize>,
+    /// How long to wait for messages, in seconds, at most 20.
+    #[arg(long, default_value_t = 0, value_name = "S")]
+    wait: u32,
+    /// How long they are invisible, in seconds; by default as long as the queue says.
+    #[arg(long, value_name = "S")]
+    visibility_timeout: Option<u64>,
+    /// Delete them once they are printed.
+    #[arg(long, conflicts_with = "exec")]
+    delete: bool,
+    /// Run a command for each, with its body on standard input: delete it if that ends well, make it visible again if not.
+    /// For as long as the command runs the message stays invisible.
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Runs one of them.
+pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
+    let client = Client::new(server, args.endpoint)?;
+    match args.command {
+        Command::Create(create) => self::create(&client, create),
+        Command::Ls { prefix, output } => list(&client, &prefix, output),
+        Command::Describe { name, output } => describe(&client, &name, output),
+        Command::Send(send) => self::send(&client, send),
+        Command::Receive(receive) => self::receive(&client, receive),
+        Command::Peek { name, count, output } => peek(&client, &name, count, output),
+        Command::Move { source, to, rate, output } => {
+            move_back(&client, &source, to.as_deref(), rate, output)
+        }
+        Command::Purge { name } => {
+            client.call("PurgeQueue", &json!({"QueueUrl": client.url(&name)?}))?;
+            Ok(())
+        }
+        Command::Delete { name } => {
+            client.call("DeleteQueue", &json!({"QueueUrl": client.url(&name)?}))?;
+            Ok(())
+        }
+    }
+}
+
+fn create(client: &Client, create: Create) -> anyhow::Result<()> {
+    let mut attributes = Map::new();
+    for (name, seconds) in [
+        ("VisibilityTimeout", create.visibility_timeout),
+        ("DelaySeconds", create.delay),
+        ("MessageRetentionPeriod", create.retention),
+        ("ReceiveMessageWaitTimeSeconds", create.wait),
+    ] {
+        attributes.extend(seconds.map(|seconds| (name.to_owned(), seconds.to_string().into())));
+    }
+    if create.fifo {
+        attributes.insert("FifoQueue".to_owned(), "true".into());
+    }
+    if create.deduplicate_by_content {
+        attributes.insert("ContentBasedDeduplication".to_owned(), "true".into());
+    }
+    if let (Some(target), Some(most)) = (&create.dead_letter_queue, create.max_receives) {
+        let policy = json!({"deadLetterTargetArn": client.arn(target)?, "maxReceiveCount": most});
+        attributes.insert("RedrivePolicy".to_owned(), policy.to_string().into());
+    }
+    let mut tags: Map<String, Value> =
+        create.tag.into_iter().map(|(key, value)| (key, value.into())).collect();
+    let hint =
+        create.order_hint.map(|hint| (tailwater_sqs::ORDER_HINT_TAG.to_owned(), hint.to_string().into()));
+    tags.extend(hint);
+    let parameters = json!({"QueueName": create.name, "Attributes": attributes, "tags": tags});
+    let created = client.call("CreateQueue", &parameters)?;
+    match create.output {
+        Format::Json => output::print_json(&created),
+        Format::Table => output::print(&created["QueueUrl"].as_str().unwrap_or_default()),
+    }
+}
+
+fn list(client: &Client, prefix: &str, format: Format) -> anyhow::Result<()> {
+    let mut table = output::table(&["name", "messages", "in flight", "delayed", "url"]);
+    let mut parameters = json!({"QueueNamePrefix": prefix, "MaxResults": 1000});
+    loop {
+        let page = client.call("ListQueues", &parameters)?;
+        for url in page["QueueUrls"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let name = url.rsplit('/').next().unwrap_or_default();
+            let attributes = attributes(client, url)?;
+            let count = |name: &str| attributes[name].as_str().unwrap_or_default().to_owned();
+            let counts = [
+                count("ApproximateNumberOfMessages"),
+                count("ApproximateNumberOfMessagesNotVisible"),
+                count("ApproximateNumberOfMessagesDelayed"),
+            ];
+            match format {
+                Format::Json => output::print_json(&json!({
+                    "name": name, "url": url, "messages": counts[0], "in_flight": counts[1], "delayed": counts[2],
+                }))?,
+                Format::Table => {
+                    let [visible, in_flight, delayed] = counts;
+                    table.add_row([name.to_owned(), visible, in_flight, delayed, url.to_owned()]);
+                }
+            }
+        }
+        match page["NextToken"].as_str() {
+            Some(token) => parameters["NextToken"] = token.into(),
+            None => break,
+        }
+    }
+    match format {
+        Format::Json => Ok(()),
+        Format::Table => output::print(&table),
+    }
+}
+
+fn attributes(client: &Client, url: &str) -> anyhow::Result<Value> {
+    let answer = client.call("GetQueueAttributes", &json!({"QueueUrl": url, "AttributeNames": ["All"]}))?;
+    Ok(answer["Attributes"].clone())
+}
+
+fn describe(client: &Client, name: &str, format: Format) -> anyhow::Result<()> {
+    let url = client.url(name)?;
+    let attributes = attributes(client, &url)?;
+    let tags = client.call("ListQueueTags", &json!({"QueueUrl": url}))?["Tags"].clone();
+    match format {
+        Format::Json => output::print_json(&json!({
+            "name": name, "url": url, "attributes": attributes, "tags": if tags.is_null() { json!({}) } else { tags },
+        })),
+        Format::Table => {
+            let mut table = output::table(&["attribute", "value"]);
+            table.add_row(["url", &url]);
+            for (key, value) in attributes.as_object().into_iter().flatten() {
+                table.add_row([key.as_str(), value.as_str().unwrap_or_default()]);
+            }
+            for (key, value) in tags.as_object().into_iter().flatten() {
+                table.add_row([format!("tag {key}"), value.as_str().unwrap_or_default().to_owned()]);
+            }
+            output::print(&table)
+        }
+    }
+}
+
+fn send(client: &Client, send: Send) -> anyhow::Result<()> {
+    let url = client.url(&send.name)?;
+    let mut batch = Batch { client, url: &url, send: &send, entries: Vec::new(), bytes: 0, sent: 0 };
+    match &send.file {
+        Some(file) if file.as_os_str() == "-" => {
+            let mut body = String::new();
+            std::io::stdin().read_to_string(&mut body).context("standard input is no text in UTF-8")?;
+            batch.push(body)?;
+        }
+        Some(file) => {
+            let mut body = String::new();
+            let bytes = read_file(file)?;
+            body.push_str(std::str::from_utf8(&bytes).with_context(|| {
+                format!("{} is no text in UTF-8: encode it, as with base64", file.display())
+            })?);
+            batch.push(body)?;
+        }
+        None if send.bodies.is_empty() => {
+            for line in std::io::stdin().lock().lines() {
+                batch.push(line.context("standard input is no text in UTF-8")?)?;
+            }
+        }
+        None => send.bodies.iter().try_for_each(|body| batch.push(body.clone()))?,
+    }
+    batch.flush()?;
+    match send.output {
+        Format::Json => Ok(()),
+        Format::Table => output::print(&format!("{} sent", batch.sent)),
+    }
+}
+
+fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<u8>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(tokio::fs::read(file)).with_context(|| format!("{} can't be read", file.display()))
+}
+
+/// Messages that go out together.
+struct Batch<'a> {
+    client: &'a Client,
+    url: &'a str,
+    send: &'a Send,
+    entries: Vec<Value>,
+    bytes: usize,
+    sent: usize,
+}
+
+impl Batch<'_> {
+    fn push(&mut self, body: String) -> anyhow::Result<()> {
+        if self.entries.len() >= BATCH || self.bytes + body.len() > BATCH_BYTES {
+            self.flush()?;
+        }
+        self.bytes += body.len();
+        let mut entry = json!({"Id": self.entries.len().to_string(), "MessageBody": body});
+        let optional = [
+            ("MessageGroupId", self.send.group.clone().map(Value::from)),
+            ("MessageDeduplicationId", self.send.deduplication_id.clone().map(Value::from)),
+            ("DelaySeconds", self.send.delay.map(Value::from)),
+        ];
+        for (name, value) in optional.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            entry[name] = value;
+        }
+        for (name, value) in &self.send.attribute {
+            entry["MessageAttributes"][name] = json!({"DataType": "String", "StringValue": value});
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> anyhow::Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let parameters = json!({"QueueUrl": self.url, "Entries": std::mem::take(&mut self.entries)});
+        self.bytes = 0;
+        let answer = self.client.call("SendMessageBatch", &parameters)?;
+        for sent in answer["Successful"].as_array().into_iter().flatten() {
+            self.sent += 1;
+            if self.send.output == Format::Json {
+                output::print_json(sent)?;
+            }
+        }
+        match answer["Failed"].as_array().and_then(|failed| failed.first()) {
+            None => Ok(()),
+            Some(failed) => Err(Refused {
+                code: failed["Code"].as_str().unwrap_or_default().to_owned(),
+                message: failed["Message"].as_str().unwrap_or_default().to_owned(),
+            }
+            .into()),
+        }
+    }
+}
+
+fn receive(client: &Client, receive: Receive) -> anyhow::Result<()> {
+    let url = client.url(&receive.name)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let visibility_s = match (receive.visibility_timeout, &receive.exec) {
+            (None, Some(_)) => {
+                attributes(client, &url)?["VisibilityTimeout"].as_str().and_then(|text| text.parse().ok())
+            }
+            (given, _) => given,
+        };
+        let wanted = receive.count.unwrap_or(if receive.exec.is_some() { usize::MAX } else { 1 });
+        let (mut received, mut failed) = (0, 0);
+        let env = Env::real();
+        while received < wanted {
+            // One at a time where each may take long: those behind it would become visible meanwhile.
+            let at_once = if receive.exec.is_some() { 1 } else { BATCH.min(wanted - received) };
+            let mut parameters = json!({
+                "QueueUrl": url, "MaxNumberOfMessages": at_once, "WaitTimeSeconds": receive.wait,
+                "AttributeNames": ["All"], "MessageAttributeNames": ["All"],
+            });
+            if let Some(seconds) = visibility_s {
+                parameters["VisibilityTimeout"] = seconds.into();
+            }
+            let answer = client.call("ReceiveMessage", &parameters)?;
+            let messages = answer["Messages"].as_array().cloned().unwrap_or_default();
+            if messages.is_empty() {
+                break;
+            }
+            for message in messages {
+                received += 1;
+                if let Some(command) = &receive.exec {
+                    let visibility_s = visibility_s.unwrap_or(30);
+                    failed += usize::from(
+                        !handle::handle(&env, client, &url, &message, command, visibility_s).await?,
+                    );
+                    continue;
+                }
+                match receive.output {
+                    Format::Json => output::print_json(&message)?,
+                    Format::Table => output::print(&message["Body"].as_str().unwrap_or_default())?,
+                }
+                if receive.delete {
+                    let receipt = &message["ReceiptHandle"];
+                    client.call("DeleteMessage", &json!({"QueueUrl": url, "ReceiptHandle": receipt}))?;
+                }
+            }
+        }
+        anyhow::ensure!(failed == 0, "{failed} of {received} messages were not handled");
+        Ok(())
+    })
+}
+
+fn peek(client: &Client, name: &str, count: usize, format: Format) -> anyhow::Result<()> {
+    let url = client.url(name)?;
+    let mut table = output::table(&["sent at", "receives", "visible in s", "body"]);
+    let (mut from, mut left) = (0, count);
+    let now = jiff::Timestamp::now().as_millisecond();
+    while left > 0 {
+        let parameters = json!({"QueueUrl": url, "From": from, "MaxNumberOfMessages": left.min(100)});
+        let answer = client.call_own("PeekMessages", &parameters)?;
+        for message in answer["Messages"].as_array().into_iter().flatten() {
+            left -= 1;
+            if format == Format::Json {
+                output::print_json(message)?;
+                continue;
+            }
+            let sent_at = message["Attributes"]["SentTimestamp"].as_str().and_then(|text| text.parse().ok());
+            let sent_at = sent_at.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+            let visible_in = message["VisibleAt"].as_i64().map_or(0, |at| (at - now).max(0) / 1_000);
+            table.add_row([
+                sent_at.map(|at| at.to_string()).unwrap_or_default(),
+                message["Attributes"]["ApproximateReceiveCount"].as_str().unwrap_or_default().to_owned(),
+                visible_in.to_string(),
+                message["Body"].as_str().unwrap_or_default().to_owned(),
+            ]);
+        }
+        match answer["Next"].as_u64() {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    match format {
+        Format::Json => Ok(()),
+        Format::Table => output::print(&table),
+    }
+}
+
+fn move_back(
+    client: &Client,
+    source: &str,
+    to: Option<&str>,
+    rate: Option<u32>,
+    format: Format,
+) -> anyhow::Result<()> {
+    let arn = client.arn(source)?;
+    let mut parameters = json!({"SourceArn": arn});
+    if let Some(to) = to {
+        parameters["DestinationArn"] = client.arn(to)?.into();
+    }
+    if let Some(rate) = rate {
+        parameters["MaxNumberOfMessagesPerSecond"] = rate.into();
+    }
+    client.call("StartMessageMoveTask", &parameters)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let task = runtime.block_on(async {
+        let env = Env::real();
+        loop {
+            let listed = client.call("ListMessageMoveTasks", &json!({"SourceArn": arn}))?;
+            let task = listed["Results"][0].clone();
+            if task["Status"] != "RUNNING" {
+                return anyhow::Ok(task);
+            }
+            env.sleep(std::time::Duration::from_millis(50)).await;
+        }
+    })?;
+    match format {
+        Format::Json => output::print_json(&task)?,
+        Format::Table => output::print(&format!("{} moved", task["ApproximateNumberOfMessagesMoved"]))?,
+    }
+    let failure = task["FailureReason"].as_str().unwrap_or("it was cancelled");
+    anyhow::ensure!(task["Status"] == "COMPLETED", "not all messages were moved: {failure}");
+    Ok(())
+}
