@@ -277,7 +277,7 @@ impl Page<'_> {
     where
         V: prometheus_client::encoding::EncodeCounterValue,
     {
-        let mut metric = self.shared.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         metric.encode_counter::<NoLabelSet, V, f64>(&value, None)
     }
 
@@ -285,7 +285,7 @@ impl Page<'_> {
     where
         V: prometheus_client::encoding::EncodeGaugeValue,
     {
-        self.shared.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
     /// A counter for each value of a label.
@@ -296,7 +296,7 @@ impl Page<'_> {
         label: &str,
         values: impl Iterator<Item = (String, u64)>,
     ) -> fmt::Result {
-        let mut family = self.shared.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (key, value) in values {
             let labels = [(label, key)];
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
@@ -315,7 +315,7 @@ impl Page<'_> {
     where
         V: prometheus_client::encoding::EncodeGaugeValue,
     {
-        let mut family = self.shared.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (key, value) in values {
             let labels = [(label, key)];
             family.encode_family(&labels)?.encode_gauge(&value)?;
@@ -325,11 +325,11 @@ impl Page<'_> {
 
     /// Something that does not change, as labels of a series that is 1.
     fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> fmt::Result {
-        self.shared.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)
+        self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)
     }
 
     fn histogram(&mut self, name: &str, help: &str, times: &TimesRead) -> fmt::Result {
-        let mut metric = self.shared.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let sum = times.sum.as_secs_f64();
         metric.encode_histogram::<NoLabelSet>(sum, times.count(), &times.buckets, None)
     }
