@@ -87,7 +87,7 @@ impl World {
             let body = message["Body"].as_str().expect("text").to_owned();
             assert!(!gone.contains(&body), "{body} was deleted and came back");
             assert!(self.ledger().attempted.contains(&body), "{body} was never sent");
-            if keep && self.numbers.load(Ordering::Relaxed) % 5 == 0 {
+            if keep && self.numbers.load(Ordering::Relaxed).is_multiple_of(5) {
                 continue; // its worker dies
             }
             self.ledger().deleting.insert(body.clone());
