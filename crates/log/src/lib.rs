@@ -54,7 +54,7 @@ pub use log::{
     AppendOptions, CompletedSegment, Log, Pending, SegmentDescription, ShardDescription, StreamDescription,
     StreamInfo,
 };
-pub use open::LogConfig;
+pub use open::{LogConfig, ReplayOthers};
 pub use producer::SequenceError;
 pub use shard::Appended;
 pub use stream::{RecordError, SegmentRecord};

@@ -81,6 +81,9 @@ impl Default for LogConfig {
     }
 }
 
+/// Takes records of the journal that are not the log's, in order: tag, end, bytes.
+pub type ReplayOthers<'a> = dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<(), ReplayError> + Send + 'a;
+
 /// What metadata says of one shard.
 #[derive(Default)]
 struct KnownShard {
@@ -114,7 +117,7 @@ impl Log {
         dir: &Path,
         data_dir: DataDir,
         cells: Option<Cells>,
-        others: &mut (dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<(), ReplayError> + Send),
+        others: &mut ReplayOthers<'_>,
     ) -> Result<Self, OpenError> {
         let failed = |error: &dyn std::fmt::Display| OpenError::Store(error.to_string());
         let mut segments = tailwater_store::Recovery::begin(env, dir, config.store.clone())

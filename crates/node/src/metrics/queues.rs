@@ -28,6 +28,9 @@ impl QueuesRead {
     }
 }
 
+/// Name, help, and what it is.
+type Series = (&'static str, &'static str, fn(&Figures) -> u64);
+
 pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
     page.gauge("tailwater_queues", "Queues.", read.count as u64)?;
     let omitted = "Queues without series of their own: beyond metrics.queues_max, by account and name.";
@@ -39,7 +42,7 @@ pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
     let of = |read_one: fn(&Figures) -> u64| {
         read.figures.iter().map(move |(queue, figures)| (queue.clone(), read_one(figures)))
     };
-    let gauges: [(&str, &str, fn(&Figures) -> u64); 5] = [
+    let gauges: [Series; 5] = [
         ("tailwater_queue_messages", "Messages that can be received.", |of| of.counts.visible),
         ("tailwater_queue_in_flight", "Messages received and not deleted yet.", |of| of.counts.in_flight),
         ("tailwater_queue_delayed", "Messages whose delay is not over.", |of| of.counts.delayed),
@@ -51,7 +54,7 @@ pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
     for (name, help, read_one) in gauges {
         page.gauges(name, help, "queue", of(read_one))?;
     }
-    let counters: [(&str, &str, fn(&Figures) -> u64); 6] = [
+    let counters: [Series; 6] = [
         ("tailwater_queue_sent", "Messages sent since the start.", |of| of.happened.sent),
         ("tailwater_queue_received", "Messages received, as often as they were.", |of| of.happened.received),
         ("tailwater_queue_deleted", "Messages deleted.", |of| of.happened.deleted),
