@@ -14,7 +14,7 @@ enum Node {
 }
 
 /// Fields that name the item that they are in.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "api_key",
     "name",
     "topic",
@@ -25,6 +25,7 @@ const NAMES: [&str; 10] = [
     "index",
     "node_id",
     "broker_id",
+    "group_id",
 ];
 
 /// The fields of an answer.
@@ -100,6 +101,7 @@ fn flatten(path: &str, node: Node, fields: &mut BTreeMap<String, String>) {
 fn masked(name: &str, value: String) -> String {
     let mask = match name {
         "topic_id" if !value.starts_with("00000000-") => "an id",
+        "member_id" | "leader" if value.len() > 36 => "an id",
         "cluster_id" | "port" | "log_dir" => "its own",
         "error_message" | "batch_index_error_message" if value != "None" && value != "\"\"" => "words",
         "documentation" if value != "None" => "words",

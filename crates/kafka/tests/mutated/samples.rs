@@ -6,7 +6,12 @@ use tailwater_kafka::api::Request;
 use tailwater_kafka::messages::cluster::*;
 use tailwater_kafka::messages::configs::*;
 use tailwater_kafka::messages::fetch::*;
+use tailwater_kafka::messages::groups::{
+    ConsumerGroupDescribeRequest, DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest,
+};
 use tailwater_kafka::messages::header::request;
+use tailwater_kafka::messages::membership::*;
+use tailwater_kafka::messages::offsets::*;
 use tailwater_kafka::messages::produce::*;
 use tailwater_kafka::messages::security::*;
 use tailwater_kafka::messages::topics::{
@@ -119,7 +124,60 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };
     let topics = vec![TopicRequest { name: name() }];
     add(out, DescribeTopicPartitionsRequest { topics, cursor: Some(cursor), ..Default::default() });
+    groups(out, topic_id);
     all
+}
+
+fn groups(out: &mut Vec<Sample>, topic_id: Uuid) {
+    let (name, group_id, member_id) = (|| TOPIC.to_owned(), || "g".to_owned(), || "m".to_owned());
+    let metadata = Bytes::from_static(&[0, 0, 0, 0, 0, 1, 0, 1, b't']);
+    let protocols = vec![JoinGroupRequestProtocol { name: "range".to_owned(), metadata }];
+    let join = JoinGroupRequest {
+        group_id: group_id(),
+        session_timeout_ms: 6_000,
+        rebalance_timeout_ms: 6_000,
+        protocol_type: "consumer".to_owned(),
+        protocols,
+        ..Default::default()
+    };
+    add(out, join);
+    let assignments = vec![SyncGroupRequestAssignment { member_id: member_id(), ..Default::default() }];
+    let sync =
+        SyncGroupRequest { group_id: group_id(), member_id: member_id(), assignments, ..Default::default() };
+    add(out, sync);
+    add(out, HeartbeatRequest { group_id: group_id(), member_id: member_id(), ..Default::default() });
+    let members = vec![MemberIdentity { member_id: member_id(), ..Default::default() }];
+    add(out, LeaveGroupRequest { group_id: group_id(), member_id: member_id(), members });
+    let coordinator_keys = vec![group_id()];
+    add(out, FindCoordinatorRequest { key: group_id(), key_type: 0, coordinator_keys });
+    let partitions = vec![OffsetCommitRequestPartition { committed_offset: 1, ..Default::default() }];
+    let topics = vec![OffsetCommitRequestTopic { name: name(), topic_id, partitions }];
+    add(out, OffsetCommitRequest { group_id: group_id(), topics, ..Default::default() });
+    let topics = vec![OffsetFetchRequestTopic { name: name(), partition_indexes: vec![0] }];
+    let asked = vec![OffsetFetchRequestTopics { name: name(), topic_id, partition_indexes: vec![0] }];
+    let group = OffsetFetchRequestGroup { group_id: group_id(), topics: Some(asked), ..Default::default() };
+    let groups = vec![group];
+    add(
+        out,
+        OffsetFetchRequest { group_id: group_id(), topics: Some(topics), groups, require_stable: false },
+    );
+    let partitions = vec![OffsetDeleteRequestPartition::default()];
+    let topics = vec![OffsetDeleteRequestTopic { name: name(), partitions }];
+    add(out, OffsetDeleteRequest { group_id: group_id(), topics });
+    add(out, ListGroupsRequest { states_filter: vec!["Empty".to_owned()], types_filter: vec![] });
+    add(out, DescribeGroupsRequest { groups: vec![group_id()], include_authorized_operations: true });
+    add(out, DeleteGroupsRequest { groups_names: vec!["other".to_owned()] });
+    let topic_partitions = Some(vec![]);
+    let beat = ConsumerGroupHeartbeatRequest {
+        group_id: "k".to_owned(),
+        member_id: member_id(),
+        rebalance_timeout_ms: 6_000,
+        subscribed_topic_names: Some(vec![name()]),
+        topic_partitions,
+        ..Default::default()
+    };
+    add(out, beat);
+    add(out, ConsumerGroupDescribeRequest { group_ids: vec!["k".to_owned()], ..Default::default() });
 }
 
 /// A Produce request of these records.
