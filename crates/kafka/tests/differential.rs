@@ -6,6 +6,8 @@
 mod common;
 #[path = "differential/differences.rs"]
 mod differences;
+#[path = "differential/groups.rs"]
+mod groups;
 #[path = "differential/kafka.rs"]
 mod kafka;
 #[path = "differential/records.rs"]
@@ -41,6 +43,10 @@ const SCRIPTS: &[Script] = &[
     ("fetch", records::fetch),
     ("positions", records::positions),
     ("delete records", records::delete_records),
+    ("coordinators", groups::coordinators),
+    ("membership", groups::membership),
+    ("offsets", groups::offsets),
+    ("KIP-848", groups::consumer_protocol),
 ];
 
 /// What two brokers differ in at one step: path, Kafka's value, ours.
@@ -55,7 +61,9 @@ fn compare(kafka: &Fields, tailwater: &Fields) -> Vec<(String, String, String)> 
 fn the_same_requests_are_answered_as_apache_kafka_answers_them_but_for_what_is_documented() {
     let only = std::env::var("SCRIPT").ok();
     let theirs = kafka::Kafka::start();
-    let ours = common::Tailwater::start(KafkaConfig::default());
+    let mut config = KafkaConfig::default();
+    config.groups.initial_rebalance_delay_ms = 0;
+    let ours = common::Tailwater::start(config);
     let now = ours.now();
     let mut unexpected = Vec::new();
     let mut used = BTreeMap::new();

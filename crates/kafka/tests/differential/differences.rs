@@ -71,6 +71,8 @@ const DIFFERENCES: &[Difference] = &[
     differs("*, Produce *", "*record_errors*", EVERY, EVERY, "`record_errors` is empty"),
     differs("produce, *: the append's time", EVERY, EVERY, EVERY, "Kafka takes such a batch"),
     differs("idempotence, *", "*log_append_time_ms", "now", "-1", "but not with its time"),
+    differs("KIP-848, *", "*_epoch", EVERY, EVERY, "a group's epochs count from 1, Kafka's from 2"),
+    differs("KIP-848, JoinGroup *", EVERY, EVERY, EVERY, "not in groups of KIP-848 while they have members"),
     differs("fetch, *", "session_id", EVERY, "0", "the session id is always 0"),
 ];
 

@@ -14,7 +14,7 @@ enum Node {
 }
 
 /// Fields that name the item that they are in.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 12] = [
     "api_key",
     "name",
     "topic",
@@ -25,6 +25,8 @@ const NAMES: [&str; 10] = [
     "index",
     "node_id",
     "broker_id",
+    "group_id",
+    "key",
 ];
 
 /// The fields of an answer.
@@ -99,6 +101,7 @@ fn flatten(path: &str, node: Node, fields: &mut BTreeMap<String, String>) {
 
 fn masked(name: &str, value: String) -> String {
     let mask = match name {
+        "member_id" | "leader" if value != "\"\"" && value != "\"nobody\"" => "a member",
         "topic_id" if !value.starts_with("00000000-") => "an id",
         "cluster_id" | "port" | "log_dir" => "its own",
         "error_message" | "batch_index_error_message" if value != "None" && value != "\"\"" => "words",

@@ -6,7 +6,15 @@ use tailwater_kafka::api::Request;
 use tailwater_kafka::messages::cluster::*;
 use tailwater_kafka::messages::configs::*;
 use tailwater_kafka::messages::fetch::*;
+use tailwater_kafka::messages::groups::{
+    ConsumerGroupDescribeRequest, DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest,
+};
 use tailwater_kafka::messages::header::request;
+use tailwater_kafka::messages::membership::{
+    ConsumerGroupHeartbeatRequest, HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol,
+    LeaveGroupRequest, MemberIdentity, SyncGroupRequest, SyncGroupRequestAssignment,
+};
+use tailwater_kafka::messages::offsets::*;
 use tailwater_kafka::messages::produce::*;
 use tailwater_kafka::messages::security::*;
 use tailwater_kafka::messages::topics::{
@@ -119,7 +127,58 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };
     let topics = vec![TopicRequest { name: name() }];
     add(out, DescribeTopicPartitionsRequest { topics, cursor: Some(cursor), ..Default::default() });
+    groups(out, topic_id);
     all
+}
+
+fn groups(out: &mut Vec<Sample>, topic_id: Uuid) {
+    let (group, name, member) = (|| "g".to_owned(), || TOPIC.to_owned(), || "m".to_owned());
+    let partitions = vec![OffsetCommitRequestPartition { committed_offset: 1, ..Default::default() }];
+    let topics = vec![OffsetCommitRequestTopic { name: name(), topic_id, partitions }];
+    add(out, OffsetCommitRequest { group_id: group(), topics, ..Default::default() });
+    let topics = vec![OffsetFetchRequestTopic { name: name(), partition_indexes: vec![0] }];
+    let of_group = vec![OffsetFetchRequestTopics { name: name(), topic_id, partition_indexes: vec![0] }];
+    let groups =
+        vec![OffsetFetchRequestGroup { group_id: group(), topics: Some(of_group), ..Default::default() }];
+    add(out, OffsetFetchRequest { group_id: group(), topics: Some(topics), groups, ..Default::default() });
+    add(out, FindCoordinatorRequest { key: group(), coordinator_keys: vec![group()], ..Default::default() });
+    let metadata = Bytes::from_static(&[0, 1, 0, 0, 0, 1, 0, 1, b't', 255, 255, 255, 255]);
+    add(
+        out,
+        JoinGroupRequest {
+            group_id: group(),
+            session_timeout_ms: 6_000,
+            rebalance_timeout_ms: 1,
+            protocol_type: "consumer".to_owned(),
+            protocols: vec![JoinGroupRequestProtocol { name: "range".to_owned(), metadata }],
+            ..Default::default()
+        },
+    );
+    add(out, HeartbeatRequest { group_id: group(), member_id: member(), ..Default::default() });
+    let members = vec![MemberIdentity { member_id: member(), ..Default::default() }];
+    add(out, LeaveGroupRequest { group_id: group(), member_id: member(), members });
+    let assignments =
+        vec![SyncGroupRequestAssignment { member_id: member(), assignment: Bytes::from_static(&[0; 8]) }];
+    add(out, SyncGroupRequest { group_id: group(), member_id: member(), assignments, ..Default::default() });
+    add(out, DescribeGroupsRequest { groups: vec![group()], include_authorized_operations: true });
+    add(out, ListGroupsRequest { states_filter: vec!["Stable".to_owned()], ..Default::default() });
+    add(out, DeleteGroupsRequest { groups_names: vec![group()] });
+    add(
+        out,
+        ConsumerGroupHeartbeatRequest {
+            group_id: "k".to_owned(),
+            member_id: member(),
+            rebalance_timeout_ms: 1_000,
+            subscribed_topic_names: Some(vec![name()]),
+            topic_partitions: Some(vec![]),
+            ..Default::default()
+        },
+    );
+    let group_ids = vec!["k".to_owned()];
+    add(out, ConsumerGroupDescribeRequest { group_ids, include_authorized_operations: true });
+    let partitions = vec![OffsetDeleteRequestPartition { partition_index: 0 }];
+    let topics = vec![OffsetDeleteRequestTopic { name: name(), partitions }];
+    add(out, OffsetDeleteRequest { group_id: group(), topics });
 }
 
 /// A Produce request of these records.
