@@ -8,7 +8,12 @@ use support::kafka::scenario;
 
 fn with_node(test: impl FnOnce(&Node)) {
     let dir = tempfile::tempdir().expect("a directory");
-    test(&Node::start(&dir.path().join("data")));
+    // Groups don't wait for more members than there are.
+    let quick = [
+        ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0"),
+        ("TAILWATER_KAFKA__GROUPS__CONSUMER_HEARTBEAT_MS", "300"),
+    ];
+    test(&Node::start_with(&dir.path().join("data"), &[], &quick));
 }
 
 /// All records of a stream's shards, as our own consumer sees them: offset, timestamp, key, value.
@@ -74,4 +79,53 @@ fn franz_go_brings_every_codec_back_whole_and_in_order() {
 #[test]
 fn franz_go_s_admin_client_creates_alters_describes_and_deletes() {
     with_node(|node| scenario(node, "main.go", "admin"));
+}
+
+#[test]
+fn java_s_members_come_and_go_and_all_is_read_in_order_whichever_way_they_share() {
+    for strategy in ["range", "cooperative"] {
+        with_node(|node| scenario(node, "Clients.java", strategy));
+    }
+}
+
+#[test]
+fn java_is_told_that_there_are_no_transactions() {
+    with_node(|node| scenario(node, "Clients.java", "transactions"));
+}
+
+#[test]
+fn librdkafka_s_members_come_and_go_and_all_is_read_in_order_whichever_way_they_share() {
+    for strategy in ["range", "cooperative"] {
+        with_node(|node| scenario(node, "librdkafka.py", strategy));
+    }
+}
+
+#[test]
+fn librdkafka_is_told_that_there_are_no_transactions() {
+    with_node(|node| scenario(node, "librdkafka.py", "transactions"));
+}
+
+#[test]
+fn java_s_members_of_kip_848_come_and_go_and_all_is_read_in_order() {
+    with_node(|node| scenario(node, "Clients.java", "kip848"));
+}
+
+#[test]
+fn java_s_static_members_come_back_to_what_they_had() {
+    with_node(|node| scenario(node, "Clients.java", "static"));
+}
+
+#[test]
+fn java_s_admin_client_lists_describes_moves_and_deletes_groups() {
+    with_node(|node| scenario(node, "Clients.java", "groups"));
+}
+
+#[test]
+fn kafka_python_s_members_come_and_go_and_all_is_read_in_order() {
+    with_node(|node| scenario(node, "kafka_python.py", "group"));
+}
+
+#[test]
+fn franz_go_s_members_come_and_go_and_all_is_read_in_order() {
+    with_node(|node| scenario(node, "main.go", "group"));
 }

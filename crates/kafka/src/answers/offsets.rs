@@ -108,10 +108,9 @@ pub(crate) async fn offset_fetch(
     }
     let named =
         |name, partition_indexes| OffsetFetchRequestTopics { name, partition_indexes, ..Default::default() };
-    let topics = request.topics.filter(|topics| context.version >= 2 || !topics.is_empty());
     let group = OffsetFetchRequestGroup {
         group_id: request.group_id,
-        topics: topics.map(|topics| {
+        topics: request.topics.map(|topics| {
             topics.into_iter().map(|topic| named(topic.name, topic.partition_indexes)).collect()
         }),
         ..Default::default()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -19,7 +20,7 @@ var server = os.Args[1]
 
 func main() {
 	log.SetFlags(0)
-	scenarios := map[string]func(context.Context){"records": records, "admin": admin}
+	scenarios := map[string]func(context.Context){"records": records, "admin": admin, "group": group}
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
 	defer cancel()
 	scenarios[os.Args[2]](ctx)
@@ -119,4 +120,140 @@ func admin(ctx context.Context) {
 	directories := must(adm.DescribeAllLogDirs(ctx, nil))
 	check(len(directories) == 1, "%v", directories)
 	check(must(adm.DeleteTopics(ctx, "t")).Error() == nil, "deleted")
+}
+
+// A member of a group: notes what it reads, and commits it.
+type member struct {
+	client *kgo.Client
+	mu     sync.Mutex
+	owned  map[int32]bool
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+var (
+	nextMu sync.Mutex
+	next   = map[int32]int64{}
+)
+
+func join(ctx context.Context) *member {
+	m := &member{owned: map[int32]bool{}, done: make(chan struct{})}
+	m.client = client(
+		kgo.ConsumerGroup("g"), kgo.ConsumeTopics("shared"), kgo.DisableAutoCommit(),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.HeartbeatInterval(200*time.Millisecond),
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, places map[string][]int32) { m.own(places, true) }),
+		kgo.OnPartitionsRevoked(func(ctx context.Context, client *kgo.Client, places map[string][]int32) {
+			check(client.CommitUncommittedOffsets(ctx) == nil, "committed before it is given up")
+			m.own(places, false)
+		}),
+		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, places map[string][]int32) { m.own(places, false) }),
+	)
+	ctx, m.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(m.done)
+		for ctx.Err() == nil {
+			m.client.PollFetches(ctx).EachRecord(func(record *kgo.Record) {
+				nextMu.Lock()
+				defer nextMu.Unlock()
+				// Each partition in its order; what was not committed in time may come again.
+				expected := next[record.Partition]
+				check(record.Offset <= expected, "offset %d of %d after %d", record.Offset, record.Partition, expected)
+				next[record.Partition] = max(expected, record.Offset+1)
+			})
+			// One that fails because of a rebalance is made good when partitions are given up.
+			_ = m.client.CommitUncommittedOffsets(ctx)
+		}
+	}()
+	return m
+}
+
+func (m *member) own(places map[string][]int32, owns bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, partition := range places["shared"] {
+		if owns {
+			m.owned[partition] = true
+		} else {
+			delete(m.owned, partition)
+		}
+	}
+}
+
+func (m *member) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.owned)
+}
+
+func (m *member) leave() {
+	m.cancel()
+	<-m.done
+	m.client.Close()
+}
+
+func waitFor(ctx context.Context, what string, holds func() bool) {
+	for !holds() {
+		check(ctx.Err() == nil, "waited for %s", what)
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Three members come and go, as cooperative ones, which is franz-go's default.
+func group(ctx context.Context) {
+	adm := kadm.NewClient(client())
+	defer adm.Close()
+	must(adm.CreateTopic(ctx, 6, 1, nil, "shared"))
+	producer := client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	defer producer.Close()
+	var written int64
+	write := func() {
+		for number := range 600 {
+			producer.Produce(ctx, &kgo.Record{Topic: "shared", Partition: int32(number % 6), Value: []byte("value")}, nil)
+		}
+		check(producer.Flush(ctx) == nil, "flushed")
+		written += 100
+	}
+	read := func() bool {
+		nextMu.Lock()
+		defer nextMu.Unlock()
+		for partition := range int32(6) {
+			if next[partition] != written {
+				return false
+			}
+		}
+		return true
+	}
+	share := func(members ...*member) {
+		waitFor(ctx, "an even share", func() bool {
+			for _, m := range members {
+				if m.count() != 6/len(members) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	write()
+	one := join(ctx)
+	share(one)
+	waitFor(ctx, "the first records", read)
+	two := join(ctx)
+	three := join(ctx)
+	share(one, two, three)
+	write()
+	waitFor(ctx, "records of three", read)
+	described := must(adm.DescribeGroups(ctx, "g"))
+	check(len(described["g"].Members) == 3, "%v", described)
+	two.leave()
+	share(one, three)
+	write()
+	waitFor(ctx, "records after one left", read)
+	one.leave()
+	share(three)
+	write()
+	waitFor(ctx, "records of the last one", read)
+	three.leave()
+	lags := must(adm.Lag(ctx, "g"))
+	check(lags["g"].Lag.Total() == 0, "%v", lags)
+	check(must(adm.DeleteGroups(ctx, "g"))["g"].Err == nil, "deleted")
 }

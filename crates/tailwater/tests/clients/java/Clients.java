@@ -25,6 +25,12 @@ public class Clients {
             case "records" -> records();
             case "admin" -> admin();
             case "refusals" -> refusals();
+            case "range" -> group("group.protocol", "classic", "partition.assignment.strategy", RangeAssignor.class.getName());
+            case "cooperative" -> group("group.protocol", "classic", "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
+            case "kip848" -> group("group.protocol", "consumer");
+            case "static" -> staticMembers();
+            case "groups" -> groups();
+            case "transactions" -> transactions();
             default -> throw new IllegalArgumentException(args[1]);
         }
     }
@@ -260,6 +266,206 @@ public class Clients {
             fails(InvalidTimestampException.class,
                     producer.send(new ProducerRecord<>("there", 0, System.currentTimeMillis() + 86_400_000L, null, "tomorrow")));
             same(0L, producer.send(new ProducerRecord<>("there", 0, null, "today")).get().offset());
+        }
+    }
+
+    // A member of a group: notes what it reads, and commits it.
+    static class Member extends Thread {
+        static final Map<Integer, Long> next = new ConcurrentHashMap<>();
+        final Set<Integer> assigned = ConcurrentHashMap.newKeySet();
+        final KafkaConsumer<String, String> consumer;
+        volatile boolean stop;
+        volatile int generation;
+        volatile Throwable failure;
+
+        Member(String group, Object... pairs) {
+            // Where members say how often they tell that they live, they do so often, to be told soon what changes.
+            if (Arrays.asList(pairs).contains("classic")) {
+                pairs = pairs(pairs, "heartbeat.interval.ms", "300", "session.timeout.ms", "30000");
+            }
+            consumer = consumer(pairs(pairs, "group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", "false",
+                    "metadata.max.age.ms", "1000"));
+            setDaemon(true);
+            start();
+        }
+
+        static Object[] pairs(Object[] some, Object... more) {
+            return Stream.concat(Arrays.stream(some), Arrays.stream(more)).toArray();
+        }
+
+        @Override
+        public void run() {
+            try (consumer) {
+                consumer.subscribe(List.of("shared"), new ConsumerRebalanceListener() {
+                    public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+                        partitions.forEach(p -> assigned.add(p.partition()));
+                    }
+
+                    public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+                        consumer.commitSync();
+                        partitions.forEach(p -> assigned.remove(p.partition()));
+                    }
+
+                    public void onPartitionsLost(Collection<TopicPartition> partitions) {
+                        partitions.forEach(p -> assigned.remove(p.partition()));
+                    }
+                });
+                while (!stop) {
+                    for (var record : consumer.poll(Duration.ofMillis(100))) {
+                        // Each partition in its order; what was not committed in time may come again.
+                        long expected = next.getOrDefault(record.partition(), 0L);
+                        check(record.offset() <= expected, "offset " + record.offset() + " of " + record.partition() + " after " + expected);
+                        next.put(record.partition(), Math.max(expected, record.offset() + 1));
+                    }
+                    generation = consumer.groupMetadata().generationId();
+                    try {
+                        consumer.commitSync();
+                    } catch (RebalanceInProgressException | CommitFailedException again) {
+                        // It is read again, by whoever has it then.
+                    }
+                }
+            } catch (Throwable failed) {
+                failure = failed;
+            }
+        }
+
+        void leave() throws Exception {
+            stop = true;
+            join();
+            if (failure != null) throw new AssertionError(failure);
+            assigned.clear();
+        }
+    }
+
+    interface Condition {
+        boolean holds() throws Exception;
+    }
+
+    static void waitFor(String what, Condition condition, Member... members) throws Exception {
+        long end = System.currentTimeMillis() + 100_000;
+        while (!condition.holds()) {
+            for (var member : members) if (member.failure != null) throw new AssertionError(member.failure);
+            check(System.currentTimeMillis() < end, "waited for " + what);
+            Thread.sleep(20);
+        }
+    }
+
+    // That the members share six partitions evenly.
+    static void share(Member... members) throws Exception {
+        waitFor("an even share", () -> {
+            var all = new TreeSet<Integer>();
+            boolean even = true;
+            for (var member : members) {
+                even &= member.assigned.size() == 6 / members.length;
+                all.addAll(member.assigned);
+            }
+            return even && all.size() == 6;
+        }, members);
+    }
+
+    // Three members come and go while records are written; all of them are read, in order, and committed.
+    static void group(Object... pairs) throws Exception {
+        try (var admin = adminClient(); var producer = producer()) {
+            admin.createTopics(List.of(new NewTopic("shared", 6, (short) 1))).all().get();
+            var written = new long[6];
+            Condition write = () -> {
+                for (int i = 0; i < 600; i++) {
+                    producer.send(new ProducerRecord<>("shared", i % 6, null, "value " + written[i % 6]++));
+                }
+                producer.flush();
+                return true;
+            };
+            Condition read = () -> IntStream.range(0, 6).allMatch(p -> Member.next.getOrDefault(p, 0L) == written[p]);
+            write.holds();
+            var one = new Member("g", pairs);
+            share(one);
+            waitFor("the first records", read, one);
+            var two = new Member("g", pairs);
+            share(one, two);
+            write.holds();
+            waitFor("records of two", read, one, two);
+            var three = new Member("g", pairs);
+            share(one, two, three);
+            write.holds();
+            waitFor("records of three", read, one, two, three);
+            two.leave();
+            write.holds();
+            share(one, three);
+            waitFor("records after one left", read, one, three);
+            one.leave();
+            share(three);
+            write.holds();
+            waitFor("records of the last one", read, three);
+            three.leave();
+            var committed = admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get();
+            for (int p = 0; p < 6; p++) same(written[p], committed.get(new TopicPartition("shared", p)).offset());
+        }
+    }
+
+    // Who has an instance id comes back to what it had, without anybody else noticing.
+    static void staticMembers() throws Exception {
+        try (var admin = adminClient()) {
+            admin.createTopics(List.of(new NewTopic("shared", 6, (short) 1))).all().get();
+            Object[] range = {"group.protocol", "classic"};
+            var one = new Member("s", Member.pairs(range, "group.instance.id", "one"));
+            var two = new Member("s", Member.pairs(range, "group.instance.id", "two"));
+            share(one, two);
+            var had = new TreeSet<>(two.assigned);
+            waitFor("a generation", () -> one.generation > 0, one);
+            int generation = one.generation;
+            two.leave();
+            var again = new Member("s", Member.pairs(range, "group.instance.id", "two"));
+            share(one, again);
+            same(had, new TreeSet<>(again.assigned));
+            same(generation, one.generation);
+            var removal = new RemoveMembersFromConsumerGroupOptions(List.of(new MemberToRemove("two")));
+            again.leave();
+            admin.removeMembersFromConsumerGroup("s", removal).all().get();
+            share(one);
+            one.leave();
+        }
+    }
+
+    // Groups are listed, described, moved and deleted.
+    static void groups() throws Exception {
+        try (var admin = adminClient(); var producer = producer()) {
+            admin.createTopics(List.of(new NewTopic("shared", 6, (short) 1))).all().get();
+            for (int i = 0; i < 60; i++) producer.send(new ProducerRecord<>("shared", i % 6, null, "value")).get();
+            var member = new Member("g", "group.protocol", "classic", "client.id", "me");
+            share(member);
+            waitFor("all records", () -> IntStream.range(0, 6).allMatch(p -> Member.next.getOrDefault(p, 0L) == 10), member);
+            var listed = admin.listGroups().all().get();
+            check(listed.stream().anyMatch(group -> group.groupId().equals("g")), listed);
+            var described = admin.describeConsumerGroups(List.of("g")).all().get().get("g");
+            same(GroupState.STABLE, described.groupState());
+            same(1, described.members().size());
+            var only = described.members().iterator().next();
+            check(only.clientId().equals("me") && only.assignment().topicPartitions().size() == 6, only);
+            fails(GroupNotEmptyException.class, admin.deleteConsumerGroups(List.of("g")).all());
+            var first = new TopicPartition("shared", 0);
+            fails(GroupSubscribedToTopicException.class, admin.deleteConsumerGroupOffsets("g", Set.of(first)).all());
+            member.leave();
+            admin.alterConsumerGroupOffsets("g", Map.of(first, new OffsetAndMetadata(3, "back"))).all().get();
+            var offset = admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get().get(first);
+            same("3 back", offset.offset() + " " + offset.metadata());
+            try (var consumer = consumer("group.id", "g", "group.protocol", "classic")) {
+                consumer.assign(List.of(first));
+                same(3L, consumer.poll(Duration.ofSeconds(60)).iterator().next().offset());
+            }
+            admin.deleteConsumerGroupOffsets("g", Set.of(first)).all().get();
+            check(!admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get().containsKey(first), "deleted");
+            admin.deleteConsumerGroups(List.of("g")).all().get();
+            fails(GroupIdNotFoundException.class, admin.deleteConsumerGroups(List.of("g")).all());
+        }
+    }
+
+    // A producer that wants transactions is told that there are none, and does not wait for them.
+    static void transactions() throws Exception {
+        try (var producer = producer("transactional.id", "me")) {
+            producer.initTransactions();
+            throw new AssertionError("it should have failed");
+        } catch (TransactionalIdAuthorizationException expected) {
+            // As it is to be.
         }
     }
 }

@@ -2,9 +2,11 @@
 that the scenario says held."""
 
 import sys
+import time
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import CommitFailedError
 
 SERVER = sys.argv[1]
 PATIENCE = 60
@@ -51,4 +53,71 @@ def records():
     admin.close()
 
 
-{"records": records}[sys.argv[2]]()
+def group():
+    """Two members share a topic, one takes over from the other, and nothing is lost or out of order."""
+    admin = KafkaAdminClient(bootstrap_servers=SERVER)
+    admin.create_topics([NewTopic("shared", 4, 1)])
+    producer = KafkaProducer(bootstrap_servers=SERVER, acks="all")
+    written = [0]
+
+    def write():
+        for number in range(200):
+            producer.send("shared", value=b"%d" % number, partition=number % 4)
+        producer.flush(PATIENCE)
+        written[0] += 50
+
+    def member():
+        return KafkaConsumer(
+            "shared",
+            bootstrap_servers=SERVER,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=200,
+            session_timeout_ms=10_000,
+        )
+
+    following = {}
+
+    def poll(members):
+        for one in members:
+            for place, records in one.poll(timeout_ms=50).items():
+                for record in records:
+                    expected = following.get(place.partition, 0)
+                    assert record.offset <= expected, (place, record.offset, expected)
+                    following[place.partition] = max(expected, record.offset + 1)
+            if one.assignment():
+                try:
+                    one.commit()
+                except CommitFailedError:
+                    pass  # a rebalance: it is read again, by whoever has it
+
+    def until(what, condition, members):
+        end = time.monotonic() + 100
+        while not condition():
+            assert time.monotonic() < end, f"waited for {what}"
+            poll(members)
+
+    def shared(*members):
+        owned = [{place.partition for place in one.assignment()} for one in members]
+        return all(len(some) == 4 // len(members) for some in owned) and set().union(*owned) == set(range(4))
+
+    def all_read():
+        return all(following.get(partition, 0) == written[0] for partition in range(4))
+
+    write()
+    one, two = member(), member()
+    until("an even share", lambda: shared(one, two), [one, two])
+    write()
+    until("records of two", all_read, [one, two])
+    one.close()
+    write()
+    until("the rest", lambda: shared(two) and all_read(), [two])
+    poll([two])
+    two.close()
+    committed = admin.list_group_offsets("g")["g"]
+    assert [committed[TopicPartition("shared", number)].offset for number in range(4)] == [written[0]] * 4, committed
+    admin.close()
+
+
+{"records": records, "group": group}[sys.argv[2]]()

@@ -3,6 +3,7 @@ held."""
 
 import sys
 import threading
+import time
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -194,4 +195,143 @@ def no_sasl():
         sender.poll(1)
 
 
-{"records": records, "pipelines": pipelines, "admin": admin, "no_sasl": no_sasl}[sys.argv[2]]()
+class Member(threading.Thread):
+    """A member of a group: notes what it reads, and commits it."""
+
+    lock = threading.Lock()
+    next = {}
+
+    def __init__(self, strategy):
+        super().__init__()
+        self.assigned = set()
+        self.failure = None
+        self.stopping = threading.Event()
+        self.reader = consumer(
+            group_id="g",
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=strategy,
+            heartbeat_interval_ms=200,
+            session_timeout_ms=10_000,
+        )
+        self.start()
+
+    def run(self):
+        try:
+            self.read()
+        except BaseException as error:
+            self.failure = error
+
+    def read(self):
+        def assigned(reader, partitions):
+            self.assigned |= {place.partition for place in partitions}
+
+        def revoked(reader, partitions):
+            self.commit()
+            self.assigned -= {place.partition for place in partitions}
+
+        self.reader.subscribe(["shared"], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        while not self.stopping.is_set():
+            for record in self.reader.consume(500, 0.1):
+                assert record.error() is None, record.error()
+                with Member.lock:
+                    expected = Member.next.get(record.partition(), 0)
+                    # Each partition in its order; what was not committed in time may come again.
+                    assert record.offset() <= expected, (record.partition(), record.offset(), expected)
+                    Member.next[record.partition()] = max(expected, record.offset() + 1)
+            self.commit()
+        self.reader.close()
+
+    def commit(self):
+        try:
+            self.reader.commit(asynchronous=False)
+        except KafkaException as error:
+            # Nothing new, or a rebalance: then it is read again, by whoever has it.
+            allowed = {"_NO_OFFSET", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"}
+            assert error.args[0].name() in allowed, error
+
+    def leave(self):
+        self.stopping.set()
+        self.join()
+        if self.failure:
+            raise self.failure
+        self.assigned = set()
+
+
+def wait_for(what, condition, members):
+    end = time.monotonic() + 100
+    while not condition():
+        for member in members:
+            if member.failure:
+                raise member.failure
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def share(*members):
+    """The members share six partitions evenly."""
+
+    def is_even():
+        owned = [set(member.assigned) for member in members]
+        return all(len(some) == 6 // len(members) for some in owned) and set().union(*owned) == set(range(6))
+
+    wait_for("an even share", is_even, members)
+
+
+def group(strategy):
+    """Three members come and go while records are written; all of them are read, in order, and committed."""
+    admin = AdminClient({"bootstrap.servers": SERVER})
+    done(admin.create_topics([NewTopic("shared", 6, 1)]))
+    written = [0]
+
+    def write():
+        for partition in range(6):
+            produce("shared", range(100), partition)
+        written[0] += 100
+
+    def all_read():
+        return all(Member.next.get(partition, 0) == written[0] for partition in range(6))
+
+    write()
+    one = Member(strategy)
+    share(one)
+    two = Member(strategy)
+    three = Member(strategy)
+    share(one, two, three)
+    write()
+    wait_for("records of three", all_read, [one, two, three])
+    two.leave()
+    share(one, three)
+    write()
+    wait_for("records after one left", all_read, [one, three])
+    one.leave()
+    share(three)
+    write()
+    wait_for("records of the last one", all_read, [three])
+    three.leave()
+    reader = consumer(group_id="g")
+    committed = reader.committed([TopicPartition("shared", partition) for partition in range(6)], timeout=PATIENCE)
+    assert [place.offset for place in committed] == [written[0]] * 6, committed
+    reader.close()
+
+
+def transactions():
+    """A producer that wants transactions is told that there are none, and does not wait for them."""
+    sender = Producer({"bootstrap.servers": SERVER, "transactional.id": "me"})
+    try:
+        sender.init_transactions(PATIENCE)
+    except KafkaException as error:
+        assert error.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" and error.args[0].fatal(), error
+        return
+    raise AssertionError("it should have failed")
+
+
+SCENARIOS = {
+    "records": records,
+    "pipelines": pipelines,
+    "admin": admin,
+    "no_sasl": no_sasl,
+    "transactions": transactions,
+    "range": lambda: group("range"),
+    "cooperative": lambda: group("cooperative-sticky"),
+}
+SCENARIOS[sys.argv[2]]()
