@@ -98,3 +98,29 @@ fn a_checkpoint_that_takes_its_name_before_it_is_synced_is_caught() {
 fn a_snapshot_of_metadata_whose_name_is_not_synced_is_caught() {
     is_caught(Plant::NamesNotSynced, "meta", &["was committed and is not there"]);
 }
+
+#[test]
+fn a_queue_whose_journal_acknowledges_before_the_sync_is_caught() {
+    is_caught(Plant::AckBeforeSync, "queue", &["acknowledged and is not there", "deleted and came back"]);
+}
+
+#[test]
+fn a_journal_that_is_trimmed_before_the_queues_tree_is_synced_is_caught() {
+    let words = ["acknowledged and is not there", "deleted and came back", "can't be opened"];
+    is_caught(Plant::TreeNotSynced, "queue", &words);
+}
+
+#[test]
+fn a_tree_that_takes_its_name_before_it_is_synced_is_caught() {
+    is_caught(Plant::RenameBeforeSync, "queue-every-io", &["can't be opened"]);
+}
+
+#[test]
+fn a_receive_that_makes_nothing_invisible_is_caught() {
+    is_caught(Plant::VisibleAtOnce, "queue", &["while it was invisible"]);
+}
+
+#[test]
+fn a_deduplication_id_that_is_another_each_time_is_caught() {
+    is_caught(Plant::DeduplicationIdAnew, "queue", &["by its deduplication id"]);
+}

@@ -76,6 +76,16 @@ fn meta_every_io() {
 }
 
 #[test]
+fn queue() {
+    holds("queue");
+}
+
+#[test]
+fn queue_every_io() {
+    holds("queue-every-io");
+}
+
+#[test]
 fn cache() {
     holds("cache");
 }

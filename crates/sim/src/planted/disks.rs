@@ -30,6 +30,7 @@ impl Disk for PlantedDisk {
         let skips_sync = match self.plant {
             Plant::TrimBeforeFill => path.to_string_lossy().contains("segments"),
             Plant::RenameBeforeSync => is_unfinished(path),
+            Plant::TreeNotSynced => path.ends_with("queues/tree"),
             _ => false,
         };
         Ok(Arc::new(PlantedFile {

@@ -55,6 +55,12 @@ pub enum Plant {
     IntervalAsFsync,
     /// What is written stays in the process until it is synced, so that a process which is killed takes it along.
     KeptUntilSynced,
+    /// The journal is trimmed before the queues' tree is synced: `sync_data` of it answers without doing anything.
+    TreeNotSynced,
+    /// A receive makes nothing invisible.
+    VisibleAtOnce,
+    /// Who sends again does so under another deduplication id.
+    DeduplicationIdAnew,
 }
 
 impl Plant {
@@ -68,7 +74,8 @@ impl Plant {
             | Plant::FailedWriteIgnored
             | Plant::TrimBeforeFill
             | Plant::RenameBeforeSync
-            | Plant::KeptUntilSynced => Arc::new(disks::PlantedDisk::new(disk, self)),
+            | Plant::KeptUntilSynced
+            | Plant::TreeNotSynced => Arc::new(disks::PlantedDisk::new(disk, self)),
             _ => disk,
         }
     }

@@ -11,6 +11,7 @@ pub mod duel;
 mod faults;
 pub mod journal;
 pub mod meta;
+pub mod queue;
 pub mod store;
 
 use std::panic::AssertUnwindSafe;
@@ -61,6 +62,16 @@ pub const ALL: &[Scenario] = &[
         name: "meta-every-io",
         about: "metadata, and a power failure at the next I/O with each seed, then one in the recovery",
         run: meta::run_every_io,
+    },
+    Scenario {
+        name: "queue",
+        about: "clients that send, receive and delete in queues, dead letters, checkpoints, the same faults",
+        run: queue::run,
+    },
+    Scenario {
+        name: "queue-every-io",
+        about: "queues, and a power failure at the next I/O with each seed, then one in the recovery",
+        run: queue::run_every_io,
     },
     Scenario {
         name: "cache",

@@ -1,0 +1,229 @@
+//! Queues in their embedded store, through many lives: clients that send, receive, delete and change visibility in a
+//! standard queue with dead letters and in a FIFO queue; checkpoints all the time; a disk that fails or gets full, and
+//! crashes at any I/O, of the tree and of recovery too.
+//!
+//! Checked against a plain model ([`model`]) that knows messages by what is in them: what was acknowledged and not asked
+//! to be deleted is there after every start; what was deleted never comes back; nothing is there that was not sent, or
+//! twice; nobody receives what is invisible; a FIFO queue's groups stay in order, nothing of a group comes before what is
+//! before it, and a deduplication id is one message.
+
+mod client;
+mod model;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tailwater_env::Env;
+use tailwater_journal::{Journal, JournalConfig};
+use tailwater_queue::{Fifo, QueueError, QueueRecord, Queues, QueuesConfig, Recovery, Redrive, Settings};
+
+use crate::checkers::{Report, Violation, ensure};
+use crate::planted::Plant;
+use crate::rng::Rng;
+use crate::world::{Crash, Crashed, Node, World};
+
+use super::faults::{End, Life};
+use super::journal::make_data_dir;
+use client::Client;
+use model::Model;
+
+const DIR: &str = "/data";
+/// Longest time that a disk which works again may leave a send without an answer: the journal's and the tree's longest
+/// pauses between two attempts, with room to spare.
+const RESUME_MAX: Duration = Duration::from_secs(60);
+/// I/Os of a life, and of the recovery after it, at each of which some seed lets the power fail.
+const EVERY_IO: u64 = 400;
+const RECOVERY_IO: u64 = 60;
+
+const ACCOUNT: &str = "account";
+const STANDARD: &str = "standard";
+const DEAD: &str = "dead";
+const FIFO: &str = "queue.fifo";
+
+/// What the world outside of the node knows.
+type Outside = Arc<Mutex<Model>>;
+
+/// Runs the scenario.
+pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    run_lives(world, plant, |rng| {
+        (0..rng.between(2, 5)).map(|_| Life::draw(rng, 400, Duration::from_millis(60))).collect()
+    })
+}
+
+/// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
+pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let seed = world.seed();
+    let length = Duration::from_millis(100);
+    run_lives(world, plant, |_| {
+        vec![
+            Life::until_change(1 + seed % EVERY_IO, length),
+            Life::until_change(1 + (seed / EVERY_IO + seed) % RECOVERY_IO, length),
+        ]
+    })
+}
+
+fn run_lives(
+    world: &mut World,
+    plant: Plant,
+    lives: impl FnOnce(&mut Rng) -> Vec<Life>,
+) -> Result<Report, Violation> {
+    let mut rng = Rng::new(world.seed(), "scenario/queue");
+    let node = world.node("a");
+    make_data_dir(&node);
+    let model = Outside::default();
+    for life in lives(&mut rng) {
+        live(world, &node, &mut rng, &life, plant, &model)?;
+    }
+    live(world, &node, &mut rng, &Life::calm(Duration::from_millis(10)), plant, &model)?;
+    let model = model.lock();
+    Ok(model.report.clone())
+}
+
+/// From a start to a crash or a close.
+fn live(
+    world: &World,
+    node: &Node,
+    rng: &mut Rng,
+    life: &Life,
+    plant: Plant,
+    model: &Outside,
+) -> Result<(), Violation> {
+    life.begin(node);
+    let env = node.env_with_disk(|disk| plant.disk(disk));
+    model.lock().begin_life();
+    let config = QueuesConfig { owners: 1, checkpoint_bytes: rng.between(1, 16) * 512 };
+    let opened = world.run(node.run("open", open(env.clone(), draw_journal(rng), config)))?;
+    let (queues, journal) = match opened {
+        Err(Crashed) => {
+            model.lock().report.count("crashes in recovery", 1);
+            return Ok(());
+        }
+        Ok(Ok(opened)) => opened,
+        Ok(Err(_)) if !node.is_up() => return Ok(()),
+        Ok(Err(error)) => {
+            // An injected failure may end a start; damage may not.
+            let injected = life.disk_fails() && (error.contains("injected") || error.contains("space"));
+            ensure(injected, || format!("the queues can't be opened: {error}"))?;
+            model.lock().report.count("failed opens", 1);
+            node.crash(Crash::Process);
+            return Ok(());
+        }
+    };
+    match world.run(node.run("list", client::list(env.clone(), queues.clone())))? {
+        Err(Crashed) => return Ok(()),
+        Ok(Some(found)) => model.lock().recovered(&found)?,
+        // A disk that refuses a read leaves nothing to be compared.
+        Ok(None) => model.lock().report.count("unread listings", 1),
+    }
+
+    for _ in 0..rng.between(1, 4) {
+        Client::start(&env, &queues, model, plant);
+    }
+    world.run(async {
+        world.outside().timeout(life.length, node.died()).await;
+    })?;
+    model.lock().take_violation()?;
+    if !node.is_up() {
+        model.lock().report.count("crashes at an I/O", 1);
+        return Ok(());
+    }
+    match life.end {
+        End::Crash(how) => node.crash(how),
+        End::Close => {
+            Life::mend(node);
+            world.run(end_in_order(world, node, env, queues, journal, model))??;
+        }
+    }
+    model.lock().take_violation()
+}
+
+/// With a disk that works sends are answered again, everything can be received and deleted, and all closes.
+async fn end_in_order(
+    world: &World,
+    node: &Node,
+    env: Env,
+    queues: Queues,
+    journal: Journal,
+    model: &Outside,
+) -> Result<(), Violation> {
+    let outside = world.outside();
+    let before = model.lock().answered;
+    let resumed = async {
+        while model.lock().answered == before && model.lock().violation.is_none() {
+            outside.sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let resumed = outside.timeout(RESUME_MAX, resumed).await;
+    ensure(resumed.is_some(), || "the disk works again, but no send is answered".to_owned())?;
+    model.lock().stop = true;
+    let ended = async {
+        while model.lock().clients > 0 {
+            outside.sleep(Duration::from_millis(2)).await;
+        }
+    };
+    ensure(outside.timeout(RESUME_MAX, ended).await.is_some(), || "a client waits for ever".to_owned())?;
+    model.lock().take_violation()?;
+    let drain = client::drain(env, queues.clone(), model.clone());
+    let drained = outside.timeout(RESUME_MAX, node.run("drain", drain)).await;
+    ensure(matches!(drained, Some(Ok(()))), || "not everything can be received and deleted".to_owned())?;
+    model.lock().take_violation()?;
+    model.lock().drained()?;
+    let close = async move {
+        queues.close().await;
+        journal.close().await
+    };
+    match outside.timeout(RESUME_MAX, node.run("close", close)).await {
+        Some(Ok(Ok(()))) => model.lock().report.count("closes", 1),
+        other => return Err(Violation::new(format!("closing with a disk that works: {other:?}"))),
+    }
+    model.lock().stop = false;
+    node.crash(Crash::Power);
+    Ok(())
+}
+
+fn draw_journal(rng: &mut Rng) -> JournalConfig {
+    JournalConfig {
+        file_bytes: 128 << 10,
+        files_max: rng.between(3, 6) as u32,
+        reserve_bytes: 16 << 10,
+        backlog_bytes: rng.between(64, 128) as usize * 1024,
+        record_bytes_max: 64 << 10,
+        sync_interval: Duration::from_millis(rng.between(1, 20)),
+    }
+}
+
+/// Opens everything as a node does, and makes the queues if they are not there; an error in words.
+async fn open(env: Env, journal: JournalConfig, config: QueuesConfig) -> Result<(Queues, Journal), String> {
+    let dir = Path::new(DIR);
+    let mut recovery = Recovery::begin(&env, &dir.join("queues")).map_err(|error| error.to_string())?;
+    let journal = Journal::open(&env, &dir.join("journal"), journal, &mut |tag, end, bytes| {
+        assert_eq!(tag, tailwater_queue::TAG, "nobody else writes here");
+        recovery.replay(end, bytes)
+    })
+    .map_err(|error| error.to_string())?;
+    let queues = recovery.finish(&env, journal.clone(), config);
+    let redrive = Some(Redrive { target: DEAD.to_owned(), receives_max: 3 });
+    for (name, redrive, fifo) in
+        [(DEAD, None, None), (STANDARD, redrive, None), (FIFO, None, Some(Fifo::default()))]
+    {
+        let record = QueueRecord {
+            account: ACCOUNT.to_owned(),
+            name: name.to_owned(),
+            created_at: 0,
+            modified_at: 0,
+            settings: Settings { redrive, fifo, ..Settings::default() },
+            attributes: Default::default(),
+            tags: Default::default(),
+        };
+        while let Err(error) = queues.create(record.clone()).await {
+            match error {
+                QueueError::Exists(_) => break,
+                QueueError::Unavailable(_) => env.sleep(Duration::from_millis(5)).await,
+                other => return Err(other.to_string()),
+            }
+        }
+    }
+    Ok((queues, journal))
+}

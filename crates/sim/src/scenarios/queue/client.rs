@@ -1,0 +1,258 @@
+//! Those who use the queues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_env::{Env, Instant};
+use tailwater_queue::{
+    Message, MoveStatus, MoveTask, QueueError, Queues, ReceiptError, Receive, Send, Sequence, View,
+};
+
+use crate::checkers::Violation;
+use crate::planted::Plant;
+
+use super::model::{Name, SLACK, Seen};
+use super::{ACCOUNT, DEAD, FIFO, Outside, STANDARD};
+
+/// Groups of the FIFO queue.
+const GROUPS: u64 = 3;
+
+pub(super) struct Client {
+    env: Env,
+    queues: Queues,
+    model: Outside,
+    plant: Plant,
+}
+
+fn body(env: &Env, name: Name) -> Bytes {
+    let mut body = name.to_le_bytes().to_vec();
+    body.resize(8 + env.random_below(300) as usize, b'x');
+    body.into()
+}
+
+fn seen(queue: &'static str, message: &Message) -> Seen {
+    // What is in it is checked by the journal and the tree; one that is cut is no message of ours.
+    let name = message.content.first_chunk().map_or(0, |first| Name::from_le_bytes(*first));
+    Seen { queue, name, sequence: message.receipt.sequence.0 }
+}
+
+fn find(queues: &Queues, name: &str) -> Arc<View> {
+    queues.find(ACCOUNT, name).expect("it was created before anything else")
+}
+
+/// Everything that is in the queues, looked at and not received; `None` if the disk refuses.
+pub(super) async fn list(env: Env, queues: Queues) -> Option<Vec<Seen>> {
+    let mut found = Vec::new();
+    // A move task goes on meanwhile: what it brings back is seen at the second look.
+    for name in [STANDARD, DEAD, STANDARD, FIFO] {
+        let (queue, mut from) = (find(&queues, name), Sequence(0));
+        loop {
+            match queues.peek(&queue, from, 50).await {
+                Ok(messages) => {
+                    found.extend(messages.iter().map(|message| seen(name, message)));
+                    let Some(last) = messages.last() else { break };
+                    from = Sequence(last.receipt.sequence.0 + 1);
+                }
+                Err(QueueError::Unavailable(_)) => return None,
+                Err(_) => env.sleep(Duration::from_millis(1)).await,
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Receives and deletes until nothing is left.
+pub(super) async fn drain(env: Env, queues: Queues, model: Outside) {
+    let client = Client { env, queues, model, plant: Plant::None };
+    for name in [STANDARD, FIFO, DEAD, STANDARD, DEAD] {
+        loop {
+            let visibility = Duration::from_secs(600);
+            if let Some((messages, until)) = client.receive(name, visibility, Duration::ZERO).await {
+                for message in &messages {
+                    client.delete(name, message, until).await;
+                }
+            }
+            let figures = client.queues.figures(&find(&client.queues, name)).await;
+            let is_empty = figures.is_ok_and(|figures| figures.counts == Default::default());
+            if is_empty || client.model.lock().violation.is_some() {
+                break;
+            }
+            client.env.sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Client {
+    /// Starts one as a task of `env`.
+    pub(super) fn start(env: &Env, queues: &Queues, model: &Outside, plant: Plant) {
+        let client = Self { env: env.clone(), queues: queues.clone(), model: model.clone(), plant };
+        model.lock().clients += 1;
+        env.spawn("client", client.run()).detach();
+    }
+
+    async fn run(self) {
+        loop {
+            {
+                let model = self.model.lock();
+                if model.stop || model.violation.is_some() {
+                    break;
+                }
+            }
+            match self.env.random_below(12) {
+                0..4 => self.send().await,
+                4..6 => self.send_fifo().await,
+                6..9 => self.work(STANDARD).await,
+                9 => self.work(FIFO).await,
+                10 => self.work(DEAD).await,
+                _ => self.bring_back().await,
+            }
+            self.env.sleep(Duration::from_micros(self.env.random_below(1_500))).await;
+        }
+        self.model.lock().clients -= 1;
+    }
+
+    async fn send(&self) {
+        let count = 1 + self.env.random_below(4);
+        let names: Vec<Name> = (0..count).map(|_| self.model.lock().begin_send(None)).collect();
+        let delay = (self.env.random_below(4) == 0).then(|| Duration::from_millis(self.env.random_below(10)));
+        let sends = names.iter();
+        let sends =
+            sends.map(|name| Send { content: body(&self.env, *name), delay, ..Send::default() }).collect();
+        match self.queues.send(&find(&self.queues, STANDARD), sends).await {
+            Ok(sent) => {
+                let mut model = self.model.lock();
+                names.into_iter().zip(sent).for_each(|(name, sent)| model.sent(name, sent.sequence.0));
+            }
+            Err(error) => self.failed(error).await,
+        }
+    }
+
+    /// Sends until it is answered: by its id it is one message.
+    async fn send_fifo(&self) {
+        let group = self.env.random_below(GROUPS);
+        let name = self.model.lock().begin_send(Some(group));
+        let content = body(&self.env, name);
+        for attempt in 0..5 {
+            let id = match self.plant {
+                Plant::DeduplicationIdAnew => format!("{name}/{attempt}"),
+                _ => name.to_string(),
+            };
+            let send = Send {
+                content: content.clone(),
+                delay: None,
+                group: Some(group.to_string()),
+                deduplication: Some(id),
+            };
+            // Now and then it is not sure that it was answered, and sends again.
+            let is_unsure = self.env.random_below(3) == 0;
+            match self.queues.send(&find(&self.queues, FIFO), vec![send]).await {
+                Ok(sent) => self.model.lock().sent(name, sent[0].sequence.0),
+                Err(error) => self.failed(error).await,
+            }
+            if !is_unsure || self.model.lock().stop {
+                return;
+            }
+        }
+    }
+
+    async fn work(&self, queue: &'static str) {
+        let visibility = Duration::from_millis(5 + self.env.random_below(20));
+        let wait = Duration::from_millis(self.env.random_below(6));
+        let Some((messages, until)) = self.receive(queue, visibility, wait).await else { return };
+        for message in &messages {
+            match self.env.random_below(6) {
+                0 => {} // dies with it
+                1 => self.change(queue, message).await,
+                _ => self.delete(queue, message, until).await,
+            }
+        }
+    }
+
+    /// Messages, and until when they are invisible at least.
+    async fn receive(
+        &self,
+        queue: &'static str,
+        visibility: Duration,
+        wait: Duration,
+    ) -> Option<(Vec<Message>, Instant)> {
+        let asked = if self.plant == Plant::VisibleAtOnce { Duration::ZERO } else { visibility };
+        let receive = Receive {
+            count: 1 + self.env.random_below(10) as usize,
+            visibility: Some(asked),
+            wait: Some(wait),
+            attempt: None,
+        };
+        let begun: Instant = self.env.now();
+        match self.queues.receive(&find(&self.queues, queue), receive).await {
+            Ok(messages) => {
+                let all: Vec<Seen> = messages.iter().map(|message| seen(queue, message)).collect();
+                let mut model = self.model.lock();
+                let received = model.received(&all, (begun, self.env.now()), visibility);
+                model.note(received);
+                Some((messages, begun + visibility))
+            }
+            Err(error) => {
+                self.failed(error).await;
+                None
+            }
+        }
+    }
+
+    async fn delete(&self, queue: &'static str, message: &Message, until: Instant) {
+        let name = seen(queue, message).name;
+        self.model.lock().begin_delete(name);
+        match self.queues.delete(&find(&self.queues, queue), vec![message.receipt]).await {
+            Ok(outcomes) => match outcomes[0] {
+                // Later it may have gone to another queue, and come back as another message.
+                Ok(()) if self.env.now() + SLACK < until => self.model.lock().deleted(name),
+                Ok(()) | Err(ReceiptError::Expired) => {}
+                Err(error) => {
+                    let what = format!("message {name} of {queue} can't be deleted: {error}");
+                    self.model.lock().note(Err(Violation::new(what)));
+                }
+            },
+            Err(error) => self.failed(error).await,
+        }
+    }
+
+    async fn change(&self, queue: &'static str, message: &Message) {
+        self.model.lock().forget_hidden(queue, seen(queue, message).name);
+        let visibility = Duration::from_millis(self.env.random_below(20));
+        let changes = vec![(message.receipt, visibility)];
+        if let Err(error) = self.queues.change_visibility(&find(&self.queues, queue), changes).await {
+            self.failed(error).await;
+        }
+    }
+
+    async fn bring_back(&self) {
+        let task = MoveTask {
+            id: 0,
+            account: ACCOUNT.to_owned(),
+            source: DEAD.to_owned(),
+            target: None,
+            rate_max: None,
+            status: MoveStatus::Running,
+            failure: None,
+            moved: 0,
+            total: 0,
+            upto: 0,
+            started_at: 0,
+        };
+        match self.queues.start_move(task).await {
+            Ok(_) => self.model.lock().report.count("move tasks", 1),
+            Err(QueueError::TaskRuns) => {}
+            Err(error) => self.failed(error).await,
+        }
+    }
+
+    async fn failed(&self, error: QueueError) {
+        match error {
+            QueueError::Unavailable(_) => {
+                self.model.lock().report.count("unavailable", 1);
+                self.env.sleep(Duration::from_micros(500 + self.env.random_below(5_000))).await;
+            }
+            error => self.model.lock().note(Err(Violation::new(format!("refused: {error}")))),
+        }
+    }
+}
