@@ -166,6 +166,10 @@ pub fn lives(session: &mut Session) {
         session.ask("commits as another", version.max(2), &commit(group, id, 1, "another"));
         session.ask("fetches", version.max(1), &fetch(&[group, "nobody's"], id, true));
         session.ask("fetches all", version.max(2), &fetch(&[group, "nobody's"], id, false));
+        let mut nothing = fetch(&[group], id, true);
+        nothing.topics = Some(vec![]);
+        nothing.groups.iter_mut().for_each(|group| group.topics = Some(vec![]));
+        session.ask("fetches nothing", version.max(1), &nothing);
         session.ask("described", up_to(6), &describe(group));
         let stale = JoinGroupResponse { generation_id: 9, ..joined.clone() };
         session.ask("a heartbeat of another generation", up_to(4), &beat(group, &stale));
