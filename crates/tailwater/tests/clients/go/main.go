@@ -51,8 +51,10 @@ func records(ctx context.Context) {
 	defer adm.Close()
 	must(adm.CreateTopic(ctx, int32(len(codecs)), 1, nil, "go"))
 	for partition, codec := range codecs {
+		partition := partition
 		producer := client(kgo.ProducerBatchCompression(codec), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 		for number := 0; number < count; number++ {
+			number := number
 			producer.Produce(ctx, &kgo.Record{
 				Topic: "go", Partition: int32(partition), Timestamp: time.UnixMilli(begin + int64(number)),
 				Key: fmt.Appendf(nil, "key %d", number), Value: fmt.Appendf(nil, "value %d", number),
