@@ -11,6 +11,13 @@ fn with_node(test: impl FnOnce(&Node)) {
     test(&Node::start(&dir.path().join("data")));
 }
 
+/// Its members hear of one another soon.
+fn with_quick_groups(test: impl FnOnce(&Node)) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let quick = [("TAILWATER_KAFKA__GROUPS__CONSUMER_HEARTBEAT_MS", "200")];
+    test(&Node::start_with(&dir.path().join("data"), &[], &quick));
+}
+
 /// All records of a stream's shards, as our own consumer sees them: offset, timestamp, key, value.
 fn ours(node: &Node, stream: &str) -> Vec<String> {
     let text = node.run(&["consume", stream, "--exit-at-end", "--format", "%o %t %k %v\\n"]);
@@ -74,4 +81,14 @@ fn franz_go_brings_every_codec_back_whole_and_in_order() {
 #[test]
 fn franz_go_s_admin_client_creates_alters_describes_and_deletes() {
     with_node(|node| scenario(node, "main.go", "admin"));
+}
+
+#[test]
+fn java_s_members_of_kip_848_join_and_leave_and_go_on_from_what_was_committed() {
+    with_quick_groups(|node| scenario(node, "Clients.java", "nextProtocol"));
+}
+
+#[test]
+fn librdkafka_s_members_of_kip_848_join_and_leave_and_go_on_from_what_was_committed() {
+    with_quick_groups(|node| scenario(node, "librdkafka.py", "next_protocol"));
 }

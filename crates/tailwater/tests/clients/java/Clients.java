@@ -25,6 +25,7 @@ public class Clients {
             case "records" -> records();
             case "admin" -> admin();
             case "refusals" -> refusals();
+            case "nextProtocol" -> nextProtocol();
             default -> throw new IllegalArgumentException(args[1]);
         }
     }
@@ -260,6 +261,100 @@ public class Clients {
             fails(InvalidTimestampException.class,
                     producer.send(new ProducerRecord<>("there", 0, System.currentTimeMillis() + 86_400_000L, null, "tomorrow")));
             same(0L, producer.send(new ProducerRecord<>("there", 0, null, "today")).get().offset());
+        }
+    }
+
+    // Three members of a group of KIP-848 join and leave: who has what, that nothing is lost or repeated when they
+    // change in peace, and what they committed.
+    static void nextProtocol() throws Exception {
+        try (var admin = adminClient()) {
+            admin.createTopics(List.of(new NewTopic("next", 6, (short) 1))).all().get();
+            var group = new NextGroup(admin);
+            group.join();
+            group.settle(6);
+            group.roundTrip();
+            group.join();
+            group.join();
+            group.settle(2, 2, 2);
+            group.roundTrip();
+            group.members.remove(1).close();
+            group.settle(3, 3);
+            group.roundTrip();
+            for (var member : group.members) member.close();
+            group.members.clear();
+            same(GroupState.EMPTY, group.described().groupState());
+            group.join();
+            group.settle(6);
+            group.roundTrip();
+            group.members.get(0).close();
+        }
+    }
+
+    static class NextGroup {
+        final Admin admin;
+        final List<KafkaConsumer<String, String>> members = new ArrayList<>();
+        int sent = 0;
+
+        NextGroup(Admin admin) {
+            this.admin = admin;
+        }
+
+        void join() {
+            var member = consumer("group.id", "next", "group.protocol", "consumer", "auto.offset.reset", "earliest", "enable.auto.commit", "false");
+            member.subscribe(List.of("next"));
+            members.add(member);
+        }
+
+        ConsumerGroupDescription described() throws Exception {
+            return admin.describeConsumerGroups(List.of("next")).describedGroups().get("next").get();
+        }
+
+        static Map<Integer, Long> bySize(Stream<Set<TopicPartition>> assignments) {
+            return assignments.collect(Collectors.groupingBy(Set::size, Collectors.counting()));
+        }
+
+        // Polls until they have so many partitions each, each partition once, and the node says the same.
+        void settle(Integer... counts) throws Exception {
+            var wanted = Arrays.stream(counts).collect(Collectors.groupingBy(count -> count, Collectors.counting()));
+            for (long end = System.nanoTime() + 60_000_000_000L; ; ) {
+                var owned = members.stream().map(KafkaConsumer::assignment).collect(Collectors.toSet());
+                check(System.nanoTime() < end, "the members have " + owned);
+                for (var member : members) check(member.poll(Duration.ofMillis(20)).isEmpty(), "a record again");
+                if (!bySize(owned.stream()).equals(wanted) || owned.stream().flatMap(Set::stream).distinct().count() != 6) continue;
+                var described = described();
+                var told = described.members().stream().map(member -> member.assignment().topicPartitions()).collect(Collectors.toSet());
+                if (described.groupState() != GroupState.STABLE || !told.equals(owned)) continue;
+                same(GroupType.CONSUMER, described.type());
+                return;
+            }
+        }
+
+        // What is sent comes once, to who has its partition; and is committed.
+        void roundTrip() throws Exception {
+            var expected = new HashSet<String>();
+            try (var producer = producer()) {
+                for (int i = 0; i < 600; i++) {
+                    producer.send(new ProducerRecord<>("next", i % 6, null, "value"));
+                    expected.add(i % 6 + " " + (sent + i / 6));
+                }
+            }
+            sent += 100;
+            var found = new ArrayList<String>();
+            for (long end = System.nanoTime() + 60_000_000_000L; found.size() < 600; ) {
+                check(System.nanoTime() < end, found.size() + " records came");
+                for (var member : members) {
+                    for (var record : member.poll(Duration.ofMillis(20))) {
+                        check(member.assignment().contains(new TopicPartition("next", record.partition())), record);
+                        found.add(record.partition() + " " + record.offset());
+                    }
+                }
+            }
+            same(600, found.size());
+            same(expected, new HashSet<>(found));
+            for (var member : members) member.commitSync();
+            var committed = admin.listConsumerGroupOffsets("next").partitionsToOffsetAndMetadata().get();
+            same(6, committed.size());
+            for (var offset : committed.values()) same((long) sent, offset.offset());
         }
     }
 }

@@ -1,8 +1,11 @@
 """librdkafka through confluent-kafka: `python librdkafka.py SERVER SCENARIO`. Ends with 0 if all that the scenario says
 held."""
 
+import itertools
+import signal
 import sys
 import threading
+import time
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -194,4 +197,175 @@ def no_sasl():
         sender.poll(1)
 
 
-{"records": records, "pipelines": pipelines, "admin": admin, "no_sasl": no_sasl}[sys.argv[2]]()
+class Asked:
+    """Whether somebody asked with SIGTERM to come to an end."""
+
+    def __init__(self):
+        self.to_end = False
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "to_end", True))
+
+
+def numbers():
+    """Waits for lines with a count; for each it sends so many records, some every few ms, and says so when all are
+    acknowledged."""
+    sender, sent = producer(), itertools.count()
+    for line in sys.stdin:
+        for _ in range(int(line) // 20):
+            for number in itertools.islice(sent, 20):
+                sender.produce("numbers", key=f"key {number % 50}", value=str(number))
+            sender.poll(0)
+            time.sleep(0.005)
+        assert sender.flush(PATIENCE) == 0
+        print("sent", flush=True)
+
+
+def endless_producer():
+    """Sends the numbers of each of eight keys, with as many in flight as there is room for, and says how many were
+    acknowledged. Nothing may fail and, for each key, acknowledgements come in order."""
+    asked, acknowledged, next_of = Asked(), itertools.count(1), {}
+
+    def delivered(error, message):
+        assert error is None, error
+        key, number = message.key(), int(message.value())
+        assert number == next_of.get(key, 0), (key, number)
+        next_of[key] = number + 1
+        count = next(acknowledged)
+        if count % 500 == 0:
+            print(count, flush=True)
+
+    quick = {"retry_backoff_ms": 20, "reconnect_backoff_max_ms": 100, "batch_num_messages": 50}
+    sender = producer(acks="all", queue_buffering_max_messages=1000, **quick)
+    for number in itertools.count():
+        if asked.to_end:
+            break
+        while True:
+            try:
+                sender.produce("endless", key=f"key {number % 8}", value=str(number // 8), on_delivery=delivered)
+                break
+            except BufferError:
+                sender.poll(0.1)
+        sender.poll(0)
+    assert sender.flush(PATIENCE) == 0
+    print("total", sum(next_of.values()), flush=True)
+
+
+def endless_group():
+    """Two members of a group that commit what they read, and say how many records they have seen. Whoever is given a
+    partition goes on where it was last committed, and from there on without a gap."""
+    asked, seen = Asked(), set()
+    # For each partition: the last commit that was answered, and the furthest that was asked for.
+    committed, attempted = {}, {}
+    quick = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "reconnect_backoff_max_ms": 100}
+    members = []
+    for _ in range(2):
+        next_of = {}
+
+        def given(_, places, next_of=next_of):
+            for place in places:
+                next_of[place.partition] = None
+
+        member = consumer(group_id="endless", auto_offset_reset="earliest", **quick)
+        member.subscribe(["endless"], on_assign=given)
+        members.append((member, next_of))
+    for member, next_of in itertools.cycle(members):
+        read = {}
+        for record in itertools.islice(iter(lambda: member.poll(0.01), None), 200):
+            if record.error():
+                assert not record.error().fatal(), record.error()
+                continue
+            partition, offset = record.partition(), record.offset()
+            if next_of[partition] is None:
+                assert committed.get(partition, 0) <= offset <= attempted.get(partition, 0), (partition, offset)
+            else:
+                assert offset == next_of[partition], (partition, offset)
+            next_of[partition] = read[partition] = offset + 1
+            seen.add((partition, offset))
+        for partition, offset in read.items():
+            attempted[partition] = max(offset, attempted.get(partition, 0))
+        if read:
+            places = [TopicPartition("endless", *place) for place in read.items()]
+            try:
+                answers = member.commit(offsets=places, asynchronous=False)
+                committed.update((answer.partition, answer.offset) for answer in answers if answer.error is None)
+                print(len(seen), flush=True)
+            except KafkaException:
+                pass  # the node is gone, or has another idea of who is in the group
+        if asked.to_end:
+            break
+    for member, _ in members:
+        member.close()
+
+
+def next_protocol():
+    """Three members of a group of KIP-848 join and leave: who has what, that nothing is lost or repeated when they
+    change in peace, and what they committed."""
+    client = AdminClient({"bootstrap.servers": SERVER})
+    done(client.create_topics([NewTopic("next", 6, 1)]))
+    members, sent = [], 0
+
+    def join():
+        member = consumer(group_id="next", group_protocol="consumer", auto_offset_reset="earliest")
+        member.subscribe(["next"])
+        members.append(member)
+
+    def described():
+        return done(client.describe_consumer_groups(["next"]))["next"]
+
+    def settle(*counts):
+        """Polls until they have so many partitions each, each partition once, and the node says the same."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < deadline, [member.assignment() for member in members]
+            for member in members:
+                assert member.poll(0.02) is None
+            owned = [sorted(place.partition for place in member.assignment()) for member in members]
+            if sorted(map(len, owned)) != sorted(counts) or sorted(sum(owned, [])) != list(range(6)):
+                continue
+            group = described()
+            told = [sorted(place.partition for place in member.assignment.topic_partitions) for member in group.members]
+            if group.state.name == "STABLE" and sorted(told) == sorted(owned):
+                assert group.type.name == "CONSUMER", group.type
+                return
+
+    def round_trip():
+        """What is sent comes once, to who has its partition; and is committed."""
+        nonlocal sent
+        for partition in range(6):
+            assert produce("next", range(sent, sent + 100), partition) == list(range(sent, sent + 100))
+        found = []
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < 600:
+            assert time.monotonic() < deadline, len(found)
+            for member in members:
+                for record in iter(lambda: member.poll(0.02), None):
+                    assert record.error() is None, record.error()
+                    assert TopicPartition("next", record.partition()) in member.assignment()
+                    found.append((record.partition(), record.offset()))
+        assert sorted(found) == [(partition, number) for partition in range(6) for number in range(sent, sent + 100)]
+        sent += 100
+        for member in members:
+            member.commit(asynchronous=False)
+        places = [TopicPartition("next", partition) for partition in range(6)]
+        assert [place.offset for place in members[0].committed(places, timeout=PATIENCE)] == [sent] * 6
+
+    join()
+    settle(6)
+    round_trip()
+    join()
+    join()
+    settle(2, 2, 2)
+    round_trip()
+    members.pop(1).close()
+    settle(3, 3)
+    round_trip()
+    while members:
+        members.pop().close()
+    assert described().state.name == "EMPTY"
+    join()
+    settle(6)
+    round_trip()
+    members.pop().close()
+
+
+SCENARIOS = [records, pipelines, admin, no_sasl, numbers, endless_producer, endless_group, next_protocol]
+{scenario.__name__: scenario for scenario in SCENARIOS}[sys.argv[2]]()
