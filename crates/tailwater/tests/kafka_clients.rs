@@ -11,10 +11,13 @@ fn with_node(test: impl FnOnce(&Node)) {
     test(&Node::start(&dir.path().join("data")));
 }
 
-/// Its members hear of one another soon.
+/// Members of its groups of KIP-848 hear of one another soon, and none is out, however busy the machine.
 fn with_quick_groups(test: impl FnOnce(&Node)) {
     let dir = tempfile::tempdir().expect("a directory");
-    let quick = [("TAILWATER_KAFKA__GROUPS__CONSUMER_HEARTBEAT_MS", "200")];
+    let quick = [
+        ("TAILWATER_KAFKA__GROUPS__CONSUMER_HEARTBEAT_MS", "200"),
+        ("TAILWATER_KAFKA__GROUPS__CONSUMER_SESSION_TIMEOUT_MS", "600000"),
+    ];
     test(&Node::start_with(&dir.path().join("data"), &[], &quick));
 }
 

@@ -32,7 +32,8 @@ def producer(**more):
 
 def consumer(**more):
     wanted = {"bootstrap.servers": SERVER, "group.id": "nobody", "enable.auto.commit": False, "check.crcs": True}
-    return Consumer({**wanted, **{name.replace("_", "."): value for name, value in more.items()}})
+    callback = {"on_commit": more.pop("on_commit")} if "on_commit" in more else {}
+    return Consumer({**wanted, **callback, **{name.replace("_", "."): value for name, value in more.items()}})
 
 
 def done(futures):
@@ -258,17 +259,26 @@ def endless_group():
     quick = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "reconnect_backoff_max_ms": 100}
     members = []
     for _ in range(2):
-        next_of = {}
+        # For each partition: what it reads next, None before the first record; and what it has to commit yet.
+        next_of, uncommitted = {}, {}
 
-        def given(_, places, next_of=next_of):
+        def answered(_, places, uncommitted=uncommitted):
+            for place in places:
+                if place.error is None:
+                    committed[place.partition] = place.offset
+                    if uncommitted.get(place.partition) == place.offset:
+                        del uncommitted[place.partition]
+            print(len(seen), flush=True)
+
+        def given(_, places, next_of=next_of, uncommitted=uncommitted):
+            uncommitted.clear()
             for place in places:
                 next_of[place.partition] = None
 
-        member = consumer(group_id="endless", auto_offset_reset="earliest", **quick)
+        member = consumer(group_id="endless", auto_offset_reset="earliest", on_commit=answered, **quick)
         member.subscribe(["endless"], on_assign=given)
-        members.append((member, next_of))
-    for member, next_of in itertools.cycle(members):
-        read = {}
+        members.append((member, next_of, uncommitted))
+    for member, next_of, uncommitted in itertools.cycle(members):
         for record in itertools.islice(iter(lambda: member.poll(0.01), None), 200):
             if record.error():
                 assert not record.error().fatal(), record.error()
@@ -278,21 +288,17 @@ def endless_group():
                 assert committed.get(partition, 0) <= offset <= attempted.get(partition, 0), (partition, offset)
             else:
                 assert offset == next_of[partition], (partition, offset)
-            next_of[partition] = read[partition] = offset + 1
+            next_of[partition] = uncommitted[partition] = offset + 1
             seen.add((partition, offset))
-        for partition, offset in read.items():
+        for partition, offset in uncommitted.items():
             attempted[partition] = max(offset, attempted.get(partition, 0))
-        if read:
-            places = [TopicPartition("endless", *place) for place in read.items()]
-            try:
-                answers = member.commit(offsets=places, asynchronous=False)
-                committed.update((answer.partition, answer.offset) for answer in answers if answer.error is None)
-                print(len(seen), flush=True)
-            except KafkaException:
-                pass  # the node is gone, or has another idea of who is in the group
+        if uncommitted:
+            places = [TopicPartition("endless", *place) for place in uncommitted.items()]
+            # Not synchronously: while the node is gone that would wait for a rebalance that needs a poll.
+            member.commit(offsets=places, asynchronous=True)
         if asked.to_end:
             break
-    for member, _ in members:
+    for member, _, _ in members:
         member.close()
 
 
