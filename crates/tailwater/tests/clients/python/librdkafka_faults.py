@@ -1,0 +1,131 @@
+"""librdkafka while its node is killed, or with many others beside it: `python librdkafka_faults.py SERVER SCENARIO`. Ends
+with 0 if all that the scenario says held."""
+
+import itertools
+import signal
+import sys
+import time
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+SERVER = sys.argv[1]
+PATIENCE = 60
+
+
+def producer(**more):
+    wanted = {"bootstrap.servers": SERVER, "enable.idempotence": True, "linger.ms": 5}
+    return Producer({**wanted, **{name.replace("_", "."): value for name, value in more.items()}})
+
+
+def consumer(**more):
+    wanted = {"bootstrap.servers": SERVER, "group.id": "nobody", "enable.auto.commit": False, "check.crcs": True}
+    callback = {"on_commit": more.pop("on_commit")} if "on_commit" in more else {}
+    return Consumer({**wanted, **callback, **{name.replace("_", "."): value for name, value in more.items()}})
+
+
+class Asked:
+    """Whether somebody asked with SIGTERM to come to an end."""
+
+    def __init__(self):
+        self.to_end = False
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "to_end", True))
+
+
+def numbers():
+    """Waits for lines with a count; for each it sends so many records, some every few ms, and says so when all are
+    acknowledged."""
+    sender, sent = producer(), itertools.count()
+    for line in sys.stdin:
+        for _ in range(int(line) // 20):
+            for number in itertools.islice(sent, 20):
+                sender.produce("numbers", key=f"key {number % 50}", value=str(number))
+            sender.poll(0)
+            time.sleep(0.005)
+        assert sender.flush(PATIENCE) == 0
+        print("sent", flush=True)
+
+
+def endless_producer():
+    """Sends the numbers of each of eight keys, with as many in flight as there is room for, and says how many were
+    acknowledged. Nothing may fail and, for each key, acknowledgements come in order."""
+    asked, acknowledged, next_of = Asked(), itertools.count(1), {}
+
+    def delivered(error, message):
+        assert error is None, error
+        key, number = message.key(), int(message.value())
+        assert number == next_of.get(key, 0), (key, number)
+        next_of[key] = number + 1
+        count = next(acknowledged)
+        if count % 500 == 0:
+            print(count, flush=True)
+
+    quick = {"retry_backoff_ms": 20, "reconnect_backoff_max_ms": 100, "batch_num_messages": 50}
+    sender = producer(acks="all", queue_buffering_max_messages=1000, **quick)
+    for number in itertools.count():
+        if asked.to_end:
+            break
+        while True:
+            try:
+                sender.produce("endless", key=f"key {number % 8}", value=str(number // 8), on_delivery=delivered)
+                break
+            except BufferError:
+                sender.poll(0.1)
+        sender.poll(0)
+    assert sender.flush(PATIENCE) == 0
+    print("total", sum(next_of.values()), flush=True)
+
+
+def endless_group():
+    """Two members of a group that commit what they read, and say how many records they have seen. Whoever is given a
+    partition goes on where it was last committed, and from there on without a gap."""
+    asked, seen = Asked(), set()
+    # For each partition: the last commit that was answered, and the furthest that was asked for.
+    committed, attempted = {}, {}
+    quick = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "reconnect_backoff_max_ms": 100}
+    members = []
+    for _ in range(2):
+        # For each partition: what it reads next, None before the first record; and what it has to commit yet.
+        next_of, uncommitted = {}, {}
+
+        def answered(_, places, uncommitted=uncommitted):
+            for place in places:
+                if place.error is None:
+                    committed[place.partition] = place.offset
+                    if uncommitted.get(place.partition) == place.offset:
+                        del uncommitted[place.partition]
+            print(len(seen), flush=True)
+
+        def given(_, places, next_of=next_of, uncommitted=uncommitted):
+            uncommitted.clear()
+            for place in places:
+                next_of[place.partition] = None
+
+        member = consumer(group_id="endless", auto_offset_reset="earliest", on_commit=answered, **quick)
+        member.subscribe(["endless"], on_assign=given)
+        members.append((member, next_of, uncommitted))
+    for member, next_of, uncommitted in itertools.cycle(members):
+        for record in itertools.islice(iter(lambda: member.poll(0.01), None), 200):
+            if record.error():
+                assert not record.error().fatal(), record.error()
+                continue
+            partition, offset = record.partition(), record.offset()
+            if next_of[partition] is None:
+                assert committed.get(partition, 0) <= offset <= attempted.get(partition, 0), (partition, offset)
+            else:
+                assert offset == next_of[partition], (partition, offset)
+            next_of[partition] = uncommitted[partition] = offset + 1
+            seen.add((partition, offset))
+        for partition, offset in uncommitted.items():
+            attempted[partition] = max(offset, attempted.get(partition, 0))
+        if uncommitted:
+            places = [TopicPartition("endless", *place) for place in uncommitted.items()]
+            # Not synchronously: while the node is gone that would wait for a rebalance that needs a poll.
+            member.commit(offsets=places, asynchronous=True)
+        if asked.to_end:
+            break
+    for member, _, _ in members:
+        member.close()
+
+
+SCENARIOS = [numbers, endless_producer, endless_group]
+{scenario.__name__: scenario for scenario in SCENARIOS}[sys.argv[2]]()
