@@ -122,6 +122,7 @@ impl Core {
             Request::ChangeVisibility(queue, changes, reply) => {
                 self.change_visibility(queue, &changes, reply, now);
             }
+            Request::GiveBack(queue, receipts) => self.give_back(queue, &receipts, now),
             Request::Peek(queue, from, count, reply) => self.peek(queue, from, count, reply),
             Request::Look(queue, reply) => {
                 let _ = reply.send(self.look(queue, now));
@@ -384,6 +385,6 @@ pub(crate) fn refuse(request: Request, error: QueueError) {
             }
             Admin::StartTask(_, reply) | Admin::CancelTask(_, _, reply) => drop(reply.send(Err(error))),
         },
-        Request::Delta(_) | Request::Stored(_) | Request::Close(_) => {}
+        Request::GiveBack(..) | Request::Delta(_) | Request::Stored(_) | Request::Close(_) => {}
     }
 }

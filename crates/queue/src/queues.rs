@@ -178,7 +178,13 @@ impl Queues {
     pub async fn receive(&self, queue: &View, receive: Receive) -> Result<Vec<Message>, QueueError> {
         let owner = self.owner(&queue.account);
         let found = self.ask(owner, |reply| Request::Receive(queue.id, receive, reply)).await?;
-        self.complete(found).await
+        let receipts: Vec<Receipt> = found.iter().map(|found| found.message.receipt).collect();
+        let complete = self.complete(found).await;
+        if complete.is_err() {
+            // If there is no room for that either, they are visible again when their timeout is over.
+            let _ = owner.try_send(Request::GiveBack(queue.id, receipts));
+        }
+        complete
     }
 
     /// Looks at messages from a number on, oldest first, visible or not, without receiving them.

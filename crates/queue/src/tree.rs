@@ -55,6 +55,9 @@ const NEXT_QUEUE: &str = "next queue";
 const VERSION: &str = "version";
 const VERSION_KNOWN: u64 = 1;
 
+/// Of redb's pages.
+const PAGE_BYTES: u64 = 4096;
+
 const NAME: &str = "tree";
 const LOCK_NAME: &str = "lock";
 const UNFINISHED_NAME: &str = "tree.unfinished";
@@ -128,7 +131,7 @@ impl Tree {
                 .map_err(|error| failed("creating", &error))?;
         }
         let tree = Self { disk, path: path.clone(), database: RwLock::new(None), _lock: lock };
-        tree.reopen().map_err(|error| failed("opening", &error))?;
+        tree.open_again().map_err(|error| failed("opening", &error))?;
         let version = tree.number(VERSION)?;
         if version != VERSION_KNOWN {
             let why =
@@ -138,11 +141,21 @@ impl Tree {
         Ok(tree)
     }
 
-    fn reopen(&self) -> Result<(), redb::Error> {
+    fn open_if_closed(&self) -> Result<(), TreeError> {
+        if self.database.read().is_some() {
+            return Ok(());
+        }
+        self.open_again().map_err(|error| self.failed("opening", error))
+    }
+
+    fn open_again(&self) -> Result<(), redb::Error> {
         let mut database = self.database.write();
         // Two at a time would not know of each other.
-        drop(database.take());
-        *database = Some(open_database(self.disk.as_ref(), &self.path, OpenMode::ReadWrite)?);
+        if database.is_some() {
+            return Ok(());
+        }
+        let opened = guarded(|| open_database(self.disk.as_ref(), &self.path, OpenMode::ReadWrite));
+        *database = Some(opened?);
         Ok(())
     }
 
@@ -161,12 +174,15 @@ impl Tree {
         &self,
         read: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, TreeError> {
+        self.open_if_closed()?;
         let database = self.database.read();
         let Some(database) = database.as_ref() else {
-            return Err(self.failed("reading", "it has to be opened"));
+            return Err(self.failed("reading", "a write failed just now"));
         };
-        let result =
-            database.begin_read().map_err(redb::Error::from).and_then(|transaction| read(&transaction));
+        let result = guarded(|| {
+            let transaction = database.begin_read()?;
+            read(&transaction)
+        });
         result.map_err(|error| self.failed("reading", error))
     }
 
@@ -273,14 +289,12 @@ impl Tree {
         &self,
         write: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<(), TreeError> {
-        if self.database.read().is_none() {
-            self.reopen().map_err(|error| self.failed("opening", error))?;
-        }
+        self.open_if_closed()?;
         let result = {
             let database = self.database.read();
-            let database = database.as_ref().expect("it was opened");
-            let begun = database.begin_write().map_err(redb::Error::from);
-            begun.and_then(|mut transaction| {
+            let database = database.as_ref().expect("only a write closes it, and there is one at a time");
+            guarded(|| {
+                let mut transaction = database.begin_write()?;
                 // So that a start after a crash need not walk the whole tree.
                 transaction.set_quick_repair(true);
                 write(&transaction)?;
@@ -293,6 +307,15 @@ impl Tree {
             self.failed("writing", error)
         })
     }
+}
+
+/// redb takes the pages that it has synced for what it wrote. Where a disk has lost them it panics: here that is damage
+/// of the tree, and no reason to take the process along.
+fn guarded<T>(run: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        let damaged = "its pages make no sense: restore the data directory from a copy";
+        Err(redb::StorageError::Corrupted(damaged.to_owned()).into())
+    })
 }
 
 fn number_in(transaction: &redb::ReadTransaction, name: &str) -> Result<u64, redb::Error> {
@@ -367,7 +390,13 @@ fn write_checkpoint(
 }
 
 fn open_database(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Database, redb::Error> {
-    let file = disk.open(path, mode).map_err(|error| redb::Error::from(redb::StorageError::from(error)))?;
+    let io = |error: std::io::Error| redb::Error::from(redb::StorageError::from(error));
+    let file = disk.open(path, mode).map_err(io)?;
+    // A crash may leave a length between two that the file was to have: whole pages are what redb can do with.
+    let len = file.len().map_err(io)?;
+    if !len.is_multiple_of(PAGE_BYTES) {
+        file.set_len(len.next_multiple_of(PAGE_BYTES)).map_err(io)?;
+    }
     let mut builder = Database::builder();
     builder.set_cache_size(TREE_CACHE_BYTES);
     Ok(builder.create_with_backend(Backend(file))?)

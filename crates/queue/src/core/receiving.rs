@@ -125,6 +125,15 @@ impl Core {
         None
     }
 
+    /// What was received can't be handed out.
+    pub(super) fn give_back(&mut self, id: QueueId, receipts: &[Receipt], now: u64) {
+        let Some(hosted) = self.shelf.queues.get_mut(&id) else { return };
+        for receipt in receipts {
+            hosted.queue.give_back(receipt.sequence, receipt.token, now);
+        }
+        self.serve(id, now);
+    }
+
     /// A message as it is answered.
     pub(super) fn found(&self, queue: QueueId, taken: &Taken) -> Found {
         let Taken { sequence, entry, source } = taken;

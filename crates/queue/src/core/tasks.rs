@@ -24,6 +24,9 @@ impl Core {
     }
 
     pub(super) fn tasks_wake_at(&self) -> Option<u64> {
+        if self.closing.is_some() {
+            return None;
+        }
         self.runs.values().filter(|run| run.moving == 0).map(|run| run.next_at).min()
     }
 
