@@ -240,7 +240,8 @@ fn kill_9_under_librdkafka_s_idempotent_producer_and_its_group_loses_repeats_and
     let dir = tempfile::tempdir().expect("a directory");
     let mut node = node(&dir);
     node.run(&["stream", "create", "endless", "--shards", "4"]);
-    let start = |scenario: &str| Follower::of(program("librdkafka_faults.py").args([node.kafka.as_str(), scenario]));
+    let start =
+        |scenario: &str| Follower::of(program("librdkafka_faults.py").args([node.kafka.as_str(), scenario]));
     let mut producer = start("endless_producer");
     let mut group = start("endless_group");
     let mut acknowledged = 0;
