@@ -335,6 +335,7 @@ impl Config {
             owners: self.queues.owners,
             // Well before the journal is full, as the log does.
             checkpoint_bytes: self.queues.checkpoint_bytes.min(journal_bytes / 4),
+            ..tailwater_queue::QueuesConfig::default()
         }
     }
 

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::ids::{Number, QueueId};
 use crate::limits::TREE_RETRY_MS;
+use crate::reader::{Gate, enter};
 use crate::request::Request;
 use crate::shelf::ShelfDelta;
 use crate::tree::{Checkpoint, Tree};
@@ -40,6 +41,7 @@ pub(crate) struct Checkpointer {
     pub(crate) owners: Vec<mpsc::Sender<Request>>,
     /// Rung by owners that have journalled enough.
     pub(crate) due: Arc<Notify>,
+    pub(crate) gate: Gate,
 }
 
 impl Checkpointer {
@@ -58,7 +60,10 @@ impl Checkpointer {
                 () = self.due.notified() => None,
                 _ = self.journal.trim_wanted(TAG) => None,
                 () = pause, if may_sweep => {
-                    may_sweep = match self.tree.sweep() {
+                    let entered = enter(&self.gate).await;
+                    let swept = self.tree.sweep();
+                    drop(entered);
+                    may_sweep = match swept {
                         Ok(more) => more,
                         Err(error) => {
                             tracing::warn!(%error, "what was purged can't be removed yet, trying on");
@@ -98,7 +103,11 @@ impl Checkpointer {
             checkpoint.next_queue = checkpoint.next_queue.max(delta.next_queue);
             checkpoint.shelves.push(delta.shelf);
         }
-        while let Err(error) = self.tree.commit(&checkpoint) {
+        loop {
+            let entered = enter(&self.gate).await;
+            let committed = self.tree.commit(&checkpoint);
+            drop(entered);
+            let Err(error) = committed else { break };
             tracing::warn!(%error, "no checkpoint of the queues can be taken, trying on");
             self.env.sleep(Duration::from_millis(TREE_RETRY_MS)).await;
         }

@@ -29,11 +29,14 @@ pub struct QueuesConfig {
     pub owners: usize,
     /// Bytes of an owner's journal records after which a checkpoint is taken.
     pub checkpoint_bytes: u64,
+    /// Whether who reads contents waits for a checkpoint that is being written. redb keeps locks while it is at the disk, so
+    /// where all tasks run on one thread that has to be.
+    pub one_at_the_tree: bool,
 }
 
 impl Default for QueuesConfig {
     fn default() -> Self {
-        Self { owners: 1, checkpoint_bytes: CHECKPOINT_BYTES }
+        Self { owners: 1, checkpoint_bytes: CHECKPOINT_BYTES, one_at_the_tree: false }
     }
 }
 
@@ -94,16 +97,18 @@ impl Queues {
         });
         let owners: Vec<_> = owners.collect();
         let (checkpoints, asked) = mpsc::channel(1);
+        let gate = config.one_at_the_tree.then(|| Arc::new(tokio::sync::Mutex::new(())));
         let checkpointer = Checkpointer {
             env: env.clone(),
             journal,
             tree: Arc::clone(&tree),
             owners: owners.clone(),
             due: checkpoint_due,
+            gate: gate.clone(),
         };
         tasks.push(env.spawn_dedicated("queue-checkpoint", checkpointer.run(asked)));
         let (reads, queue) = mpsc::channel(READS_MAX);
-        tasks.push(env.spawn_dedicated("queue-reader", reader::run(tree, queue)));
+        tasks.push(env.spawn_dedicated("queue-reader", reader::run(tree, queue, gate)));
         Self { inner: Arc::new(Inner { secret, owners, directory, reads, checkpoints, _tasks: tasks }) }
     }
 

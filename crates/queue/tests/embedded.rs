@@ -391,7 +391,7 @@ async fn receipts_are_checked_and_say_what_became_of_their_message() {
 #[tokio::test]
 async fn several_owners_share_journal_and_tree() {
     let dir = tempfile::tempdir().expect("a directory");
-    let config = QueuesConfig { owners: 3, checkpoint_bytes: 64 << 10 };
+    let config = QueuesConfig { owners: 3, checkpoint_bytes: 64 << 10, ..QueuesConfig::default() };
     let mut store = Store::open_with(dir.path(), config.clone()).await;
     for number in 0..9 {
         let record = QueueRecord {

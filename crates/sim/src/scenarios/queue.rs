@@ -93,7 +93,12 @@ fn live(
     life.begin(node);
     let env = node.env_with_disk(|disk| plant.disk(disk));
     model.lock().begin_life();
-    let config = QueuesConfig { owners: 1, checkpoint_bytes: rng.between(1, 16) * 512 };
+    let config = QueuesConfig {
+        owners: rng.between(1, 2) as usize,
+        checkpoint_bytes: rng.between(1, 16) * 512,
+        // All tasks of a world run on one thread.
+        one_at_the_tree: true,
+    };
     let opened = world.run(node.run("open", open(env.clone(), draw_journal(rng), config)))?;
     let (queues, journal) = match opened {
         Err(Crashed) => {

@@ -62,11 +62,13 @@ pub(super) async fn list(env: Env, queues: Queues) -> Option<Vec<Seen>> {
     Some(found)
 }
 
-/// Receives and deletes until nothing is left.
+/// Receives and deletes until nothing is left: twice, as a message may just be on its way from one queue to another.
 pub(super) async fn drain(env: Env, queues: Queues, model: Outside) {
     let client = Client { env, queues, model, plant: Plant::None };
-    for name in [STANDARD, FIFO, DEAD, STANDARD, DEAD] {
-        loop {
+    let mut empty = 0;
+    while empty < 2 && client.model.lock().violation.is_none() {
+        empty += 1;
+        for name in [STANDARD, FIFO, DEAD] {
             let visibility = Duration::from_secs(600);
             if let Some((messages, until)) = client.receive(name, visibility, Duration::ZERO).await {
                 for message in &messages {
@@ -74,12 +76,11 @@ pub(super) async fn drain(env: Env, queues: Queues, model: Outside) {
                 }
             }
             let figures = client.queues.figures(&find(&client.queues, name)).await;
-            let is_empty = figures.is_ok_and(|figures| figures.counts == Default::default());
-            if is_empty || client.model.lock().violation.is_some() {
-                break;
+            if !figures.is_ok_and(|figures| figures.counts == Default::default()) {
+                empty = 0;
             }
-            client.env.sleep(Duration::from_millis(10)).await;
         }
+        client.env.sleep(Duration::from_millis(50)).await;
     }
 }
 
