@@ -42,9 +42,10 @@ fn serve(env: &Env, config: ServerConfig) -> Served {
 }
 
 /// Waits until every backend has all of the items: two acknowledge, the third gets them in a moment.
-async fn until_everywhere(env: &Env, servers: &[Served]) {
+async fn until_everywhere(cell: &Cell, servers: &[Served]) {
+    let mut seen = Seen::default();
     while servers.iter().any(|served| served.backend.stats().entries < items().len() as u64) {
-        env.sleep(Duration::from_millis(1)).await;
+        cell.watch(&mut seen, Duration::from_secs(3600)).await;
     }
 }
 
@@ -86,7 +87,7 @@ fn assert_hits(lookups: &[Lookup], items: &[(Bytes, Bytes)]) {
     }
 }
 
-async fn set_read_and_watch(env: &Env, cell: &Cell, servers: &[Served]) {
+async fn set_read_and_watch(cell: &Cell, servers: &[Served]) {
     let items = items();
     let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
     let mut seen = Seen::default();
@@ -96,7 +97,7 @@ async fn set_read_and_watch(env: &Env, cell: &Cell, servers: &[Served]) {
     }
     assert!(cell.watch(&mut seen, Duration::from_secs(3600)).await, "the doorbells rang");
     assert_hits(&cell.get_consistent(&keys).await, &items);
-    until_everywhere(env, servers).await;
+    until_everywhere(cell, servers).await;
     assert_hits(&cell.get_relaxed(&keys).await, &items);
     for result in cell.erase(keys[..4].to_vec()).await {
         result.expect("erased");
@@ -110,7 +111,7 @@ fn a_cell_over_mapped_memory() {
         let dir = tempfile::tempdir().expect("a directory");
         let servers: Vec<Served> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
         let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
-        set_read_and_watch(&env, &cell, &servers).await;
+        set_read_and_watch(&cell, &servers).await;
     });
 }
 
@@ -119,7 +120,7 @@ fn a_cell_over_tcp() {
     in_runtime(|env| async move {
         let servers: Vec<Served> = (0..3).map(|_| serve(&env, tcp())).collect();
         let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
-        set_read_and_watch(&env, &cell, &servers).await;
+        set_read_and_watch(&cell, &servers).await;
     });
 }
 
@@ -129,7 +130,7 @@ fn a_cell_of_which_each_backend_is_reached_in_another_way() {
         let dir = tempfile::tempdir().expect("a directory");
         let servers = [serve(&env, unix(dir.path(), 0)), serve(&env, tcp()), serve(&env, tcp())];
         let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
-        set_read_and_watch(&env, &cell, &servers).await;
+        set_read_and_watch(&cell, &servers).await;
     });
 }
 
@@ -144,20 +145,21 @@ fn backends_end_one_after_the_other_and_come_back_empty() {
         for result in cell.set(items.clone()).await {
             result.expect("set");
         }
-        until_everywhere(&env, &servers).await;
+        until_everywhere(&cell, &servers).await;
         drop(servers.remove(0));
         assert_hits(&cell.get_consistent(&keys).await, &items);
         assert_hits(&cell.get_relaxed(&keys).await, &items);
         drop(servers.remove(0));
         // Until its end is known, reads may find the mapping as it was; they are right all the same.
+        let mut seen = Seen::default();
         while cell.get_consistent(&keys[..1]).await != [Lookup::Failed(Failure::Unreachable)] {
-            env.sleep(Duration::from_millis(1)).await;
+            cell.watch(&mut seen, Duration::from_secs(3600)).await;
         }
         assert_hits(&cell.get_relaxed(&keys).await, &items);
         servers.clear();
         let mut again: Vec<Served> = (0..3).map(|number| serve(&env, unix(dir.path(), number))).collect();
         while cell.live_backends() < 3 || cell.get_consistent(&keys[..1]).await != [Lookup::Miss] {
-            env.sleep(Duration::from_millis(1)).await;
+            cell.watch(&mut seen, Duration::from_secs(3600)).await;
         }
         for result in cell.set(items.clone()).await {
             result.expect("set");

@@ -96,18 +96,26 @@ fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
 }
 
 impl World {
-    /// Sets, and waits until all three replicas have it.
+    /// Sets, and waits until all three replicas have it. Nothing else may be on its way to them.
     async fn set_everywhere(&self, items: &[(Bytes, Bytes)]) {
-        let before: Vec<u64> = self.backends.iter().map(|(backend, _)| backend.stats().sets).collect();
+        let before = self.carried_out();
         for result in self.cell.set(items.to_vec()).await {
             result.expect("all backends are there");
         }
-        let total = |backends: &[(Arc<Backend>, LocalDoorbell)]| -> u64 {
-            backends.iter().map(|(backend, _)| backend.stats().sets).sum()
-        };
-        let wanted = before.iter().sum::<u64>() + (self.cell.inner.mode.replicas() * items.len()) as u64;
-        while total(&self.backends) < wanted {
-            self.env.sleep(Duration::from_millis(1)).await;
+        self.until_carried_out(before + (self.cell.inner.mode.replicas() * items.len()) as u64).await;
+    }
+
+    /// SETs that the backends have carried out, superseded ones included.
+    fn carried_out(&self) -> u64 {
+        let stats = self.backends.iter().map(|(backend, _)| backend.stats());
+        stats.map(|stats| stats.sets + stats.superseded).sum()
+    }
+
+    async fn until_carried_out(&self, wanted: u64) {
+        let mut seen = Seen::default();
+        while self.carried_out() < wanted {
+            // One that is superseded rings nothing, and may be the last: hence a deadline to look again.
+            self.cell.watch(&mut seen, Duration::from_millis(10)).await;
         }
     }
 
@@ -482,11 +490,7 @@ fn the_last_of_a_row_of_sets_stays() {
             world.cell.set(vec![(key(0), value(n, 100))]).await.remove(0).expect("set");
         }
         // Two are enough for each; the third one's are still on their way.
-        for (backend, _) in &world.backends {
-            while backend.stats().sets + backend.stats().superseded < 200 {
-                world.env.sleep(Duration::from_millis(1)).await;
-            }
-        }
+        world.until_carried_out(3 * 200).await;
         world.set_everywhere(&items(1, 7)).await;
         for (backend, _) in &world.backends {
             assert_eq!(backend.stats().entries, 1);
@@ -611,8 +615,9 @@ fn a_restarted_backend_is_connected_again_and_one_of_another_configuration_is_no
             assert_eq!(cell.live_backends(), 0);
         }
         down(Some(served(&env, small(ID))));
+        let mut seen = Seen::default();
         while cell.live_backends() == 0 {
-            env.sleep(Duration::from_millis(1)).await;
+            cell.watch(&mut seen, Duration::from_secs(3600)).await;
         }
         assert_eq!(cell.get_relaxed(&[key(0)]).await, [Lookup::Miss], "it begins empty");
         cell.set(items(1, 10)).await.remove(0).expect("set");
