@@ -40,7 +40,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, Node, Outside, World};
 
 use super::cells::{self, Kind};
-use super::journal::make_data_dir;
+use super::lives::make_data_dir;
 
 /// How long things go wrong.
 const TROUBLE: Duration = Duration::from_millis(400);

@@ -20,14 +20,15 @@ use crate::rng::Rng;
 use crate::world::{Crash, Node, World};
 
 use super::faults::{End, Life};
+use super::lives;
 
 const DIR: &str = "/data/journal";
 /// Longest time that a working disk may leave an append without an answer: the journal's longest pause between
 /// two attempts, with room to spare.
 const RESUME_MAX: Duration = Duration::from_secs(20);
 /// I/Os of a life, and of the recovery after it, at each of which some seed lets the power fail.
-const EVERY_IO: u64 = 160;
-const RECOVERY_IO: u64 = 17;
+pub(super) const EVERY_IO: u64 = 160;
+pub(super) const RECOVERY_IO: u64 = 17;
 /// Records that an eager appender has under way, at most.
 const EAGER_APPENDS_MAX: usize = 50;
 const RECORD_BYTES_MAX: usize = 6_000;
@@ -62,16 +63,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let seed = world.seed();
-    run_lives(world, plant, |_| every_io(seed))
-}
-
-/// A crash at each of the first [`EVERY_IO`] I/Os, and then one in the recovery.
-pub(super) fn every_io(seed: u64) -> Vec<Life> {
-    let recovery_io = 1 + (seed / EVERY_IO + seed) % RECOVERY_IO;
-    vec![
-        Life::until_change(1 + seed % EVERY_IO, Duration::from_millis(100)),
-        Life::until_change(recovery_io, Duration::from_millis(100)),
-    ]
+    run_lives(world, plant, |_| lives::every_io(seed, EVERY_IO, RECOVERY_IO))
 }
 
 fn run_lives(
@@ -79,9 +71,6 @@ fn run_lives(
     plant: Plant,
     lives: impl FnOnce(&mut Rng) -> Vec<Life>,
 ) -> Result<Report, Violation> {
-    let mut rng = Rng::new(world.seed(), "scenario/journal");
-    let node = world.node("a");
-    make_data_dir(&node);
     let state = State {
         ledger: Ledger::new(),
         accepted: Vec::new(),
@@ -90,19 +79,9 @@ fn run_lives(
         outside: world.outside(),
     };
     let state = Arc::new(Mutex::new(state));
-    for life in lives(&mut rng) {
-        live(world, &node, &mut rng, &life, plant, &state)?;
-    }
-    live(world, &node, &mut rng, &Life::calm(Duration::from_millis(5)), plant, &state)?;
+    lives::run_lives(world, "journal", plant, &state, lives, Duration::from_millis(5), live)?;
     let state = state.lock();
     Ok(state.report.clone())
-}
-
-/// The directory that an operator made before the first start.
-pub(super) fn make_data_dir(node: &Node) {
-    let disk = node.env().disk().clone();
-    disk.create_dir_all(Path::new("/data")).expect("a fresh disk");
-    disk.sync_dir(Path::new("/")).expect("a fresh disk");
 }
 
 /// From a start to a crash or a close.

@@ -25,7 +25,8 @@ use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, World};
 
 use super::faults::{End, Life};
-use super::journal::{every_io, make_data_dir};
+use super::journal::{EVERY_IO, RECOVERY_IO};
+use super::lives;
 use client::Client;
 use model::Model;
 
@@ -46,7 +47,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let seed = world.seed();
-    run_lives(world, plant, |_| every_io(seed))
+    run_lives(world, plant, |_| lives::every_io(seed, EVERY_IO, RECOVERY_IO))
 }
 
 fn run_lives(
@@ -54,14 +55,8 @@ fn run_lives(
     plant: Plant,
     lives: impl FnOnce(&mut Rng) -> Vec<Life>,
 ) -> Result<Report, Violation> {
-    let mut rng = Rng::new(world.seed(), "scenario/meta");
-    let node = world.node("a");
-    make_data_dir(&node);
     let model = Outside::default();
-    for life in lives(&mut rng) {
-        live(world, &node, &mut rng, &life, plant, &model)?;
-    }
-    live(world, &node, &mut rng, &Life::calm(Duration::from_millis(10)), plant, &model)?;
+    lives::run_lives(world, "meta", plant, &model, lives, Duration::from_millis(10), live)?;
     let model = model.lock();
     Ok(model.report.clone())
 }

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod duel;
 mod faults;
 pub mod journal;
+mod lives;
 pub mod meta;
 pub mod queue;
 pub mod store;

@@ -25,7 +25,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, World};
 
 use super::faults::{End, Life};
-use super::journal::make_data_dir;
+use super::lives;
 use client::Client;
 use model::Model;
 
@@ -55,13 +55,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let seed = world.seed();
-    let length = Duration::from_millis(100);
-    run_lives(world, plant, |_| {
-        vec![
-            Life::until_change(1 + seed % EVERY_IO, length),
-            Life::until_change(1 + (seed / EVERY_IO + seed) % RECOVERY_IO, length),
-        ]
-    })
+    run_lives(world, plant, |_| lives::every_io(seed, EVERY_IO, RECOVERY_IO))
 }
 
 fn run_lives(
@@ -69,14 +63,8 @@ fn run_lives(
     plant: Plant,
     lives: impl FnOnce(&mut Rng) -> Vec<Life>,
 ) -> Result<Report, Violation> {
-    let mut rng = Rng::new(world.seed(), "scenario/queue");
-    let node = world.node("a");
-    make_data_dir(&node);
     let model = Outside::default();
-    for life in lives(&mut rng) {
-        live(world, &node, &mut rng, &life, plant, &model)?;
-    }
-    live(world, &node, &mut rng, &Life::calm(Duration::from_millis(10)), plant, &model)?;
+    lives::run_lives(world, "queue", plant, &model, lives, Duration::from_millis(10), live)?;
     let model = model.lock();
     Ok(model.report.clone())
 }
