@@ -1,0 +1,725 @@
+//! A run of successive events of one stream as they travel and are stored: encoded once, by the publisher, and
+//! handed on as they are by everybody else.
+//!
+//! Collected events are not there: the next event (or the end of the batch) says how many numbers it skips,
+//! and a reader gets a tombstone for them ("since events of the same stream arrive in FIFO order, there is no
+//! need to store tombstone events explicitly", section 5.4). A batch can be cut at any event without touching a
+//! byte: what an event takes over from the one before it (time, collection) is in [`State`].
+//!
+//! ```text
+//! event:
+//!   flags    u8       bits 0-2  collection: 0 none, 1 as of the event before, 2 same key, 3 keep last,
+//!                               4 before, 5 older than, 6 matching
+//!                     bit 3     has a key            bit 5   skips numbers
+//!                     bit 4     has headers          bit 6   other time than the event before
+//!                     bit 7     0
+//!   skipped  varint   if bit 5: numbers collected right before it, from 1
+//!   time     varint   if bit 6: milliseconds since the event before, zigzag
+//!   collect           3, 4, 5: varint; 6: varint length, text
+//!   key               if bit 3: varint length, bytes
+//!   headers           if bit 4: varint count, then for each: varint length, name, varint length, value
+//!   payload           varint length, bytes
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::event::{Collect, Content, Event, Kind};
+use crate::limits::{
+    BATCH_BYTES_MAX, BATCH_EVENTS_MAX, HEADER_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX, PAYLOAD_BYTES_MAX,
+    PREDICATE_BYTES_MAX,
+};
+use crate::varint;
+
+const COLLECT: u8 = 0b111;
+const KEY: u8 = 1 << 3;
+const HEADERS: u8 = 1 << 4;
+const SKIP: u8 = 1 << 5;
+const TIME: u8 = 1 << 6;
+
+/// What an event takes over from the one before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Its time, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// Its collection.
+    pub collect: Option<Collect>,
+}
+
+/// Events with the numbers (`after`, `last`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The number before the first.
+    pub after: u64,
+    /// The last number; greater than the last event's if what follows that is collected.
+    pub last: u64,
+    /// How many events are encoded in `bytes`.
+    pub count: u32,
+    /// What the first event takes over.
+    pub state: State,
+    /// The events.
+    pub bytes: Bytes,
+}
+
+/// Bytes that are no events, or that lie about themselves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no valid batch of events: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// An event that can't be encoded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {is}, more than {max}")]
+pub struct TooLarge {
+    /// What is too large.
+    pub what: &'static str,
+    /// How large it is.
+    pub is: usize,
+    /// How large it may be.
+    pub max: usize,
+}
+
+impl Batch {
+    /// Checks that the events are well-formed and that their number and their numbers are what the batch says.
+    /// Everything that takes a batch from outside calls it first.
+    pub fn check(&self) -> Result<(), Malformed> {
+        if self.last <= self.after {
+            return Err(Malformed("it covers no number"));
+        }
+        if self.bytes.len() > BATCH_BYTES_MAX || self.count > BATCH_EVENTS_MAX {
+            return Err(Malformed("it is too large"));
+        }
+        let mut cursor = self.cursor();
+        let mut count = 0u32;
+        while let Some(event) = cursor.next()? {
+            if event.seq > self.last {
+                return Err(Malformed("an event is numbered beyond its end"));
+            }
+            count += 1;
+        }
+        if count != self.count {
+            return Err(Malformed("it has another number of events than it says"));
+        }
+        Ok(())
+    }
+
+    /// Its encoded events, in order, without the collected ones.
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(self.after, self.state.clone(), &self.bytes)
+    }
+
+    /// Its events, in order, with tombstones for the collected ones; what they carry are slices of the batch.
+    pub fn events(&self) -> Events<'_> {
+        Events { batch: self, cursor: self.cursor(), pending: None, at: self.after, ended: false }
+    }
+
+    /// What of it has greater numbers than `after`, at an event's boundary: it begins with the number after
+    /// the later of `after` and its own start. `None` if nothing has.
+    pub fn rest(&self, after: u64) -> Result<Option<Batch>, Malformed> {
+        if after <= self.after {
+            return Ok(Some(self.clone()));
+        }
+        if after >= self.last {
+            return Ok(None);
+        }
+        let mut cursor = self.cursor();
+        let mut passed = 0;
+        loop {
+            let (position, state) = (cursor.position, cursor.state.clone());
+            match cursor.next()? {
+                Some(event) if event.seq <= after => passed += 1,
+                Some(event) => {
+                    // Within the numbers that this event skips: it has to say that it skips fewer.
+                    let start = event.seq - event.skipped - 1;
+                    if start < after {
+                        return self.reencoded(after).map(Some);
+                    }
+                    return Ok(Some(Batch {
+                        after,
+                        last: self.last,
+                        count: self.count - passed,
+                        state,
+                        bytes: self.bytes.slice(position..),
+                    }));
+                }
+                None => {
+                    let end = self.bytes.len();
+                    return Ok(Some(Batch {
+                        after,
+                        last: self.last,
+                        count: 0,
+                        state,
+                        bytes: self.bytes.slice(end..),
+                    }));
+                }
+            }
+        }
+    }
+
+    /// What of it has the numbers up to `last`: it ends with the earlier of `last` and its own end. `None` if
+    /// nothing has.
+    pub fn up_to(&self, last: u64) -> Result<Option<Batch>, Malformed> {
+        if last >= self.last {
+            return Ok(Some(self.clone()));
+        }
+        if last <= self.after {
+            return Ok(None);
+        }
+        let mut cursor = self.cursor();
+        let (mut count, mut end) = (0, 0);
+        while let Some(event) = cursor.next()? {
+            if event.seq > last {
+                break;
+            }
+            count += 1;
+            end = cursor.position;
+        }
+        let bytes = self.bytes.slice(..end);
+        Ok(Some(Batch { after: self.after, last, count, state: self.state.clone(), bytes }))
+    }
+
+    fn reencoded(&self, after: u64) -> Result<Batch, Malformed> {
+        let mut writer = Writer::new(after);
+        let mut cursor = self.cursor();
+        while let Some(event) = cursor.next()? {
+            if event.seq > after {
+                writer.push(&event);
+            }
+        }
+        Ok(writer.finish(self.last))
+    }
+}
+
+/// An encoded event.
+#[derive(Clone, Copy, Debug)]
+pub struct EventRef<'a> {
+    /// Its number.
+    pub seq: u64,
+    /// How many numbers right before it are collected.
+    pub skipped: u64,
+    /// As [`Event::time_ms`].
+    pub time_ms: u64,
+    /// What it collects.
+    pub collect: Option<&'a Collect>,
+    /// Its key.
+    pub key: Option<&'a [u8]>,
+    /// Its headers, still encoded; [`HeaderIter`] reads them.
+    headers: &'a [u8],
+    /// Its payload.
+    pub payload: &'a [u8],
+}
+
+impl<'a> EventRef<'a> {
+    /// Its headers' names and values.
+    pub fn headers(&self) -> HeaderIter<'a> {
+        HeaderIter { rest: self.headers }
+    }
+
+    /// A header's value: the first one of that name.
+    pub fn header(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.headers().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+}
+
+/// Names and values of an event's headers.
+#[derive(Clone, Debug)]
+pub struct HeaderIter<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for HeaderIter<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let name = text(&mut self.rest, HEADER_BYTES_MAX)?;
+        let value = text(&mut self.rest, HEADER_BYTES_MAX)?;
+        Some((name, value))
+    }
+}
+
+/// Reads encoded events one after the other.
+#[derive(Clone, Debug)]
+pub struct Cursor<'a> {
+    /// Of the next event in the batch's bytes.
+    pub position: usize,
+    /// What the next event takes over.
+    pub state: State,
+    /// The number of the last event read, or the one before the first.
+    pub seq: u64,
+    bytes: &'a [u8],
+}
+
+fn text<'a>(rest: &mut &'a [u8], max: usize) -> Option<&'a [u8]> {
+    let len = usize::try_from(varint::take(rest)?).ok()?;
+    if len > max || len > rest.len() {
+        return None;
+    }
+    let (text, after) = rest.split_at(len);
+    *rest = after;
+    Some(text)
+}
+
+impl<'a> Cursor<'a> {
+    fn new(after: u64, state: State, bytes: &'a [u8]) -> Self {
+        Self { position: 0, state, seq: after, bytes }
+    }
+
+    /// The next event; `None` at the end. (No `Iterator`: the event borrows the cursor's state.)
+    #[allow(clippy::should_implement_trait)]
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<EventRef<'_>>, Malformed> {
+        let mut rest = &self.bytes[self.position..];
+        let Some((&flags, after)) = rest.split_first() else { return Ok(None) };
+        rest = after;
+        let cut = Malformed("an event is cut off or too large");
+        let mut skipped = 0;
+        if flags & (SKIP | TIME | 0x80) != 0 {
+            if flags & 0x80 != 0 {
+                return Err(Malformed("an event has an unknown flag"));
+            }
+            if flags & SKIP != 0 {
+                skipped = varint::take(&mut rest).ok_or(cut.clone())?;
+                if skipped == 0 {
+                    return Err(Malformed("an event says that it skips nothing"));
+                }
+            }
+            if flags & TIME != 0 {
+                let delta = varint::unzigzag(varint::take(&mut rest).ok_or(cut.clone())?);
+                self.state.time_ms = self.state.time_ms.wrapping_add_signed(delta);
+            }
+        }
+        let seq = self
+            .seq
+            .checked_add(skipped)
+            .and_then(|seq| seq.checked_add(1))
+            .ok_or(Malformed("its numbers overflow"))?;
+        let collects = match flags & COLLECT {
+            0 => false,
+            1 => {
+                if self.state.collect.is_none() {
+                    return Err(Malformed("an event collects as one before that collects nothing"));
+                }
+                true
+            }
+            code => {
+                self.state.collect = Some(take_collect(code, &mut rest)?);
+                true
+            }
+        };
+        let key = match flags & KEY {
+            0 => None,
+            _ => Some(text(&mut rest, KEY_BYTES_MAX).ok_or(cut.clone())?),
+        };
+        let headers = if flags & HEADERS == 0 {
+            &rest[..0]
+        } else {
+            let count = varint::take(&mut rest).ok_or(cut.clone())?;
+            if count == 0 || count > HEADERS_MAX as u64 {
+                return Err(Malformed("an event has no or too many headers"));
+            }
+            let start = rest;
+            for _ in 0..2 * count {
+                text(&mut rest, HEADER_BYTES_MAX).ok_or(cut.clone())?;
+            }
+            &start[..start.len() - rest.len()]
+        };
+        let payload = text(&mut rest, PAYLOAD_BYTES_MAX).ok_or(cut)?;
+        self.position = self.bytes.len() - rest.len();
+        self.seq = seq;
+        Ok(Some(EventRef {
+            seq,
+            skipped,
+            time_ms: self.state.time_ms,
+            collect: if collects { self.state.collect.as_ref() } else { None },
+            key,
+            headers,
+            payload,
+        }))
+    }
+}
+
+#[cold]
+fn take_collect(code: u8, rest: &mut &[u8]) -> Result<Collect, Malformed> {
+    let cut = Malformed("a collection is cut off or too large");
+    Ok(match code {
+        2 => Collect::SameKey,
+        3 => Collect::KeepLast(varint::take(rest).ok_or(cut)?),
+        4 => Collect::Before(varint::take(rest).ok_or(cut)?),
+        5 => Collect::OlderThan(varint::take(rest).ok_or(cut)?),
+        6 => Collect::Matching(Bytes::copy_from_slice(text(rest, PREDICATE_BYTES_MAX).ok_or(cut)?)),
+        _ => return Err(Malformed("an event has an unknown collection")),
+    })
+}
+
+fn put_collect(out: &mut impl BufMut, collect: &Collect) {
+    match collect {
+        Collect::SameKey => {}
+        Collect::KeepLast(n) | Collect::Before(n) | Collect::OlderThan(n) => varint::put(out, *n),
+        Collect::Matching(predicate) => {
+            varint::put(out, predicate.len() as u64);
+            out.put_slice(predicate);
+        }
+    }
+}
+
+fn code_of(collect: &Collect) -> u8 {
+    match collect {
+        Collect::SameKey => 2,
+        Collect::KeepLast(_) => 3,
+        Collect::Before(_) => 4,
+        Collect::OlderThan(_) => 5,
+        Collect::Matching(_) => 6,
+    }
+}
+
+/// Appends a state: time u64 LE, then a collection's code (0 for none) and its argument as in an event.
+pub(crate) fn put_state(out: &mut BytesMut, state: &State) {
+    out.put_u64_le(state.time_ms);
+    match &state.collect {
+        None => out.put_u8(0),
+        Some(collect) => {
+            out.put_u8(code_of(collect));
+            put_collect(out, collect);
+        }
+    }
+}
+
+/// Takes what [`put_state`] wrote.
+pub(crate) fn take_state(rest: &mut &[u8]) -> Result<State, Malformed> {
+    let cut = Malformed("its header is cut off");
+    let (time, after) = rest.split_first_chunk().ok_or(cut.clone())?;
+    let (&code, after) = after.split_first().ok_or(cut)?;
+    *rest = after;
+    let collect = if code == 0 { None } else { Some(take_collect(code, rest)?) };
+    Ok(State { time_ms: u64::from_le_bytes(*time), collect })
+}
+
+/// The events of a batch, with tombstones.
+#[derive(Clone, Debug)]
+pub struct Events<'a> {
+    batch: &'a Batch,
+    cursor: Cursor<'a>,
+    pending: Option<Event>,
+    at: u64,
+    ended: bool,
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<Event, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(event) = self.pending.take() {
+            return Some(Ok(event));
+        }
+        if self.ended {
+            return None;
+        }
+        let bytes = &self.batch.bytes;
+        let before = self.cursor.state.time_ms;
+        let tombstone = |seq, range| Event { seq, range, time_ms: before, kind: Kind::Tombstone };
+        match self.cursor.next() {
+            Err(error) => {
+                self.ended = true;
+                Some(Err(error))
+            }
+            Ok(None) => {
+                self.ended = true;
+                let range = self.batch.last.saturating_sub(self.at);
+                (range > 0).then(|| Ok(tombstone(self.batch.last, range)))
+            }
+            Ok(Some(event)) => {
+                self.at = event.seq;
+                let owned = owned(bytes, &event);
+                if event.skipped == 0 {
+                    return Some(Ok(owned));
+                }
+                let first = tombstone(event.seq - 1, event.skipped);
+                self.pending = Some(owned);
+                Some(Ok(first))
+            }
+        }
+    }
+}
+
+fn owned(bytes: &Bytes, event: &EventRef<'_>) -> Event {
+    let content = Content {
+        key: event.key.map(|key| bytes.slice_ref(key)),
+        headers: event.headers().map(|(n, v)| (bytes.slice_ref(n), bytes.slice_ref(v))).collect(),
+        payload: bytes.slice_ref(event.payload),
+    };
+    let kind = match event.collect {
+        None => Kind::Data(content),
+        Some(collect) => Kind::Collection(content, collect.clone()),
+    };
+    Event { seq: event.seq, range: 1, time_ms: event.time_ms, kind }
+}
+
+/// Encodes events into a batch.
+///
+/// A publisher, who knows no numbers yet, starts it at 0 and leaves the times at 0: the head numbers a batch by
+/// changing its `after` and `last`, and times it by its state, without touching the events.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    after: u64,
+    seq: u64,
+    count: u32,
+    start: Option<State>,
+    state: State,
+    bytes: BytesMut,
+}
+
+impl Writer {
+    /// An empty batch that begins with the number after `after`.
+    pub fn new(after: u64) -> Self {
+        Self { after, seq: after, count: 0, start: None, state: State::default(), bytes: BytesMut::new() }
+    }
+
+    /// Encoded bytes so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether it has no event yet.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Events so far.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Adds what an application publishes, as the next number, with the time of the event before it.
+    pub fn publish(&mut self, content: &Content, collect: Option<&Collect>) -> Result<(), TooLarge> {
+        within("the key", content.key.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
+        within("the number of headers", content.headers.len(), HEADERS_MAX)?;
+        for (name, value) in &content.headers {
+            within("a header's name", name.len(), HEADER_BYTES_MAX)?;
+            within("a header's value", value.len(), HEADER_BYTES_MAX)?;
+        }
+        within("the payload", content.payload.len(), PAYLOAD_BYTES_MAX)?;
+        if let Some(Collect::Matching(predicate)) = collect {
+            within("the predicate", predicate.len(), PREDICATE_BYTES_MAX)?;
+        }
+        let headers = content.headers.iter().map(|(n, v)| (n.as_ref(), v.as_ref()));
+        let (seq, time_ms) = (self.seq + 1, self.state.time_ms);
+        self.put(seq, time_ms, content.key.as_deref(), headers, &content.payload, collect);
+        Ok(())
+    }
+
+    /// Adds an event that was read from a batch; numbers between the last one and it are skipped.
+    ///
+    /// # Panics
+    /// If its number is not greater than the last one.
+    pub fn push(&mut self, event: &EventRef<'_>) {
+        assert!(event.seq > self.seq, "events go forward");
+        self.put(event.seq, event.time_ms, event.key, event.headers(), event.payload, event.collect);
+    }
+
+    fn put<'a>(
+        &mut self,
+        seq: u64,
+        time_ms: u64,
+        key: Option<&[u8]>,
+        headers: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+        payload: &[u8],
+        collect: Option<&Collect>,
+    ) {
+        if self.start.is_none() {
+            // The first event's state is the batch's, so that the event itself need not say it.
+            self.state = State { time_ms, collect: collect.cloned() };
+            self.start = Some(self.state.clone());
+        }
+        let count = headers.clone().count();
+        let skipped = seq - self.seq - 1;
+        let repeats = collect.is_some() && self.state.collect.as_ref() == collect;
+        let mut flags = match collect {
+            None => 0,
+            Some(_) if repeats => 1,
+            Some(collect) => code_of(collect),
+        };
+        flags |= if key.is_some() { KEY } else { 0 };
+        flags |= if count > 0 { HEADERS } else { 0 };
+        flags |= if skipped > 0 { SKIP } else { 0 };
+        flags |= if time_ms != self.state.time_ms { TIME } else { 0 };
+        let out = &mut self.bytes;
+        out.reserve(key.map_or(0, <[u8]>::len) + payload.len() + 32);
+        out.put_u8(flags);
+        if skipped > 0 {
+            varint::put(out, skipped);
+        }
+        if time_ms != self.state.time_ms {
+            varint::put(out, varint::zigzag(time_ms.wrapping_sub(self.state.time_ms) as i64));
+            self.state.time_ms = time_ms;
+        }
+        if let Some(collect) = collect.filter(|_| !repeats) {
+            put_collect(out, collect);
+            self.state.collect = Some(collect.clone());
+        }
+        if let Some(key) = key {
+            varint::put(out, key.len() as u64);
+            out.put_slice(key);
+        }
+        if count > 0 {
+            varint::put(out, count as u64);
+            for (name, value) in headers {
+                for text in [name, value] {
+                    varint::put(out, text.len() as u64);
+                    out.put_slice(text);
+                }
+            }
+        }
+        varint::put(out, payload.len() as u64);
+        out.put_slice(payload);
+        self.seq = seq;
+        self.count += 1;
+    }
+
+    /// The batch, up to `last` or its last event, whichever is later.
+    pub fn finish(self, last: u64) -> Batch {
+        Batch {
+            after: self.after,
+            last: last.max(self.seq),
+            count: self.count,
+            state: self.start.unwrap_or_default(),
+            bytes: self.bytes.freeze(),
+        }
+    }
+}
+
+fn within(what: &'static str, is: usize, max: usize) -> Result<(), TooLarge> {
+    if is > max { Err(TooLarge { what, is, max }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes() -> impl Strategy<Value = Bytes> {
+        proptest::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from)
+    }
+
+    fn collect() -> impl Strategy<Value = Collect> {
+        prop_oneof![
+            Just(Collect::SameKey),
+            (0..3u64).prop_map(Collect::KeepLast),
+            any::<u64>().prop_map(Collect::Before),
+            any::<u64>().prop_map(Collect::OlderThan),
+            bytes().prop_map(Collect::Matching),
+        ]
+    }
+
+    fn content() -> impl Strategy<Value = Content> {
+        (proptest::option::of(bytes()), proptest::collection::vec((bytes(), bytes()), 0..3), bytes())
+            .prop_map(|(key, headers, payload)| Content { key, headers, payload })
+    }
+
+    type Published = Vec<(Content, Option<Collect>)>;
+
+    fn published() -> impl Strategy<Value = Published> {
+        proptest::collection::vec((content(), proptest::option::of(collect())), 1..12)
+    }
+
+    fn encode(events: &Published) -> Batch {
+        let mut writer = Writer::new(0);
+        for (content, collect) in events {
+            writer.publish(content, collect.as_ref()).unwrap();
+        }
+        writer.finish(0)
+    }
+
+    fn numbered(mut batch: Batch, after: u64, time_ms: u64) -> Batch {
+        batch.last = after + (batch.last - batch.after);
+        batch.after = after;
+        batch.state.time_ms = time_ms;
+        batch
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_published_comes_back_numbered_and_timed(events in published(), after in 0..1u64 << 60) {
+            let batch = numbered(encode(&events), after, 77);
+            batch.check().unwrap();
+            let read: Vec<Event> = batch.events().map(Result::unwrap).collect();
+            prop_assert_eq!(read.len(), events.len());
+            for (at, (event, (content, collect))) in read.iter().zip(&events).enumerate() {
+                prop_assert_eq!((event.seq, event.range, event.time_ms), (after + 1 + at as u64, 1, 77));
+                let kind = match collect {
+                    None => Kind::Data(content.clone()),
+                    Some(collect) => Kind::Collection(content.clone(), collect.clone()),
+                };
+                prop_assert_eq!(&event.kind, &kind);
+            }
+        }
+
+        #[test]
+        fn a_batch_with_some_events_left_out_covers_every_number_once(
+            events in published(), keep in proptest::collection::vec(any::<bool>(), 12), cut in 0..14u64,
+            end in 1..14u64,
+        ) {
+            let batch = encode(&events);
+            let mut writer = Writer::new(0);
+            let mut cursor = batch.cursor();
+            while let Some(event) = cursor.next().unwrap() {
+                if keep[event.seq as usize - 1] {
+                    writer.push(&event);
+                }
+            }
+            let thinned = writer.finish(batch.last);
+            thinned.check().unwrap();
+            let whole: Vec<Event> = batch.events().map(Result::unwrap).collect();
+            let Some(rest) = thinned.rest(cut).unwrap() else {
+                prop_assert!(cut >= batch.last);
+                return Ok(());
+            };
+            let Some(rest) = rest.up_to(end).unwrap() else {
+                prop_assert!(end <= cut);
+                return Ok(());
+            };
+            rest.check().unwrap();
+            let mut at = cut;
+            for event in rest.events() {
+                let event = event.unwrap();
+                prop_assert_eq!(event.after(), at);
+                at = event.seq;
+                if event.is_tombstone() {
+                    for seq in event.after() + 1..=event.seq {
+                        prop_assert!(!keep[seq as usize - 1]);
+                    }
+                } else {
+                    prop_assert!(keep[event.seq as usize - 1]);
+                    prop_assert_eq!(&event.kind, &whole[event.seq as usize - 1].kind);
+                }
+            }
+            prop_assert_eq!(at, batch.last.min(end));
+        }
+
+        #[test]
+        fn bytes_that_are_no_events_are_refused_without_a_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..64), count in 0..5u32,
+        ) {
+            let batch = Batch { after: 0, last: 10, count, state: State::default(), bytes: bytes.into() };
+            let _ = batch.check();
+            let _ = batch.rest(3);
+            for _ in batch.events().take(100) {}
+        }
+    }
+
+    #[test]
+    fn an_event_of_ten_bytes_that_keeps_the_last_costs_twelve() {
+        let content = Content { payload: Bytes::from_static(b"0123456789"), ..Content::default() };
+        let keep = Collect::KeepLast(100_000_000);
+        let batch = encode(&vec![(content, Some(keep)); 100]);
+        assert_eq!(batch.bytes.len(), 1200);
+    }
+
+    #[test]
+    fn a_key_that_is_too_long_is_refused_with_both_lengths() {
+        let content = Content { key: Some(vec![0; KEY_BYTES_MAX + 1].into()), ..Content::default() };
+        let error = Writer::new(0).publish(&content, None).unwrap_err();
+        assert_eq!(error.to_string(), "the key is 1025, more than 1024");
+    }
+}

@@ -1,0 +1,20 @@
+//! Sprinkler: reliable broadcast to every client of every region, with garbage collection.
+//!
+//! What holds (section 2.1 of the paper):
+//! - The events of a stream are in one order, and every client gets them in that order.
+//! - For every published event a client gets either the event, or a tombstone that covers it and later a
+//!   garbage-collection event that matches it. Nothing is missed silently: numbers have no gaps.
+//! - Garbage collection is final: a collection that could bring back what another one removed is refused.
+//!
+//! Everything that decides is a step function over messages and ticks, without clock, network or disk.
+
+pub mod batch;
+pub mod event;
+pub mod limits;
+pub mod name;
+mod varint;
+pub mod wire;
+
+pub use batch::{Batch, Malformed, TooLarge, Writer};
+pub use event::{Collect, Content, Event, Kind};
+pub use name::Stream;

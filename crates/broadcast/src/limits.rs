@@ -1,0 +1,20 @@
+//! What a client or a peer may ask for at most.
+
+/// Bytes of a region's name.
+pub const REGION_BYTES_MAX: usize = 63;
+/// Bytes of a stream's name, its region included.
+pub const STREAM_BYTES_MAX: usize = 255;
+/// Bytes of an event's key.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Headers of one event.
+pub const HEADERS_MAX: usize = 32;
+/// Bytes of a header's name or value.
+pub const HEADER_BYTES_MAX: usize = 1024;
+/// Bytes of an event's payload.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a predicate's text.
+pub const PREDICATE_BYTES_MAX: usize = 4096;
+/// Bytes of the encoded events of one batch.
+pub const BATCH_BYTES_MAX: usize = 2 << 20;
+/// Events of one batch, tombstoned ones not counted.
+pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
