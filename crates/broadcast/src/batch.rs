@@ -576,6 +576,16 @@ impl Writer {
         self.count += 1;
     }
 
+    /// Adds a publisher's batch: its events follow with the next numbers, and the time of the event before them.
+    pub fn extend(&mut self, batch: &Batch) -> Result<(), Malformed> {
+        let mut cursor = batch.cursor();
+        while let Some(event) = cursor.next()? {
+            let (seq, time_ms) = (self.seq + 1, self.state.time_ms);
+            self.put(seq, time_ms, event.key, event.headers(), event.payload, event.collect);
+        }
+        Ok(())
+    }
+
     /// The batch, up to `last` or its last event, whichever is later.
     pub fn finish(self, last: u64) -> Batch {
         Batch {

@@ -9,12 +9,21 @@
 //! Everything that decides is a step function over messages and ticks, without clock, network or disk.
 
 pub mod batch;
+pub mod client;
 pub mod event;
+mod frame;
+pub mod history;
 pub mod limits;
+pub mod membership;
+pub mod message;
 pub mod name;
+pub mod positions;
+pub mod replica;
+pub mod server;
 mod varint;
 pub mod wire;
 
 pub use batch::{Batch, Malformed, TooLarge, Writer};
 pub use event::{Collect, Content, Event, Kind};
 pub use name::Stream;
+pub use positions::Positions;

@@ -1,0 +1,99 @@
+//! A client's connection to the head or the tail of a region's chain.
+
+use std::time::Duration;
+
+use tailwater_env::Env;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::frame::{FrameReader, FrameWriter};
+use crate::message::{Chain, Message, PublisherId, Role, VERSION};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
+
+/// Which end of the chain is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Head,
+    Tail,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) reader: FrameReader<OwnedReadHalf>,
+    pub(super) writer: FrameWriter<OwnedWriteHalf>,
+    /// The chain as this replica knows it.
+    pub(super) chain: Chain,
+    /// Where it leads.
+    pub(super) address: String,
+}
+
+impl Chain {
+    fn address_of(&self, end: End) -> Option<&str> {
+        let member = match end {
+            End::Head => self.members.first(),
+            End::Tail => self.members.last(),
+        };
+        member.map(|member| member.address.as_str())
+    }
+}
+
+impl Link {
+    /// Whether a chain still has this connection's replica at the wanted end.
+    pub(super) fn is_at(&self, chain: &Chain, end: End) -> bool {
+        chain.address_of(end) == Some(self.address.as_str())
+    }
+}
+
+/// Connects to an end of the chain that the replicas at `addresses` know; tries them in turn.
+pub(super) async fn connect(
+    env: &Env,
+    addresses: &[String],
+    client: PublisherId,
+    end: End,
+) -> anyhow::Result<Link> {
+    let mut last = anyhow::anyhow!("no address is given");
+    let offset = env.random_below(addresses.len().max(1) as u64) as usize;
+    for at in 0..addresses.len() {
+        match open(env, &addresses[(at + offset) % addresses.len()], client).await {
+            Ok(link) => match link.chain.address_of(end).map(str::to_owned) {
+                Some(wanted) if wanted == link.address => return Ok(link),
+                Some(wanted) => match open(env, &wanted, client).await {
+                    Ok(link) => return Ok(link),
+                    Err(error) => last = error,
+                },
+                None => last = anyhow::anyhow!("{} is in no chain yet", link.address),
+            },
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn open(env: &Env, address: &str, client: PublisherId) -> anyhow::Result<Link> {
+    let opening = async {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let socket = socket2::SockRef::from(&stream);
+        let _ = socket.set_tcp_congestion(b"cubic");
+        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+        let (read, write) = stream.into_split();
+        let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
+        let role = Role::Client(client);
+        writer.send(&Message::Hello { version: VERSION, region: "client".to_owned(), role }).await?;
+        match reader.next().await? {
+            Some(Message::Hello { version: VERSION, .. }) => {}
+            other => anyhow::bail!("{address} answered {other:?} instead of a hello"),
+        }
+        let Some(Message::Chain(chain)) = reader.next().await? else {
+            anyhow::bail!("{address} did not tell its chain");
+        };
+        Ok(Link { reader, writer, chain, address: address.to_owned() })
+    };
+    match env.timeout(CONNECT_TIMEOUT, opening).await {
+        Some(link) => link,
+        None => anyhow::bail!("{address} did not answer within {CONNECT_TIMEOUT:?}"),
+    }
+}

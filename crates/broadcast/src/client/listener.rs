@@ -1,0 +1,185 @@
+//! Listening.
+//!
+//! A listener asks the tail of its region's chain for what follows its positions, and goes on from there after
+//! every failure; it never accepts a gap. What it is sent waits in its connection until it is asked for, so a
+//! slow listener costs nobody anything: it is sent the rest later, with tombstones for what was collected
+//! meanwhile.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tailwater_env::{Env, Task};
+use tokio::sync::mpsc;
+
+use crate::batch::{Batch, Malformed};
+use crate::client::link::{self, End, Link};
+use crate::event::Event;
+use crate::message::{FROM_NOW, Message};
+use crate::name::Stream;
+use crate::positions::Positions;
+
+/// Batches that wait for [`Listener::next`].
+const WAITING_MAX: usize = 16;
+/// A pause between two tries to reach the tail.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long the tail may say nothing: it says how far it is more often than that.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Listens. Dropping it ends it.
+#[derive(Debug)]
+pub struct Listener {
+    received: mpsc::Receiver<Received>,
+    positions: Positions,
+    events: VecDeque<(Stream, Event)>,
+    _task: Task,
+}
+
+/// What came.
+#[derive(Clone, Debug)]
+pub enum Received {
+    /// Events; they continue what came before of their stream.
+    Events(Stream, Batch),
+    /// How far the region's proxy is: a listener that has all of it was up to date when this was sent.
+    Counts(Vec<(Stream, u64)>),
+    /// The connection to the proxy is gone; the listener may be out of date until [`Received::Counts`] comes.
+    Lost,
+}
+
+/// Why no more events come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// The proxy sent events that can't be read.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The listener's task has ended.
+    #[error("the listener has ended")]
+    Ended,
+}
+
+impl Listener {
+    /// A listener of the region whose replicas are at `addresses`, from `positions` on.
+    pub fn new(env: &Env, addresses: Vec<String>, positions: Positions) -> Self {
+        let (events, received) = mpsc::channel(WAITING_MAX);
+        let state = State { env: env.clone(), addresses, positions: positions.clone(), events };
+        let task = env.spawn("broadcast-listener", state.run());
+        Self { received, positions, events: VecDeque::new(), _task: task }
+    }
+
+    /// What comes next. Cancelling it loses nothing.
+    pub async fn next(&mut self) -> Result<Received, ListenError> {
+        let received = self.received.recv().await.ok_or(ListenError::Ended)?;
+        if let Received::Events(stream, batch) = &received {
+            self.positions.streams.insert(stream.clone(), batch.last);
+        }
+        Ok(received)
+    }
+
+    /// The next event (the paper's `getEvent`). Cancelling it loses nothing.
+    pub async fn get_event(&mut self) -> Result<(Stream, Event), ListenError> {
+        loop {
+            if let Some((stream, event)) = self.events.pop_front() {
+                self.positions.streams.insert(stream.clone(), event.seq);
+                return Ok((stream, event));
+            }
+            let received = self.received.recv().await.ok_or(ListenError::Ended)?;
+            if let Received::Events(stream, batch) = received {
+                for event in batch.events() {
+                    self.events.push_back((stream.clone(), event?));
+                }
+            }
+        }
+    }
+
+    /// How far it got, to go on from there later: what [`Listener::next`] and [`Listener::get_event`] answered.
+    pub fn positions(&self) -> &Positions {
+        &self.positions
+    }
+}
+
+struct State {
+    env: Env,
+    addresses: Vec<String>,
+    positions: Positions,
+    events: mpsc::Sender<Received>,
+}
+
+impl State {
+    async fn run(mut self) {
+        let client = u128::from(self.env.random_u64());
+        loop {
+            match link::connect(&self.env, &self.addresses, client, End::Tail).await {
+                Ok(link) => {
+                    if let Err(error) = self.serve(link).await {
+                        tracing::debug!(%error, "the listener looks for the tail again");
+                    }
+                    if self.events.send(Received::Lost).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "the listener finds no tail"),
+            }
+            if self.events.is_closed() {
+                return;
+            }
+            self.env.sleep(RETRY).await;
+        }
+    }
+
+    async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
+        loop {
+            let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
+            link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
+            loop {
+                let Some(next) = self.env.timeout(SILENCE, link.reader.next()).await else {
+                    anyhow::bail!("{} said nothing for {SILENCE:?}", link.address);
+                };
+                let Some(message) = next? else { anyhow::bail!("{} closed the connection", link.address) };
+                match message {
+                    Message::Events { stream, batch } => self.received(stream, batch).await?,
+                    Message::Listening { positions } => {
+                        for (stream, after) in positions {
+                            if let Some(position) = self.positions.streams.get_mut(&stream)
+                                && *position == FROM_NOW
+                            {
+                                *position = after;
+                            }
+                        }
+                    }
+                    Message::Advertise { counts } => {
+                        if !counts.is_empty() {
+                            self.events.send(Received::Counts(counts)).await?;
+                        }
+                    }
+                    Message::Chain(chain) if link.is_at(&chain, End::Tail) => {
+                        // It is the tail, or about to be: the token may be on its way.
+                        self.env.sleep(RETRY).await;
+                        break;
+                    }
+                    Message::Chain(_) => anyhow::bail!("{} is not the tail any more", link.address),
+                    other => anyhow::bail!("{} sent {other:?}", link.address),
+                }
+            }
+        }
+    }
+
+    async fn received(&mut self, stream: Stream, batch: Batch) -> anyhow::Result<()> {
+        let known = self.positions.streams.get(&stream).copied();
+        let position = known.unwrap_or(0);
+        let batch = if position == batch.after {
+            batch
+        } else if batch.after < position {
+            match batch.rest(position)? {
+                Some(rest) => rest,
+                None => return Ok(()),
+            }
+        } else {
+            anyhow::bail!("{stream} continues after {}, not {position}", batch.after);
+        };
+        if known.is_none() && !self.positions.others {
+            return Ok(());
+        }
+        self.positions.streams.insert(stream.clone(), batch.last);
+        self.events.send(Received::Events(stream, batch)).await?;
+        Ok(())
+    }
+}

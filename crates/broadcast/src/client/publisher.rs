@@ -1,0 +1,348 @@
+//! Publishing.
+//!
+//! Events of one stream leave in the order in which they were given. While some are on their way the next ones
+//! gather, so batches grow with the load and a lone event waits for nothing. What is not acknowledged is sent
+//! again to whoever is the head by then, under the numbers that it had: the chain leaves out what it has.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tailwater_env::{Env, Task};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::batch::{Batch, Malformed, TooLarge, Writer};
+use crate::client::link::{self, End, Link};
+use crate::event::{Collect, Content};
+use crate::message::{Message, PublisherId, Reason};
+use crate::name::Stream;
+
+/// Requests taken at once.
+const GATHERED_MAX: usize = 4096;
+/// Bytes of events that are not acknowledged yet; beyond it nothing more is taken.
+pub const UNACKNOWLEDGED_BYTES_MAX: usize = 64 << 20;
+/// Batches of a stream on their way.
+const IN_FLIGHT_MAX: usize = 8;
+/// Bytes of events in one message.
+const MESSAGE_BYTES: usize = 256 << 10;
+/// A pause between two tries to reach the head.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long the head may say nothing: it says that it is alive more often than that.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Why an event was not published.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// A part of it is too large.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// It is no batch of events.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The head refused it.
+    #[error("{stream}: {text}")]
+    Refused {
+        /// The stream.
+        stream: Stream,
+        /// For programs.
+        reason: Reason,
+        /// For people.
+        text: String,
+    },
+    /// More than [`UNACKNOWLEDGED_BYTES_MAX`] wait for the chain: await earlier answers first.
+    #[error("too much is waiting to be published: await earlier answers first")]
+    Full,
+    /// The publisher has ended; whether the event is published is open.
+    #[error("the publisher has ended")]
+    Ended,
+}
+
+/// Publishes events. Dropping it gives up what is not acknowledged.
+#[derive(Debug)]
+pub struct Publisher {
+    requests: mpsc::UnboundedSender<Request>,
+    waiting: Arc<AtomicUsize>,
+    _task: Task,
+}
+
+#[derive(Debug)]
+struct Request {
+    stream: Stream,
+    batch: Batch,
+    answer: Answer,
+}
+
+/// A message's worth of events, with who waits for which of them.
+#[derive(Debug)]
+struct Pending {
+    first: u64,
+    events: Events,
+    answers: Vec<(u64, Answer)>,
+    sent: bool,
+}
+
+/// What a message carries: more can be added until it is sent.
+#[derive(Debug)]
+enum Events {
+    Open(Writer),
+    Closed(Batch),
+}
+
+impl Events {
+    fn count(&self) -> u64 {
+        match self {
+            Events::Open(writer) => u64::from(writer.count()),
+            Events::Closed(batch) => u64::from(batch.count),
+        }
+    }
+
+    fn close(&mut self) -> Batch {
+        if let Events::Open(writer) = self {
+            let writer = std::mem::replace(writer, Writer::new(0));
+            *self = Events::Closed(writer.finish(0));
+        }
+        match self {
+            Events::Closed(batch) => batch.clone(),
+            Events::Open(_) => unreachable!("it was just closed"),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pending: VecDeque<Pending>,
+    next: u64,
+}
+
+impl Publisher {
+    /// A publisher for the region whose replicas are at `addresses` (any of them is enough). It connects by
+    /// itself, and again when it has to.
+    pub fn new(env: &Env, addresses: Vec<String>) -> Self {
+        let client = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
+        let (requests, queue) = mpsc::unbounded_channel();
+        let state = State { env: env.clone(), addresses, client, queues: BTreeMap::new() };
+        let task = env.spawn("broadcast-publisher", state.run(queue));
+        Self { requests, waiting: Arc::default(), _task: task }
+    }
+
+    /// Publishes an event: it is held by the tail of its region's chain, and so by all its replicas, when this
+    /// completes with its number (0 if it was published by an earlier try and its number is not known any more).
+    ///
+    /// Events are published in the order of these calls, whether or not what they answer was awaited. Dropping
+    /// the answer leaves open whether the event is published.
+    pub fn publish(
+        &self,
+        stream: &Stream,
+        content: &Content,
+        collect: Option<&Collect>,
+    ) -> impl Future<Output = Result<u64, PublishError>> + Send + use<> {
+        let mut writer = Writer::new(0);
+        let published = writer.publish(content, collect);
+        let batch = published.map(|()| writer.finish(0)).map_err(PublishError::from);
+        let answered = batch.and_then(|batch| self.enqueue(stream, batch));
+        async move { answered?.await.map_err(|_| PublishError::Ended)? }
+    }
+
+    /// As [`Publisher::publish`], for several events, made with [`Writer`] from 0 on; answers the last one's number.
+    pub fn publish_batch(
+        &self,
+        stream: &Stream,
+        batch: Batch,
+    ) -> impl Future<Output = Result<u64, PublishError>> + Send + use<> {
+        let checked = batch.check().map_err(PublishError::from);
+        let answered = checked.and_then(|()| self.enqueue(stream, batch));
+        async move { answered?.await.map_err(|_| PublishError::Ended)? }
+    }
+
+    fn enqueue(&self, stream: &Stream, batch: Batch) -> Result<Answered, PublishError> {
+        let bytes = batch.bytes.len() + 64;
+        if self.waiting.fetch_add(bytes, Ordering::Relaxed) > UNACKNOWLEDGED_BYTES_MAX {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(PublishError::Full);
+        }
+        let room = Room { bytes, waiting: Arc::clone(&self.waiting) };
+        let (answer, answered) = oneshot::channel();
+        let answer = Answer { answer, _room: room };
+        self.requests
+            .send(Request { stream: stream.clone(), batch, answer })
+            .map_err(|_| PublishError::Ended)?;
+        Ok(answered)
+    }
+}
+
+type Answered = oneshot::Receiver<Result<u64, PublishError>>;
+
+/// Who waits for an event, and the room that it takes until it is answered.
+#[derive(Debug)]
+struct Answer {
+    answer: oneshot::Sender<Result<u64, PublishError>>,
+    _room: Room,
+}
+
+#[derive(Debug)]
+struct Room {
+    bytes: usize,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+struct State {
+    env: Env,
+    addresses: Vec<String>,
+    client: PublisherId,
+    queues: BTreeMap<Stream, Queue>,
+}
+
+impl State {
+    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
+        loop {
+            let Ok(link) = link::connect(&self.env, &self.addresses, self.client, End::Head).await else {
+                self.env.sleep(RETRY).await;
+                continue;
+            };
+            for pending in self.queues.values_mut().flat_map(|queue| &mut queue.pending) {
+                pending.sent = false;
+            }
+            match self.serve(link, &mut requests).await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(%error, "the publisher looks for the head again"),
+            }
+            self.env.sleep(RETRY).await;
+        }
+    }
+
+    /// Publishes through one connection. Answers `Ok` when nobody can ask any more.
+    async fn serve(
+        &mut self,
+        link: Link,
+        requests: &mut mpsc::UnboundedReceiver<Request>,
+    ) -> anyhow::Result<()> {
+        let Link { mut reader, mut writer, chain, address } = link;
+        let mut gathered = Vec::new();
+        let env = self.env.clone();
+        let _ = chain;
+        loop {
+            for (stream, queue) in &mut self.queues {
+                let sent = queue.pending.iter().take_while(|pending| pending.sent).count();
+                for pending in queue.pending.iter_mut().skip(sent).take(IN_FLIGHT_MAX.saturating_sub(sent)) {
+                    let (first, batch) = (pending.first, pending.events.close());
+                    pending.sent = true;
+                    writer.add(&Message::Publish {
+                        stream: stream.clone(),
+                        client: self.client,
+                        first,
+                        batch,
+                    });
+                }
+            }
+            writer.flush().await?;
+            let room = self.queues.values().all(|queue| queue.pending.len() < 2 * IN_FLIGHT_MAX);
+            tokio::select! {
+                message = env.timeout(SILENCE, reader.next()) => match message {
+                    None => anyhow::bail!("{address} said nothing for {SILENCE:?}"),
+                    Some(message) => match message? {
+                        Some(message) => self.answered(message, &address)?,
+                        None => anyhow::bail!("{address} closed the connection"),
+                    },
+                },
+                count = requests.recv_many(&mut gathered, GATHERED_MAX), if room => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    for request in gathered.drain(..) {
+                        self.queue(request);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds a request to the last message that was not sent, or begins another one.
+    fn queue(&mut self, request: Request) {
+        let Request { stream, batch, answer } = request;
+        let queue = self.queues.entry(stream).or_insert_with(|| Queue { pending: VecDeque::new(), next: 1 });
+        let first = queue.next;
+        queue.next += u64::from(batch.count);
+        let answer = (queue.next - 1, answer);
+        if let Some(Pending { events: Events::Open(writer), answers, .. }) = queue.pending.back_mut()
+            && writer.len() + batch.bytes.len() <= MESSAGE_BYTES
+        {
+            if writer.extend(&batch).is_ok() {
+                answers.push(answer);
+            }
+            return;
+        }
+        let mut writer = Writer::new(0);
+        let events = match batch.bytes.len() <= MESSAGE_BYTES / 2 && writer.extend(&batch).is_ok() {
+            true => Events::Open(writer),
+            false => Events::Closed(batch),
+        };
+        queue.pending.push_back(Pending { first, events, answers: vec![answer], sent: false });
+    }
+
+    fn answered(&mut self, message: Message, address: &str) -> anyhow::Result<()> {
+        match message {
+            Message::Published { stream, number, seq } => {
+                let Some(queue) = self.queues.get_mut(&stream) else { return Ok(()) };
+                while queue.pending.front().is_some_and(|p| p.first + p.events.count() - 1 <= number) {
+                    for (last, answer) in queue.pending.pop_front().into_iter().flat_map(|p| p.answers) {
+                        // The numbers of one message follow each other.
+                        let _ =
+                            answer.answer.send(Ok(if seq == 0 { 0 } else { seq - (number - last).min(seq) }));
+                    }
+                }
+                Ok(())
+            }
+            Message::Refused { reason: Reason::NotHead, text, .. } => anyhow::bail!("{text}"),
+            // What was refused before it is sent again, and this after it.
+            Message::Refused { reason: Reason::Gap, .. } => Ok(()),
+            Message::Refused { stream, first, reason, text } => {
+                if let Some(queue) = self.queues.get_mut(&stream) {
+                    queue.refused(&stream, first, reason, &text);
+                }
+                Ok(())
+            }
+            Message::Chain(chain) => {
+                let head = chain.members.first().map(|member| member.address.as_str());
+                if head == Some(address) {
+                    Ok(())
+                } else {
+                    anyhow::bail!("{address} is not the head any more")
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Queue {
+    /// The head refused the message that begins with `first`. What follows it gets its numbers, and is sent
+    /// again: the head refused it as well, for the gap.
+    fn refused(&mut self, stream: &Stream, first: u64, reason: Reason, text: &str) {
+        let Some(at) = self.pending.iter().position(|pending| pending.first == first && pending.sent) else {
+            return;
+        };
+        let refused = self.pending.remove(at);
+        for (_, answer) in refused.into_iter().flat_map(|pending| pending.answers) {
+            let (stream, text) = (stream.clone(), text.to_owned());
+            let _ = answer.answer.send(Err(PublishError::Refused { stream, reason, text }));
+        }
+        let mut next = first;
+        for pending in self.pending.iter_mut().skip(at) {
+            let moved = pending.first - next;
+            pending.first = next;
+            pending.sent = false;
+            for (last, _) in &mut pending.answers {
+                *last -= moved;
+            }
+            next += pending.events.count();
+        }
+        self.next = next;
+    }
+}

@@ -1,0 +1,119 @@
+//! Messages on a byte stream.
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::message::{FRAME_BYTES_MAX, Message};
+use crate::wire::BadMessage;
+
+/// Read at once from a connection.
+const READ_BYTES: usize = 256 << 10;
+
+/// Why no more messages come.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Io(#[from] std::io::Error),
+    /// What came is no message.
+    #[error(transparent)]
+    Bad(#[from] BadMessage),
+}
+
+/// Reads messages.
+#[derive(Debug)]
+pub struct FrameReader<R> {
+    from: R,
+    buffer: BytesMut,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    /// A reader of what comes from `from`.
+    pub fn new(from: R) -> Self {
+        Self { from, buffer: BytesMut::new() }
+    }
+
+    /// The next message; `None` at the end. Cancelling it loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Message>, FrameError> {
+        loop {
+            if let Some(frame) = self.buffered()? {
+                return Ok(Some(Message::decode(frame)?));
+            }
+            self.buffer.reserve(READ_BYTES);
+            if self.from.read_buf(&mut self.buffer).await? == 0 {
+                if self.buffer.is_empty() {
+                    return Ok(None);
+                }
+                return Err(BadMessage("the connection ended within one".to_owned()).into());
+            }
+        }
+    }
+
+    fn buffered(&mut self) -> Result<Option<Bytes>, BadMessage> {
+        let Some(length) = self.buffer.first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > FRAME_BYTES_MAX {
+            return Err(BadMessage(format!("a frame of {length} bytes, more than {FRAME_BYTES_MAX}")));
+        }
+        if self.buffer.len() < 4 + length {
+            return Ok(None);
+        }
+        self.buffer.advance(4);
+        Ok(Some(self.buffer.split_to(length).freeze()))
+    }
+}
+
+/// Writes messages; several leave together.
+#[derive(Debug)]
+pub struct FrameWriter<W> {
+    to: W,
+    buffer: BytesMut,
+}
+
+impl<W: AsyncWrite + Unpin> FrameWriter<W> {
+    /// A writer to `to`.
+    pub fn new(to: W) -> Self {
+        Self { to, buffer: BytesMut::new() }
+    }
+
+    /// Adds a message to what the next [`FrameWriter::flush`] writes; answers how much that is, in bytes.
+    pub fn add(&mut self, message: &Message) -> usize {
+        message.encode(&mut self.buffer);
+        self.buffer.len()
+    }
+
+    /// Writes what was added.
+    pub async fn flush(&mut self) -> std::io::Result<()> {
+        self.to.write_all_buf(&mut self.buffer).await?;
+        self.to.flush().await
+    }
+
+    /// Writes one message.
+    pub async fn send(&mut self, message: &Message) -> std::io::Result<()> {
+        self.add(message);
+        self.flush().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_cross_a_stream_and_a_frame_too_long_is_refused() {
+        let (ours, theirs) = tokio::io::duplex(7);
+        let sending = async {
+            let mut writer = FrameWriter::new(ours);
+            writer.add(&Message::Token { epoch: 1 });
+            writer.send(&Message::Token { epoch: 2 }).await.unwrap();
+            writer.to.write_all(&u32::MAX.to_le_bytes()).await.unwrap();
+        };
+        let receiving = async {
+            let mut reader = FrameReader::new(theirs);
+            assert_eq!(reader.next().await.unwrap(), Some(Message::Token { epoch: 1 }));
+            assert_eq!(reader.next().await.unwrap(), Some(Message::Token { epoch: 2 }));
+            assert!(reader.next().await.unwrap_err().to_string().contains("a frame of 4294967295 bytes"));
+        };
+        tokio::join!(sending, receiving);
+    }
+}

@@ -1,0 +1,200 @@
+//! Who is in a region's chain, and in which order (section 3.3): the configuration service's decisions, as a
+//! step function. The shell keeps the chain in `meta`, and tells nobody of a chain before it is durable there.
+//!
+//! - A member that is not heard is removed, but never the last one: it alone has the events. If the last one
+//!   can't come back, because it kept them in memory only, a joining replica begins a new chain.
+//! - A replica joins beyond the tail, and becomes the tail once the tail says that it has everything.
+//! - Every change has a greater epoch, which fences those that do not know it yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::message::{Chain, Member, ReplicaId};
+
+/// Replicas of one chain, joining ones included.
+pub const MEMBERS_MAX: usize = 16;
+
+#[derive(Debug)]
+struct Seen {
+    at_ms: u64,
+    durable: bool,
+}
+
+/// The configuration service of one region.
+#[derive(Debug)]
+pub struct Membership {
+    chain: Chain,
+    seen: BTreeMap<ReplicaId, Seen>,
+    caught_up: BTreeSet<ReplicaId>,
+    joins: Vec<Member>,
+    started: BTreeSet<ReplicaId>,
+    silence_ms: u64,
+}
+
+impl Membership {
+    /// The service, with the chain that was last durable. Its members get `silence_ms` from `now_ms` on to be
+    /// heard.
+    pub fn new(now_ms: u64, chain: Chain, silence_ms: u64) -> Self {
+        let replicas = chain.members.iter().chain(&chain.joining);
+        let seen = replicas.map(|member| (member.id, Seen { at_ms: now_ms, durable: true })).collect();
+        Self {
+            chain,
+            seen,
+            caught_up: BTreeSet::new(),
+            joins: Vec::new(),
+            started: BTreeSet::new(),
+            silence_ms,
+        }
+    }
+
+    /// The chain that is in force.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// A replica wants to be in the chain; a member says where it listens now. One that `started` loses its place
+    /// if there is another member: it may have lost some of what it acknowledged.
+    pub fn join(&mut self, now_ms: u64, member: Member, durable: bool, started: bool) {
+        if started {
+            self.started.insert(member.id);
+        }
+        self.seen.insert(member.id, Seen { at_ms: now_ms, durable });
+        self.caught_up.remove(&member.id);
+        self.joins.retain(|other| other.id != member.id);
+        if self.joins.len() < MEMBERS_MAX {
+            self.joins.push(member);
+        }
+    }
+
+    /// A replica is alive; the tail knows who caught up.
+    pub fn alive(&mut self, now_ms: u64, id: ReplicaId, epoch: u64, caught_up: &[ReplicaId]) {
+        if let Some(seen) = self.seen.get_mut(&id) {
+            seen.at_ms = now_ms;
+        }
+        if self.chain.tail() == Some(id) && epoch == self.chain.epoch {
+            self.caught_up = caught_up.iter().copied().collect();
+        }
+    }
+
+    /// The chain that should be next, if another one than now; it is in force once [`Membership::changed`] was
+    /// called with it.
+    pub fn next(&mut self, now_ms: u64) -> Option<Chain> {
+        let mut next = self.chain.clone();
+        let silent = |id: ReplicaId| {
+            let at_ms = self.seen.get(&id).map(|seen| seen.at_ms);
+            at_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) > self.silence_ms)
+        };
+        next.joining.retain(|member| !silent(member.id));
+        let stays = |id: ReplicaId| !silent(id) && !self.started.contains(&id);
+        if next.members.iter().any(|member| stays(member.id)) {
+            next.members.retain(|member| stays(member.id));
+        } else if let Some(last) = next.members.last().cloned() {
+            // Nobody is left. The tail has the least, but all that was acknowledged; keep all who may return.
+            let gone = |id: ReplicaId| self.seen.get(&id).is_none_or(|seen| !seen.durable);
+            if gone(last.id) {
+                next.members.retain(|member| !gone(member.id));
+            }
+        }
+        for member in &self.joins {
+            if let Some(known) =
+                next.members.iter_mut().chain(&mut next.joining).find(|known| known.id == member.id)
+            {
+                known.address.clone_from(&member.address);
+            } else if next.members.len() + next.joining.len() < MEMBERS_MAX {
+                next.joining.push(member.clone());
+            }
+        }
+        if next.members.is_empty() && !next.joining.is_empty() {
+            next.members.push(next.joining.remove(0));
+        } else if let Some(at) = next.joining.iter().position(|m| self.caught_up.contains(&m.id)) {
+            next.members.push(next.joining.remove(at));
+        }
+        if next == self.chain {
+            self.joins.clear();
+            self.started.clear();
+            return None;
+        }
+        next.epoch = self.chain.epoch + 1;
+        Some(next)
+    }
+
+    /// A chain is durable, and in force.
+    pub fn changed(&mut self, chain: Chain) {
+        self.joins.clear();
+        self.started.clear();
+        self.caught_up.clear();
+        let known = |id: &ReplicaId| chain.members.iter().chain(&chain.joining).any(|m| m.id == *id);
+        self.seen.retain(|id, _| known(id));
+        self.chain = chain;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: ReplicaId) -> Member {
+        Member { id, address: format!("127.0.0.1:{id}") }
+    }
+
+    fn ids(chain: &Chain) -> (Vec<ReplicaId>, Vec<ReplicaId>) {
+        let of = |members: &[Member]| members.iter().map(|member| member.id).collect();
+        (of(&chain.members), of(&chain.joining))
+    }
+
+    fn step(service: &mut Membership, now_ms: u64) -> Option<(Vec<ReplicaId>, Vec<ReplicaId>)> {
+        let next = service.next(now_ms)?;
+        assert_eq!(next.epoch, service.chain().epoch + 1);
+        service.changed(next.clone());
+        Some(ids(&next))
+    }
+
+    #[test]
+    fn replicas_join_at_the_end_when_they_caught_up_and_silent_ones_leave() {
+        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000);
+        service.join(0, member(1), false, true);
+        assert_eq!(step(&mut service, 0), Some((vec![1], vec![])));
+        service.join(1, member(2), false, true);
+        service.join(1, member(3), false, true);
+        assert_eq!(step(&mut service, 1), Some((vec![1], vec![2, 3])));
+        assert_eq!(step(&mut service, 2), None);
+        let epoch = service.chain().epoch;
+        service.alive(3, 1, epoch, &[3]);
+        assert_eq!(step(&mut service, 3), Some((vec![1, 3], vec![2])));
+        // What the tail of an earlier epoch says does not count.
+        service.alive(4, 3, epoch, &[2]);
+        assert_eq!(step(&mut service, 4), None);
+        service.alive(900, 3, service.chain().epoch, &[2]);
+        service.alive(900, 2, service.chain().epoch, &[]);
+        assert_eq!(step(&mut service, 900), Some((vec![1, 3, 2], vec![])));
+        assert_eq!(step(&mut service, 1500), Some((vec![3, 2], vec![])));
+    }
+
+    #[test]
+    fn a_member_that_started_again_goes_to_the_end_if_there_is_another() {
+        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000);
+        service.join(0, member(1), true, true);
+        step(&mut service, 0);
+        service.join(1, member(1), true, true);
+        assert_eq!(step(&mut service, 1), None);
+        service.join(1, member(2), true, true);
+        step(&mut service, 1);
+        service.alive(2, 1, service.chain().epoch, &[2]);
+        assert_eq!(step(&mut service, 2), Some((vec![1, 2], vec![])));
+        service.join(3, member(1), true, false);
+        assert_eq!(step(&mut service, 3), None);
+        service.join(4, member(1), true, true);
+        assert_eq!(step(&mut service, 4), Some((vec![2], vec![1])));
+    }
+
+    #[test]
+    fn the_last_member_stays_if_it_can_come_back_and_is_replaced_if_it_can_not() {
+        for durable in [true, false] {
+            let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000);
+            service.join(0, member(1), durable, true);
+            step(&mut service, 0);
+            service.join(5000, member(2), durable, true);
+            let chain = step(&mut service, 5000).unwrap();
+            assert_eq!(chain, if durable { (vec![1], vec![2]) } else { (vec![2], vec![]) });
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! What replicas, proxies and clients say to each other.
+//!
+//! ```text
+//! frame      u32 length of what follows, u8 kind, body (numbers little-endian; pieces as in wire.rs)
+//!   1 hello        u16 version, u8 role (0 client, 1 replica), text region, u64 replica, u128 client
+//!   2 chain        u64 epoch, text region, members, joining: lists of (u64 replica, text address)
+//!   3 publish      stream, u128 client, u64 first, batch        4 published  stream, u64 number, u64 seq
+//!   5 refused      stream, u64 first, u8 reason, u16 length, text
+//!   6 advertise    list of (stream, u64 count)                  7 subscribe  stream, u64 after
+//!   8 unsubscribe  stream                                       9 events     stream, batch
+//!  10 follow       u64 epoch, list of (stream, u64 count)      11 publishers stream, list of (u128, u64)
+//!  12 append       u64 epoch, stream, u8 origin?, u128 client, u64 first, batch
+//!  13 held         u64 epoch, list of (stream, u64 count)      14 token      u64 epoch
+//!  15 listen       list of (stream, u64 after), u8 others?    16 join       member, u8 durable?, u8 started?
+//!  17 alive        u64 epoch, list of u64                     18 listening  list of (stream, u64 after)
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::batch::Batch;
+use crate::name::Stream;
+use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
+
+/// The version that [`Message::Hello`] carries; both ends need the same.
+pub const VERSION: u16 = 1;
+/// Bytes of a frame at most, without its length.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// As a position: what comes from now on.
+pub const FROM_NOW: u64 = u64::MAX;
+
+/// A replica of a region's proxy; unique in its region, and never reused for a replica with another memory.
+pub type ReplicaId = u64;
+/// A publisher. It draws the number at random when it starts, so that a retry is known for what it is.
+pub type PublisherId = u128;
+
+/// Who a connection's other end is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Publishes and listens.
+    Client(PublisherId),
+    /// A replica of the region's proxy.
+    Replica(ReplicaId),
+}
+
+/// A replica and where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which one.
+    pub id: ReplicaId,
+    /// `HOST:PORT`.
+    pub address: String,
+}
+
+/// The replicas of a region's proxy, head first, as the configuration service has them (section 3.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// Grows with every change.
+    pub epoch: u64,
+    /// The region.
+    pub region: String,
+    /// Head, middle, tail; the same replica if there is one.
+    pub members: Vec<Member>,
+    /// Replicas that copy from the tail and want to become members.
+    pub joining: Vec<Member>,
+}
+
+impl Chain {
+    /// The member that gives numbers.
+    pub fn head(&self) -> Option<ReplicaId> {
+        self.members.first().map(|member| member.id)
+    }
+
+    /// The member that answers readers.
+    pub fn tail(&self) -> Option<ReplicaId> {
+        self.members.last().map(|member| member.id)
+    }
+
+    /// A member's place, from 0 at the head.
+    pub fn place(&self, id: ReplicaId) -> Option<usize> {
+        self.members.iter().position(|member| member.id == id)
+    }
+
+    /// Whom a replica copies from: the member before it, or the tail if it is joining.
+    pub fn before(&self, id: ReplicaId) -> Option<&Member> {
+        match self.place(id) {
+            Some(place) => place.checked_sub(1).map(|before| &self.members[before]),
+            None if self.joining.iter().any(|member| member.id == id) => self.members.last(),
+            None => None,
+        }
+    }
+
+    /// Whom a member waits for before it counts an event as held.
+    pub fn next(&self, id: ReplicaId) -> Option<ReplicaId> {
+        let place = self.place(id)?;
+        self.members.get(place + 1).map(|member| member.id)
+    }
+}
+
+/// Why a publish is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// This replica is not the head, or not of the stream's region: ask for the chain again.
+    NotHead,
+    /// The publisher's earlier events are missing here: send them again first.
+    Gap,
+    /// It would undo an earlier garbage collection, or its predicate is no predicate.
+    Invalid,
+    /// A quota or a limit; nothing is wrong with the event.
+    Limit,
+}
+
+/// A message; the connection says from whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The first one in both directions.
+    Hello {
+        /// [`VERSION`].
+        version: u16,
+        /// The sender's region.
+        region: String,
+        /// What the sender is.
+        role: Role,
+    },
+    /// To clients and replicas: how the chain is now.
+    Chain(Chain),
+    /// To the head: a publisher's events, in its order.
+    Publish {
+        /// The stream.
+        stream: Stream,
+        /// The publisher.
+        client: PublisherId,
+        /// The publisher's own number of the first one, from 1, without gaps.
+        first: u64,
+        /// The events, not numbered.
+        batch: Batch,
+    },
+    /// To a publisher: the tail holds its events up to `number`.
+    Published {
+        /// The stream.
+        stream: Stream,
+        /// The publisher's own number of the last one.
+        number: u64,
+        /// That event's number in the stream; 0 if it was published earlier and the number is no longer known.
+        seq: u64,
+    },
+    /// To a publisher: its events from `first` of the same message on are not published.
+    Refused {
+        /// The stream.
+        stream: Stream,
+        /// As in the request.
+        first: u64,
+        /// For programs.
+        reason: Reason,
+        /// For people.
+        text: String,
+    },
+    /// From a tail to the heads of other regions: how far it got in every stream.
+    Advertise {
+        /// The last number of each stream.
+        counts: Vec<(Stream, u64)>,
+    },
+    /// To a tail: send this stream's events from the one after `after` on.
+    Subscribe {
+        /// The stream.
+        stream: Stream,
+        /// The subscriber's own count.
+        after: u64,
+    },
+    /// To a tail: no more of this stream.
+    Unsubscribe {
+        /// The stream.
+        stream: Stream,
+    },
+    /// To a subscriber.
+    Events {
+        /// The stream.
+        stream: Stream,
+        /// What follows the last one sent.
+        batch: Batch,
+    },
+    /// From a replica to the one before it: send me what I miss.
+    Follow {
+        /// The follower's epoch.
+        epoch: u64,
+        /// How far it got.
+        counts: Vec<(Stream, u64)>,
+    },
+    /// To the replica behind: what the region's publishers have published in a stream, up to what all hold.
+    Publishers {
+        /// The stream.
+        stream: Stream,
+        /// Each publisher's last number.
+        numbers: Vec<(PublisherId, u64)>,
+    },
+    /// To the replica behind: events.
+    Append {
+        /// The sender's epoch.
+        epoch: u64,
+        /// The stream.
+        stream: Stream,
+        /// Who published them, if it was in this region and they are new.
+        origin: Option<Origin>,
+        /// The events.
+        batch: Batch,
+    },
+    /// To the replica before: all from here to the tail hold the streams up to these numbers.
+    Held {
+        /// The sender's epoch.
+        epoch: u64,
+        /// The numbers.
+        counts: Vec<(Stream, u64)>,
+    },
+    /// From a client to a tail: send me events; instead of what it sent before.
+    Listen {
+        /// From the event after these numbers on; [`FROM_NOW`]: only what comes from now on.
+        positions: Vec<(Stream, u64)>,
+        /// Whether all other streams are wanted as well, from their beginnings.
+        others: bool,
+    },
+    /// To a client that listens: from where on it is sent events.
+    Listening {
+        /// As in the listen, with numbers instead of [`FROM_NOW`].
+        positions: Vec<(Stream, u64)>,
+    },
+    /// From a replica to its region's configuration service: make me a member.
+    Join {
+        /// The replica.
+        member: Member,
+        /// Whether it keeps its events over a restart.
+        durable: bool,
+        /// Whether it just started. It may have lost some of what it acknowledged, so if others are there it
+        /// joins at the end, and copies what it misses.
+        started: bool,
+    },
+    /// From a replica to its region's configuration service, often.
+    Alive {
+        /// The epoch that it knows.
+        epoch: u64,
+        /// Joining replicas that have what it has, if it is the tail.
+        caught_up: Vec<ReplicaId>,
+    },
+    /// To the replica behind: you are the tail now.
+    Token {
+        /// The epoch in which it is.
+        epoch: u64,
+    },
+}
+
+/// Who published a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The publisher.
+    pub client: PublisherId,
+    /// Its own number of the batch's first event.
+    pub first: u64,
+}
+
+impl Message {
+    /// Appends the message as a frame.
+    pub fn encode(&self, out: &mut BytesMut) {
+        let start = out.len();
+        out.put_u32_le(0);
+        match self {
+            Message::Hello { version, region, role } => {
+                out.put_u8(1);
+                out.put_u16_le(*version);
+                let (code, replica, client) = match role {
+                    Role::Client(client) => (0, 0, *client),
+                    Role::Replica(replica) => (1, *replica, 0),
+                };
+                out.put_u8(code);
+                put_text(out, region);
+                out.put_u64_le(replica);
+                out.put_u128_le(client);
+            }
+            Message::Chain(chain) => {
+                out.put_u8(2);
+                put_chain(out, chain);
+            }
+            Message::Publish { stream, client, first, batch } => {
+                out.put_u8(3);
+                put_stream(out, stream);
+                out.put_u128_le(*client);
+                out.put_u64_le(*first);
+                put_batch(out, batch);
+            }
+            Message::Published { stream, number, seq } => {
+                out.put_u8(4);
+                put_stream(out, stream);
+                out.put_u64_le(*number);
+                out.put_u64_le(*seq);
+            }
+            Message::Refused { stream, first, reason, text } => {
+                out.put_u8(5);
+                put_stream(out, stream);
+                out.put_u64_le(*first);
+                out.put_u8(*reason as u8);
+                let text = &text.as_bytes()[..text.len().min(1000)];
+                out.put_u16_le(text.len() as u16);
+                out.put_slice(text);
+            }
+            Message::Advertise { counts } => {
+                out.put_u8(6);
+                put_counts(out, counts);
+            }
+            Message::Subscribe { stream, after } => {
+                out.put_u8(7);
+                put_stream(out, stream);
+                out.put_u64_le(*after);
+            }
+            Message::Unsubscribe { stream } => {
+                out.put_u8(8);
+                put_stream(out, stream);
+            }
+            Message::Events { stream, batch } => {
+                out.put_u8(9);
+                put_stream(out, stream);
+                put_batch(out, batch);
+            }
+            Message::Follow { epoch, counts } => {
+                out.put_u8(10);
+                out.put_u64_le(*epoch);
+                put_counts(out, counts);
+            }
+            Message::Publishers { stream, numbers } => {
+                out.put_u8(11);
+                put_stream(out, stream);
+                put_list(out, numbers, |out, (client, number)| {
+                    out.put_u128_le(*client);
+                    out.put_u64_le(*number);
+                });
+            }
+            Message::Append { epoch, stream, origin, batch } => {
+                out.put_u8(12);
+                out.put_u64_le(*epoch);
+                put_stream(out, stream);
+                out.put_u8(u8::from(origin.is_some()));
+                let origin = origin.unwrap_or(Origin { client: 0, first: 0 });
+                out.put_u128_le(origin.client);
+                out.put_u64_le(origin.first);
+                put_batch(out, batch);
+            }
+            Message::Held { epoch, counts } => {
+                out.put_u8(13);
+                out.put_u64_le(*epoch);
+                put_counts(out, counts);
+            }
+            Message::Listen { positions, others } => {
+                out.put_u8(15);
+                put_counts(out, positions);
+                out.put_u8(u8::from(*others));
+            }
+            Message::Listening { positions } => {
+                out.put_u8(18);
+                put_counts(out, positions);
+            }
+            Message::Join { member, durable, started } => {
+                out.put_u8(16);
+                put_member(out, member);
+                out.put_u8(u8::from(*durable));
+                out.put_u8(u8::from(*started));
+            }
+            Message::Alive { epoch, caught_up } => {
+                out.put_u8(17);
+                out.put_u64_le(*epoch);
+                put_list(out, caught_up, |out, id| out.put_u64_le(*id));
+            }
+            Message::Token { epoch } => {
+                out.put_u8(14);
+                out.put_u64_le(*epoch);
+            }
+        }
+        let len = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Reads a frame's bytes after its length. Batches in it are checked.
+    pub fn decode(frame: Bytes) -> Result<Self, BadMessage> {
+        let mut from = Reader::new(frame);
+        let message = match from.u8()? {
+            1 => {
+                let (version, code, region) = (from.u16()?, from.u8()?, from.text()?);
+                let (replica, client) = (from.u64()?, from.u128()?);
+                let role = match code {
+                    0 => Role::Client(client),
+                    1 => Role::Replica(replica),
+                    other => return Err(BadMessage(format!("role {other} is unknown"))),
+                };
+                Message::Hello { version, region, role }
+            }
+            2 => Message::Chain(take_chain(&mut from)?),
+            3 => Message::Publish {
+                stream: from.stream()?,
+                client: from.u128()?,
+                first: from.u64()?,
+                batch: from.batch()?,
+            },
+            4 => Message::Published { stream: from.stream()?, number: from.u64()?, seq: from.u64()? },
+            5 => {
+                let (stream, first, code, len) = (from.stream()?, from.u64()?, from.u8()?, from.u16()?);
+                let text = String::from_utf8_lossy(&from.bytes(usize::from(len))?).into_owned();
+                let reason = match code {
+                    0 => Reason::NotHead,
+                    1 => Reason::Gap,
+                    2 => Reason::Invalid,
+                    3 => Reason::Limit,
+                    other => return Err(BadMessage(format!("reason {other} is unknown"))),
+                };
+                Message::Refused { stream, first, reason, text }
+            }
+            6 => Message::Advertise { counts: take_counts(&mut from)? },
+            7 => Message::Subscribe { stream: from.stream()?, after: from.u64()? },
+            8 => Message::Unsubscribe { stream: from.stream()? },
+            9 => Message::Events { stream: from.stream()?, batch: from.batch()? },
+            10 => Message::Follow { epoch: from.u64()?, counts: take_counts(&mut from)? },
+            11 => Message::Publishers {
+                stream: from.stream()?,
+                numbers: from.list(24, |from| Ok((from.u128()?, from.u64()?)))?,
+            },
+            12 => {
+                let (epoch, stream, has) = (from.u64()?, from.stream()?, from.u8()? != 0);
+                let origin = Origin { client: from.u128()?, first: from.u64()? };
+                Message::Append { epoch, stream, origin: has.then_some(origin), batch: from.batch()? }
+            }
+            13 => Message::Held { epoch: from.u64()?, counts: take_counts(&mut from)? },
+            14 => Message::Token { epoch: from.u64()? },
+            15 => Message::Listen { positions: take_counts(&mut from)?, others: from.u8()? != 0 },
+            16 => Message::Join {
+                member: take_member(&mut from)?,
+                durable: from.u8()? != 0,
+                started: from.u8()? != 0,
+            },
+            18 => Message::Listening { positions: take_counts(&mut from)? },
+            17 => Message::Alive { epoch: from.u64()?, caught_up: from.list(8, Reader::u64)? },
+            other => return Err(BadMessage(format!("kind {other} is unknown"))),
+        };
+        from.end()?;
+        Ok(message)
+    }
+}
+
+fn put_counts(out: &mut BytesMut, counts: &[(Stream, u64)]) {
+    put_list(out, counts, |out, (stream, count)| {
+        put_stream(out, stream);
+        out.put_u64_le(*count);
+    });
+}
+
+fn take_counts(from: &mut Reader) -> Result<Vec<(Stream, u64)>, BadMessage> {
+    from.list(12, |from| Ok((from.stream()?, from.u64()?)))
+}
+
+/// Appends a chain: u64 epoch, text region, then members and joining replicas, each a list of (u64, text).
+pub fn put_chain(out: &mut BytesMut, chain: &Chain) {
+    out.put_u64_le(chain.epoch);
+    put_text(out, &chain.region);
+    for members in [&chain.members, &chain.joining] {
+        put_list(out, members, put_member);
+    }
+}
+
+fn put_member(out: &mut BytesMut, member: &Member) {
+    out.put_u64_le(member.id);
+    put_text(out, &member.address);
+}
+
+fn take_member(from: &mut Reader) -> Result<Member, BadMessage> {
+    Ok(Member { id: from.u64()?, address: from.text()? })
+}
+
+/// Takes what [`put_chain`] wrote.
+pub fn take_chain(from: &mut Reader) -> Result<Chain, BadMessage> {
+    let (epoch, region) = (from.u64()?, from.text()?);
+    let mut members = || from.list(9, take_member);
+    Ok(Chain { epoch, region, members: members()?, joining: members()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Collect, Content, Writer};
+
+    fn samples() -> Vec<Message> {
+        let stream = Stream::parse("eu/prices").unwrap();
+        let mut writer = Writer::new(7);
+        let content = Content { payload: Bytes::from_static(b"payload"), ..Content::default() };
+        writer.publish(&content, Some(&Collect::KeepLast(9))).unwrap();
+        let batch = writer.finish(9);
+        let counts = vec![(stream.clone(), 9)];
+        let member = Member { id: 4, address: "127.0.0.1:9400".to_owned() };
+        let chain = Chain {
+            epoch: 3,
+            region: "eu".to_owned(),
+            members: vec![member.clone()],
+            joining: vec![member.clone()],
+        };
+        let origin = Some(Origin { client: 5, first: 6 });
+        let (region, text) = ("eu".to_owned(), "why".to_owned());
+        vec![
+            Message::Hello { version: VERSION, region: region.clone(), role: Role::Client(1 << 100) },
+            Message::Hello { version: VERSION, region, role: Role::Replica(4) },
+            Message::Chain(chain),
+            Message::Publish { stream: stream.clone(), client: 5, first: 6, batch: batch.clone() },
+            Message::Published { stream: stream.clone(), number: 1, seq: 2 },
+            Message::Refused { stream: stream.clone(), first: 1, reason: Reason::Invalid, text },
+            Message::Advertise { counts: counts.clone() },
+            Message::Subscribe { stream: stream.clone(), after: 8 },
+            Message::Unsubscribe { stream: stream.clone() },
+            Message::Events { stream: stream.clone(), batch: batch.clone() },
+            Message::Follow { epoch: 2, counts: counts.clone() },
+            Message::Publishers { stream: stream.clone(), numbers: vec![(5, 6)] },
+            Message::Append { epoch: 2, stream: stream.clone(), origin, batch: batch.clone() },
+            Message::Append { epoch: 2, stream, origin: None, batch },
+            Message::Held { epoch: 2, counts: counts.clone() },
+            Message::Token { epoch: 2 },
+            Message::Listen { positions: counts.clone(), others: true },
+            Message::Listening { positions: counts },
+            Message::Join { member, durable: true, started: false },
+            Message::Alive { epoch: 2, caught_up: vec![4] },
+        ]
+    }
+
+    #[test]
+    fn every_message_comes_back_and_every_cut_one_is_refused() {
+        for message in samples() {
+            let mut out = BytesMut::new();
+            message.encode(&mut out);
+            let frame = out.freeze().slice(4..);
+            assert_eq!(Message::decode(frame.clone()).unwrap(), message);
+            for cut in 0..frame.len() {
+                assert!(Message::decode(frame.slice(..cut)).is_err(), "{message:?} cut at {cut}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_frame_is_refused_or_read_without_a_panic(
+            which in 0..20usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+        ) {
+            let mut out = BytesMut::new();
+            samples()[which].encode(&mut out);
+            let mut frame = out[4..].to_vec();
+            for (at, to) in changes {
+                let len = frame.len();
+                frame[at % len] = to;
+            }
+            let _ = Message::decode(frame.into());
+        }
+    }
+}

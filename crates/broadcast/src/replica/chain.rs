@@ -1,0 +1,294 @@
+//! Chain replication of a proxy (section 3.3).
+//!
+//! Every replica follows the one before it: it says how far it got in each stream and is sent what comes after,
+//! which is the same for a new event, for what a failed replica in between did not hand on, and for a replica
+//! that joins with nothing. Back go the numbers up to which all from there to the tail hold.
+//!
+//! A link carries something only while both its ends are in the same epoch; a replica follows anew in each.
+//! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
+
+use std::collections::BTreeMap;
+
+use crate::batch::Batch;
+use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
+use crate::name::Stream;
+use crate::replica::{
+    ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
+};
+
+impl Replica {
+    /// The configuration service says how the chain is. Older news are left out.
+    pub fn configure(&mut self, now_ms: u64, chain: Chain) {
+        self.now_ms = now_ms;
+        if chain.region != self.config.region || chain.epoch <= self.chain.epoch {
+            return;
+        }
+        let me = self.config.id;
+        let (was_member, was_tail) = (self.chain.place(me).is_some(), self.is_tail());
+        let (is_member, is_tail) = (chain.place(me).is_some(), chain.tail() == Some(me));
+        let was_head = self.is_head();
+        self.chain = chain;
+        if was_member && !is_member {
+            // What was on its way may never have reached the others, and they may have gone on without it.
+            for stream in self.streams.values_mut() {
+                stream.forget_unsettled();
+            }
+        }
+        // The token is ours if there is nobody else to have it: those who were behind us are gone.
+        let ours = was_tail || was_member || self.chain.members.len() == 1;
+        self.token = (is_tail && ours).then_some(self.chain.epoch);
+        if !self.is_tail() {
+            for connection in self.connections.values_mut() {
+                connection.subscriptions.clear();
+                connection.listens_to_all = false;
+            }
+        }
+        if !self.is_head() {
+            self.expects.clear();
+            self.refuse_all_answers();
+        } else if !was_head {
+            self.expects.clear();
+        }
+        self.told_held.clear();
+        self.successor_held.clear();
+        self.following = None;
+        let connections: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        for connection in connections {
+            self.follow_if_before(connection);
+            if let Some(Peer::In(_, Role::Client(_))) = self.connections.get(&connection).map(|c| &c.peer) {
+                self.send(connection, Message::Chain(self.chain.clone()));
+            }
+        }
+        self.settle_all();
+        self.advertise(false);
+    }
+
+    /// Follows through a connection if it leads to the replica before this one.
+    pub(super) fn follow_if_before(&mut self, connection: ConnectionId) {
+        let Some(before) = self.chain.before(self.config.id).map(|member| member.id) else { return };
+        let Some(Peer::Out(region, id)) = self.connections.get(&connection).map(|c| &c.peer) else { return };
+        if *region != self.config.region || *id != before {
+            return;
+        }
+        self.following = Some((before, connection));
+        self.told_held.clear();
+        let counts = self.streams.iter().map(|(stream, state)| (stream.clone(), state.last())).collect();
+        self.send(connection, Message::Follow { epoch: self.chain.epoch, counts });
+    }
+
+    /// Another replica wants to be sent what it misses.
+    pub(super) fn followed(&mut self, from: ConnectionId, epoch: u64, counts: Vec<(Stream, u64)>) {
+        // A follower that is ahead in news waits here until they reach us as well.
+        if epoch < self.chain.epoch {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(&from) {
+            connection.follows = Some(super::Follower {
+                epoch,
+                greeted: false,
+                behind: true,
+                token: false,
+                sent: counts.into_iter().collect(),
+            });
+        }
+    }
+
+    /// Events from the replica before us.
+    pub(super) fn append(
+        &mut self,
+        from: ConnectionId,
+        id: ReplicaId,
+        epoch: u64,
+        stream: Stream,
+        origin: Option<Origin>,
+        batch: Batch,
+    ) {
+        if epoch != self.chain.epoch || self.following != Some((id, from)) {
+            return;
+        }
+        match self.state_of(&stream).store(&batch, origin) {
+            Ok(true) => self.stored(stream, batch, origin),
+            Ok(false) => {}
+            Err(_) => {
+                self.counters.gaps += 1;
+                self.follow_if_before(from);
+            }
+        }
+    }
+
+    /// New events are in a stream; `batch` may begin with some that were there.
+    pub(super) fn stored(&mut self, stream: Stream, batch: Batch, origin: Option<Origin>) {
+        if self.persists {
+            self.outputs.push(Output::Persist { stream: stream.clone(), batch, origin });
+        }
+        self.settle(&stream);
+    }
+
+    /// What a stream's events up to `last` are on disk, if the replica keeps them there.
+    pub fn synced(&mut self, now_ms: u64, stream: &Stream, last: u64) {
+        self.now_ms = now_ms;
+        let synced = self.synced.entry(stream.clone()).or_insert(0);
+        *synced = last.max(*synced);
+        self.settle(stream);
+    }
+
+    pub(super) fn publishers_from(
+        &mut self,
+        from: ConnectionId,
+        stream: Stream,
+        numbers: Vec<(PublisherId, u64)>,
+    ) {
+        if self.following.is_some_and(|(_, through)| through == from) && self.is_local(&stream) {
+            let state = self.state_of(&stream);
+            for (client, number) in numbers {
+                state.publishers.settle(client, number);
+            }
+        }
+    }
+
+    pub(super) fn token_from(&mut self, from: ConnectionId, epoch: u64) {
+        let followed = self.following.is_some_and(|(_, through)| through == from);
+        if followed && epoch == self.chain.epoch && self.chain.tail() == Some(self.config.id) {
+            self.token = Some(epoch);
+            self.advertise(false);
+        }
+    }
+
+    pub(super) fn successor_holds(&mut self, id: ReplicaId, epoch: u64, counts: Vec<(Stream, u64)>) {
+        if epoch != self.chain.epoch || self.chain.next(self.config.id) != Some(id) {
+            return;
+        }
+        for (stream, held) in counts {
+            let known = self.successor_held.entry(stream.clone()).or_insert(0);
+            *known = held.max(*known);
+            self.settle(&stream);
+        }
+    }
+
+    fn settle_all(&mut self) {
+        let streams: Vec<Stream> = self.streams.keys().cloned().collect();
+        for stream in streams {
+            self.settle(&stream);
+        }
+    }
+
+    /// Moves a stream's events into its history as far as all replicas from here to the tail hold them.
+    fn settle(&mut self, stream: &Stream) {
+        let is_last = self.chain.next(self.config.id).is_none();
+        let Some(state) = self.streams.get_mut(stream) else { return };
+        let mut held = match is_last {
+            true => state.last(),
+            false => self.successor_held.get(stream).copied().unwrap_or(0).min(state.last()),
+        };
+        if self.syncs {
+            held = held.min(self.synced.get(stream).copied().unwrap_or(0));
+        }
+        if held > state.held() {
+            state.settle(held);
+            self.outputs.push(Output::Held { stream: stream.clone(), last: held });
+        }
+    }
+
+    /// Tells the replica before us what all from here on hold, if that grew.
+    pub(super) fn tell_held(&mut self) {
+        let Some((_, through)) = self.following else { return };
+        let told = &mut self.told_held;
+        let mut counts = Vec::new();
+        for (stream, state) in &self.streams {
+            let held = state.held();
+            if held > told.get(stream).copied().unwrap_or(0) {
+                told.insert(stream.clone(), held);
+                counts.push((stream.clone(), held));
+            }
+        }
+        if !counts.is_empty() {
+            self.send(through, Message::Held { epoch: self.chain.epoch, counts });
+        }
+    }
+
+    /// The joining replicas that were sent everything, for the configuration service.
+    pub fn caught_up(&self) -> Vec<ReplicaId> {
+        let joining = |id: &ReplicaId| self.chain.joining.iter().any(|member| member.id == *id);
+        let followers = self.connections.values().filter_map(|connection| {
+            match (&connection.peer, &connection.follows) {
+                (Peer::In(_, Role::Replica(id)), Some(follows)) => (self.is_tail()
+                    && follows.epoch == self.chain.epoch
+                    && follows.greeted
+                    && !follows.behind)
+                    .then_some(*id),
+                _ => None,
+            }
+        });
+        followers.filter(joining).collect()
+    }
+
+    /// Sends followers and subscribers what is there for them, as far as their connections take it.
+    pub(super) fn pump(&mut self) {
+        let (epoch, me, is_tail) = (self.chain.epoch, self.config.id, self.is_tail());
+        let Self { streams, connections, outputs, chain, .. } = self;
+        for (&id, connection) in connections.iter_mut() {
+            let follower = match &connection.peer {
+                Peer::In(_, Role::Replica(replica)) => Some(*replica),
+                _ => None,
+            };
+            if let (Some(replica), Some(follows)) = (follower, &mut connection.follows)
+                && follows.epoch == epoch
+                && chain.before(replica).is_some_and(|member| member.id == me)
+            {
+                let mut send = |waiting: &mut usize, message: Message| {
+                    *waiting += size_of_message(&message);
+                    outputs.push(Output::Send(id, message));
+                };
+                if !follows.greeted {
+                    follows.greeted = true;
+                    for (stream, state) in streams.iter().filter(|(s, _)| s.region() == chain.region) {
+                        for numbers in state.publishers.settled_numbers().chunks(PUBLISHERS_A_MESSAGE) {
+                            let (stream, numbers) = (stream.clone(), numbers.to_vec());
+                            send(&mut connection.waiting, Message::Publishers { stream, numbers });
+                        }
+                    }
+                }
+                let mut behind = false;
+                for (stream, state) in streams.iter() {
+                    let last = state.last();
+                    let sent = entry(&mut follows.sent, stream);
+                    while *sent < last && connection.waiting < WAITING_BYTES_MAX {
+                        let Some(next) = state.next_after(*sent, MESSAGE_BYTES) else { break };
+                        *sent = next.batch.last;
+                        let (stream, origin, batch) = (stream.clone(), next.origin, next.batch);
+                        send(&mut connection.waiting, Message::Append { epoch, stream, origin, batch });
+                    }
+                    behind |= *sent < last;
+                }
+                follows.behind = behind;
+                if !behind && !follows.token && chain.tail() == Some(replica) {
+                    follows.token = true;
+                    send(&mut connection.waiting, Message::Token { epoch });
+                }
+            }
+            if !is_tail {
+                continue;
+            }
+            for (stream, sent) in &mut connection.subscriptions {
+                let Some(state) = streams.get(stream) else { continue };
+                while *sent < state.held() && connection.waiting < WAITING_BYTES_MAX {
+                    let Some(batch) = state.history.read(*sent, u64::MAX, MESSAGE_BYTES) else { break };
+                    *sent = batch.last;
+                    let message = Message::Events { stream: stream.clone(), batch };
+                    connection.waiting += size_of_message(&message);
+                    outputs.push(Output::Send(id, message));
+                }
+            }
+        }
+    }
+}
+
+/// Publishers in one message.
+const PUBLISHERS_A_MESSAGE: usize = 10_000;
+
+fn entry<'a>(counts: &'a mut BTreeMap<Stream, u64>, stream: &Stream) -> &'a mut u64 {
+    if !counts.contains_key(stream) {
+        counts.insert(stream.clone(), 0);
+    }
+    counts.get_mut(stream).expect("it was just put there")
+}

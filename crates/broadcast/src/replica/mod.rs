@@ -1,0 +1,441 @@
+//! One replica of a region's proxy, as a step function: messages and ticks in, messages out. It has no clock,
+//! network or disk of its own, so the same code runs on real connections and in a simulated world.
+//!
+//! An event's way: `publish.rs` gives it its number at the head; `chain.rs` carries it from replica to replica
+//! to the tail (section 3.3) and its acknowledgement back; the tail's subscribers get it, among them the heads
+//! of other regions, where `proxy.rs` decides whom to subscribe to (section 3.1) and the same chain carries it
+//! on. `stream.rs` is what a replica has of one stream.
+//!
+//! What holds whatever fails:
+//! - A replica never accepts a gap: what it has of a stream are the numbers from 1 to its last.
+//! - What the head acknowledged, and what any reader outside the chain has seen, all members of the chain hold.
+//! - A replica that was removed from the chain acknowledges nothing and is answered nothing: those behind it
+//!   have a greater epoch.
+
+mod chain;
+mod proxy;
+mod publish;
+pub mod publishers;
+pub mod stream;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::batch::Batch;
+use crate::history::HistoryOptions;
+use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role, VERSION};
+use crate::name::Stream;
+use stream::StreamState;
+
+/// One connection of a replica; given by the shell, never reused.
+pub type ConnectionId = u64;
+
+/// Bytes that a connection may have waiting; a connection with more gets nothing new until it drained.
+pub const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Bytes waiting after which a connection is ended: answers and advertisements that are not read.
+pub const UNREAD_BYTES_MAX: usize = 16 << 20;
+/// Bytes of events in one message, roughly.
+pub const MESSAGE_BYTES: usize = 256 << 10;
+
+/// What can be set.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This replica's region.
+    pub region: String,
+    /// This replica.
+    pub id: ReplicaId,
+    /// How often a tail tells other regions how far it is, in milliseconds.
+    pub advertise_ms: u64,
+    /// The paper's C, in events times seconds: another proxy has to be ahead of the one subscribed to by this,
+    /// divided by the seconds since that one was last further.
+    pub damping: f64,
+    /// A source of events that said nothing for so long is taken for dead, in milliseconds.
+    pub silence_ms: u64,
+    /// Streams that publishers of this region may begin.
+    pub streams_max: usize,
+    /// Of every stream's history.
+    pub history: HistoryOptions,
+}
+
+impl Config {
+    /// The defaults.
+    pub fn new(region: &str, id: ReplicaId) -> Self {
+        Self {
+            region: region.to_owned(),
+            id,
+            advertise_ms: 100,
+            damping: 100.0,
+            silence_ms: 500,
+            streams_max: 64,
+            history: HistoryOptions::default(),
+        }
+    }
+}
+
+/// What a replica wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// A message to be sent; the shell says with [`Replica::drained`] when its bytes left.
+    Send(ConnectionId, Message),
+    /// The connection broke the protocol; the text says how.
+    Close(ConnectionId, String),
+    /// New events of a stream to be made durable; said only if the replica keeps its histories on disk.
+    Persist {
+        /// The stream.
+        stream: Stream,
+        /// The events.
+        batch: Batch,
+        /// Who published them.
+        origin: Option<Origin>,
+    },
+    /// All replicas hold the stream up to here, and readers outside the chain may see it.
+    Held {
+        /// The stream.
+        stream: Stream,
+        /// The last number.
+        last: u64,
+    },
+}
+
+/// Who is at a connection's other end, and which side opened it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// It connected to us: a client, or a replica of any region, which then asks us for events.
+    In(String, Role),
+    /// We connected to it, a replica: we ask it for events.
+    Out(String, ReplicaId),
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: Peer,
+    /// Bytes handed to the shell that did not leave yet.
+    waiting: usize,
+    /// When it last said anything, in the shell's milliseconds.
+    heard_ms: u64,
+    /// As whose subscriber it gets events: the next number's predecessor for each stream.
+    subscriptions: BTreeMap<Stream, u64>,
+    /// Whether it wants streams that begin later as well.
+    listens_to_all: bool,
+    /// As whose follower down the chain it gets events.
+    follows: Option<Follower>,
+}
+
+/// A replica that follows this one.
+#[derive(Debug)]
+struct Follower {
+    /// The epoch in which it does.
+    epoch: u64,
+    /// Whether it was told of the publishers.
+    greeted: bool,
+    /// Whether something is left to be sent.
+    behind: bool,
+    /// Whether it was handed the token, if it is the tail.
+    token: bool,
+    /// How far it was sent each stream.
+    sent: BTreeMap<Stream, u64>,
+}
+
+/// A publish that is not answered yet.
+#[derive(Debug)]
+struct Answer {
+    connection: ConnectionId,
+    client: PublisherId,
+    stream: Stream,
+    number: u64,
+    seq: u64,
+}
+
+/// A replica.
+#[derive(Debug)]
+pub struct Replica {
+    config: Config,
+    chain: Chain,
+    /// The epoch whose tail we are, once the token is here.
+    token: Option<u64>,
+    streams: BTreeMap<Stream, StreamState>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    expects: BTreeMap<Stream, proxy::Expects>,
+    answers: BTreeMap<Stream, VecDeque<Answer>>,
+    /// The replica we follow, through which connection, and what we last told it to hold.
+    following: Option<(ReplicaId, ConnectionId)>,
+    told_held: BTreeMap<Stream, u64>,
+    /// What the replica behind us, and all behind it, hold.
+    successor_held: BTreeMap<Stream, u64>,
+    now_ms: u64,
+    /// The time that events get, in milliseconds since 1970.
+    wall_ms: u64,
+    advertised_ms: u64,
+    advertisements: u64,
+    /// Whether events are kept on disk, and whether they are synced before they count as held.
+    persists: bool,
+    syncs: bool,
+    synced: BTreeMap<Stream, u64>,
+    outputs: Vec<Output>,
+    /// For the metrics.
+    pub counters: Counters,
+}
+
+/// Numbers since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Events published here, as the head.
+    pub published: u64,
+    /// Events published again by a retry, and left out.
+    pub repeated: u64,
+    /// Events that were refused.
+    pub refused: u64,
+    /// Events of other regions that came.
+    pub remote: u64,
+    /// Times that a subscription moved to another proxy.
+    pub moved: u64,
+    /// Batches that came with a gap, and were left out.
+    pub gaps: u64,
+}
+
+impl Replica {
+    /// A replica with nothing, in no chain yet.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            chain: Chain::default(),
+            token: None,
+            streams: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            expects: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            following: None,
+            told_held: BTreeMap::new(),
+            successor_held: BTreeMap::new(),
+            now_ms: 0,
+            wall_ms: 0,
+            advertised_ms: 0,
+            advertisements: 0,
+            persists: false,
+            syncs: false,
+            synced: BTreeMap::new(),
+            outputs: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The chain as this replica knows it.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Its streams and what it has of them.
+    pub fn streams(&self) -> impl Iterator<Item = (&Stream, &StreamState)> {
+        self.streams.iter()
+    }
+
+    /// One stream.
+    pub fn stream(&self, stream: &Stream) -> Option<&StreamState> {
+        self.streams.get(stream)
+    }
+
+    /// Whether it gives numbers to its region's events.
+    pub fn is_head(&self) -> bool {
+        self.chain.head() == Some(self.config.id)
+    }
+
+    /// Whether it answers readers: it is the last of the chain, and the one before it handed over.
+    pub fn is_tail(&self) -> bool {
+        self.chain.tail() == Some(self.config.id) && self.token.is_some()
+    }
+
+    /// Whether publishers should be read from: what is on its way down the chain is bounded.
+    pub fn takes_publishes(&self) -> bool {
+        !self.streams.values().any(StreamState::is_full)
+    }
+
+    /// Who is at a connection's other end.
+    pub fn peer(&self, connection: ConnectionId) -> Option<&Peer> {
+        self.connections.get(&connection).map(|connection| &connection.peer)
+    }
+
+    /// Where this replica has to be connected to for the chain, besides the replicas of other regions.
+    pub fn predecessor(&self) -> Option<&crate::message::Member> {
+        self.chain.before(self.config.id)
+    }
+
+    /// A connection is open, and the other end has said who it is.
+    pub fn connected(&mut self, now_ms: u64, connection: ConnectionId, peer: Peer) {
+        self.now_ms = now_ms;
+        let opened = Connection {
+            peer: peer.clone(),
+            waiting: 0,
+            heard_ms: now_ms,
+            subscriptions: BTreeMap::new(),
+            listens_to_all: false,
+            follows: None,
+        };
+        self.connections.insert(connection, opened);
+        match peer {
+            Peer::In(_, Role::Client(_)) => self.send(connection, Message::Chain(self.chain.clone())),
+            Peer::In(_, Role::Replica(_)) => self.advertise_to(connection),
+            Peer::Out(..) => self.follow_if_before(connection),
+        }
+    }
+
+    /// A connection is gone.
+    pub fn closed(&mut self, now_ms: u64, connection: ConnectionId) {
+        self.now_ms = now_ms;
+        self.connections.remove(&connection);
+        for answers in self.answers.values_mut() {
+            answers.retain(|answer| answer.connection != connection);
+        }
+        if self.following.is_some_and(|(_, through)| through == connection) {
+            self.following = None;
+        }
+        self.source_lost(connection);
+    }
+
+    /// So many bytes of a connection's messages have left.
+    pub fn drained(&mut self, connection: ConnectionId, bytes: usize) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.waiting = connection.waiting.saturating_sub(bytes);
+        }
+    }
+
+    /// A message came.
+    pub fn receive(&mut self, now_ms: u64, from: ConnectionId, message: Message) {
+        self.now_ms = now_ms;
+        let Some(connection) = self.connections.get_mut(&from) else { return };
+        connection.heard_ms = now_ms;
+        let peer = connection.peer.clone();
+        match (message, peer) {
+            (Message::Publish { stream, client, first, batch }, Peer::In(..)) => {
+                self.publish(from, stream, client, first, batch);
+            }
+            (Message::Subscribe { stream, after }, Peer::In(..)) => self.subscribe(from, stream, after),
+            (Message::Listen { positions, others }, Peer::In(_, Role::Client(_))) => {
+                self.listen(from, positions, others);
+            }
+            (Message::Unsubscribe { stream }, Peer::In(..)) => {
+                if let Some(connection) = self.connections.get_mut(&from) {
+                    connection.subscriptions.remove(&stream);
+                }
+            }
+            (Message::Follow { epoch, counts }, Peer::In(region, Role::Replica(_)))
+                if region == self.config.region =>
+            {
+                self.followed(from, epoch, counts);
+            }
+            (Message::Held { epoch, counts }, Peer::In(region, Role::Replica(id)))
+                if region == self.config.region =>
+            {
+                self.successor_holds(id, epoch, counts);
+            }
+            (Message::Advertise { counts }, Peer::Out(region, _)) => self.advertised(from, &region, counts),
+            (Message::Events { stream, batch }, Peer::Out(region, _)) if region != self.config.region => {
+                self.remote_events(from, &stream, &batch);
+            }
+            (Message::Publishers { stream, numbers }, Peer::Out(region, _))
+                if region == self.config.region =>
+            {
+                self.publishers_from(from, stream, numbers);
+            }
+            (Message::Append { epoch, stream, origin, batch }, Peer::Out(region, id))
+                if region == self.config.region =>
+            {
+                self.append(from, id, epoch, stream, origin, batch);
+            }
+            (Message::Token { epoch }, Peer::Out(region, _)) if region == self.config.region => {
+                self.token_from(from, epoch);
+            }
+            (message, peer) => {
+                let why = format!("{peer:?} may not send {}", kind_of(&message));
+                self.outputs.push(Output::Close(from, why));
+            }
+        }
+    }
+
+    /// Time passed: `now_ms` on a clock that never goes back, `wall_ms` since 1970.
+    pub fn tick(&mut self, now_ms: u64, wall_ms: u64) {
+        (self.now_ms, self.wall_ms) = (now_ms, wall_ms);
+        if now_ms.saturating_sub(self.advertised_ms) >= self.config.advertise_ms {
+            self.advertised_ms = now_ms;
+            self.advertisements += 1;
+            self.advertise(self.advertisements.is_multiple_of(ADVERTISEMENTS_A_CLIENT));
+            self.watch_sources();
+        }
+        for stream in self.streams.values_mut() {
+            stream.history.sweep(SWEEP_STEPS);
+        }
+    }
+
+    /// What is to be done after the inputs so far. The shell calls it after every burst of inputs: events that
+    /// came together leave together.
+    pub fn outputs(&mut self) -> Vec<Output> {
+        self.tell_held();
+        self.answer();
+        self.pump();
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// The hello that this replica begins its connections with.
+    pub fn hello(&self) -> Message {
+        let role = Role::Replica(self.config.id);
+        Message::Hello { version: VERSION, region: self.config.region.clone(), role }
+    }
+
+    fn is_local(&self, stream: &Stream) -> bool {
+        stream.region() == self.config.region
+    }
+
+    /// A stream's state; a new one's listeners are all those that want every stream.
+    fn state_of(&mut self, stream: &Stream) -> &mut StreamState {
+        let options = &self.config.history;
+        self.streams.entry(stream.clone()).or_insert_with(|| {
+            for connection in self.connections.values_mut().filter(|c| c.listens_to_all) {
+                connection.subscriptions.entry(stream.clone()).or_insert(0);
+            }
+            StreamState::new(options.clone())
+        })
+    }
+
+    fn send(&mut self, to: ConnectionId, message: Message) {
+        let Some(connection) = self.connections.get_mut(&to) else { return };
+        connection.waiting += size_of_message(&message);
+        if connection.waiting > UNREAD_BYTES_MAX {
+            self.outputs.push(Output::Close(to, "it does not read what it is sent".to_owned()));
+        } else {
+            self.outputs.push(Output::Send(to, message));
+        }
+    }
+}
+
+/// Streams of all regions that one proxy carries; what is advertised beyond it is left out.
+pub const STREAMS_KNOWN_MAX: usize = 4096;
+/// Clients are told how far their proxy is with every so many advertisements.
+const ADVERTISEMENTS_A_CLIENT: u64 = 5;
+/// Predicate evaluations of one stream in one tick.
+const SWEEP_STEPS: usize = 10_000;
+
+/// What a message counts for in a connection's waiting bytes: its events, and something for itself.
+pub fn size_of_message(message: &Message) -> usize {
+    64 + match message {
+        Message::Events { batch, .. } | Message::Append { batch, .. } => batch.bytes.len(),
+        Message::Publishers { numbers, .. } => 24 * numbers.len(),
+        _ => 0,
+    }
+}
+
+fn kind_of(message: &Message) -> &'static str {
+    match message {
+        Message::Hello { .. } => "a second hello",
+        Message::Chain(_) => "a chain",
+        Message::Publish { .. } => "a publish",
+        Message::Published { .. } | Message::Refused { .. } => "an answer",
+        Message::Advertise { .. } => "an advertisement",
+        Message::Subscribe { .. } | Message::Unsubscribe { .. } => "a subscription",
+        Message::Events { .. } => "events",
+        Message::Follow { .. } => "a follow",
+        Message::Publishers { .. } => "publishers",
+        Message::Append { .. } => "an append",
+        Message::Held { .. } => "what it holds",
+        Message::Token { .. } => "a token",
+        Message::Listen { .. } | Message::Listening { .. } => "a listen",
+        Message::Join { .. } | Message::Alive { .. } => "a report to the configuration service",
+    }
+}

@@ -1,0 +1,177 @@
+//! The proxy-level protocol (section 3.1): the head subscribes each stream of another region at whichever proxy
+//! is ahead in it, directly or over other regions, and moves when another one gets far enough ahead.
+//!
+//! The paper's rule is [`Expects::is_passed`]. Two things it leaves open:
+//! - A source that died or fell silent may have advertised more than anybody else will have soon. So a source
+//!   whose connection ended, or that said nothing for `silence_ms`, is none, and the next one to advertise the
+//!   stream at or beyond our own count is subscribed to at once.
+//! - A subscription always begins at our own count, and what does not continue it is left out; then the
+//!   subscription is made again.
+
+use crate::batch::Batch;
+use crate::message::{FROM_NOW, Message, Role};
+use crate::name::Stream;
+use crate::replica::{Connection, ConnectionId, Peer, Replica};
+
+/// From whom a stream's events are expected.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Expects {
+    /// The connection subscribed to.
+    source: Option<ConnectionId>,
+    /// How far the stream was when it was last advertised further, and when that was.
+    seq: u64,
+    time_ms: u64,
+}
+
+impl Expects {
+    /// Figure 1's condition: `cnt > expects.seq + C / (T - expects.time)`.
+    fn is_passed(&self, count: u64, now_ms: u64, damping: f64) -> bool {
+        let seconds = now_ms.saturating_sub(self.time_ms) as f64 / 1000.0;
+        seconds > 0.0 && count as f64 > self.seq as f64 + damping / seconds
+    }
+}
+
+impl Replica {
+    /// Says that it is alive, and if it is the tail how far it is: to all replicas, and to clients if asked to.
+    pub(super) fn advertise(&mut self, to_clients: bool) {
+        let wanted = |connection: &Connection| match connection.peer {
+            Peer::In(_, Role::Replica(_)) => true,
+            Peer::In(_, Role::Client(_)) => to_clients,
+            Peer::Out(..) => false,
+        };
+        let to: Vec<ConnectionId> =
+            self.connections.iter().filter(|(_, c)| wanted(c)).map(|(id, _)| *id).collect();
+        for connection in to {
+            self.advertise_to(connection);
+        }
+    }
+
+    pub(super) fn advertise_to(&mut self, connection: ConnectionId) {
+        let Some(Peer::In(region, role)) = self.connections.get(&connection).map(|c| &c.peer) else { return };
+        let is_client = matches!(role, Role::Client(_));
+        let theirs = region.clone();
+        let mut counts = Vec::new();
+        if self.is_tail() && (is_client || theirs != self.config.region) {
+            // Of its own streams another region's proxy knows best.
+            let told = self.streams.iter().filter(|(stream, _)| is_client || stream.region() != theirs);
+            counts.extend(told.map(|(stream, state)| (stream.clone(), state.held())));
+        }
+        self.send(connection, Message::Advertise { counts });
+    }
+
+    /// A tail of another region says how far it is.
+    pub(super) fn advertised(&mut self, from: ConnectionId, region: &str, counts: Vec<(Stream, u64)>) {
+        if !self.is_head() || region == self.config.region {
+            return;
+        }
+        for (stream, count) in counts {
+            if self.is_local(&stream) {
+                continue;
+            }
+            if !self.streams.contains_key(&stream) && self.streams.len() >= super::STREAMS_KNOWN_MAX {
+                continue;
+            }
+            let (own, now_ms, damping) = (self.state_of(&stream).last(), self.now_ms, self.config.damping);
+            let expects = self.expects.entry(stream.clone()).or_default();
+            let (move_here, old) = match expects.source {
+                None => (count >= own, None),
+                Some(source) if expects.is_passed(count, now_ms, damping) => (source != from, Some(source)),
+                Some(_) => continue,
+            };
+            expects.seq = count.max(expects.seq);
+            expects.time_ms = now_ms;
+            if !move_here {
+                continue;
+            }
+            expects.source = Some(from);
+            if let Some(old) = old {
+                self.counters.moved += 1;
+                self.send(old, Message::Unsubscribe { stream: stream.clone() });
+            }
+            self.send(from, Message::Subscribe { stream, after: own });
+        }
+    }
+
+    /// Events of another region's stream.
+    pub(super) fn remote_events(&mut self, from: ConnectionId, stream: &Stream, batch: &Batch) {
+        if !self.is_head() || self.is_local(stream) || !self.streams.contains_key(stream) {
+            return;
+        }
+        let state = self.state_of(stream);
+        match state.store(batch, None) {
+            Ok(true) => {
+                self.counters.remote += u64::from(batch.count);
+                self.stored(stream.clone(), batch.clone(), None);
+            }
+            Ok(false) => {}
+            Err(_) => {
+                self.counters.gaps += 1;
+                let after = self.state_of(stream).last();
+                if self.expects.get(stream).is_some_and(|expects| expects.source == Some(from)) {
+                    self.send(from, Message::Subscribe { stream: stream.clone(), after });
+                }
+            }
+        }
+    }
+
+    /// Somebody wants a stream's events from the one after `after` on.
+    pub(super) fn subscribe(&mut self, from: ConnectionId, stream: Stream, after: u64) {
+        if !self.is_tail() {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(&from)
+            && (connection.subscriptions.len() < super::STREAMS_KNOWN_MAX
+                || connection.subscriptions.contains_key(&stream))
+        {
+            connection.subscriptions.insert(stream, after);
+        }
+    }
+
+    /// A client wants events. One that asks a replica which is not the tail is told the chain.
+    pub(super) fn listen(&mut self, from: ConnectionId, positions: Vec<(Stream, u64)>, others: bool) {
+        if !self.is_tail() {
+            self.send(from, Message::Chain(self.chain.clone()));
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(&from) else { return };
+        connection.subscriptions.clear();
+        connection.listens_to_all = others;
+        for (stream, after) in positions.into_iter().take(super::STREAMS_KNOWN_MAX) {
+            let after = match after {
+                FROM_NOW => self.streams.get(&stream).map_or(0, |state| state.held()),
+                after => after,
+            };
+            connection.subscriptions.insert(stream, after);
+        }
+        let begins =
+            connection.subscriptions.iter().map(|(stream, after)| (stream.clone(), *after)).collect();
+        if others {
+            for stream in self.streams.keys() {
+                if !connection.subscriptions.contains_key(stream) {
+                    connection.subscriptions.insert(stream.clone(), 0);
+                }
+            }
+        }
+        self.send(from, Message::Listening { positions: begins });
+    }
+
+    /// A connection is gone: nothing is expected from it any more.
+    pub(super) fn source_lost(&mut self, connection: ConnectionId) {
+        for expects in self.expects.values_mut() {
+            if expects.source == Some(connection) {
+                expects.source = None;
+            }
+        }
+    }
+
+    /// Gives up sources that said nothing for too long.
+    pub(super) fn watch_sources(&mut self) {
+        let (now_ms, silence_ms) = (self.now_ms, self.config.silence_ms);
+        for expects in self.expects.values_mut() {
+            let heard = expects.source.and_then(|source| self.connections.get(&source)).map(|c| c.heard_ms);
+            if heard.is_none_or(|heard| now_ms.saturating_sub(heard) > silence_ms) {
+                expects.source = None;
+            }
+        }
+    }
+}

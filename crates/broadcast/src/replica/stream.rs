@@ -1,0 +1,133 @@
+//! One stream in one replica: what all replicas hold, and what is on its way down the chain.
+//!
+//! Only what all replicas hold enters the history. So a garbage collection takes effect only when it can't be
+//! lost any more, and a replica that was removed from the chain forgets what is on its way by dropping it.
+
+use std::collections::VecDeque;
+
+use crate::batch::Batch;
+use crate::history::{Gap, History, HistoryOptions, Refusal};
+use crate::message::Origin;
+use crate::replica::publishers::Publishers;
+
+/// Bytes of a stream's events that may be on their way down the chain; beyond it publishers wait.
+pub const UNSETTLED_BYTES_MAX: usize = 64 << 20;
+
+/// Events on their way.
+#[derive(Clone, Debug)]
+pub struct Unsettled {
+    /// The events.
+    pub batch: Batch,
+    /// Who published them, if it was in this region.
+    pub origin: Option<Origin>,
+}
+
+impl Unsettled {
+    /// The part with greater numbers than `after`. (A publisher's events carry no tombstones, so what is cut off
+    /// is as many of its own numbers.)
+    fn rest(&self, after: u64) -> Option<Self> {
+        let batch = self.batch.rest(after).ok()??;
+        let origin = self.origin.map(|o| Origin { first: o.first + (batch.after - self.batch.after), ..o });
+        Some(Self { batch, origin })
+    }
+
+    fn up_to(&self, last: u64) -> Option<Self> {
+        Some(Self { batch: self.batch.up_to(last).ok()??, origin: self.origin })
+    }
+}
+
+/// A stream.
+#[derive(Debug)]
+pub struct StreamState {
+    /// What all replicas hold.
+    pub history: History,
+    /// Who has published in it, if it belongs to this region.
+    pub publishers: Publishers,
+    unsettled: VecDeque<Unsettled>,
+    unsettled_bytes: usize,
+}
+
+impl StreamState {
+    /// An empty one.
+    pub fn new(options: HistoryOptions) -> Self {
+        Self {
+            history: History::new(options),
+            publishers: Publishers::default(),
+            unsettled: VecDeque::new(),
+            unsettled_bytes: 0,
+        }
+    }
+
+    /// The last number that this replica has.
+    pub fn last(&self) -> u64 {
+        self.unsettled.back().map_or_else(|| self.history.last(), |entry| entry.batch.last)
+    }
+
+    /// The last number that all replicas have.
+    pub fn held(&self) -> u64 {
+        self.history.last()
+    }
+
+    /// Whether publishers have to wait.
+    pub fn is_full(&self) -> bool {
+        self.unsettled_bytes > UNSETTLED_BYTES_MAX
+    }
+
+    /// Whether the head may give these events the numbers that they carry.
+    pub fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
+        self.history.admit(batch)
+    }
+
+    /// Takes the part of `batch` that it does not have yet; answers whether there was any. Refuses a gap.
+    pub fn store(&mut self, batch: &Batch, origin: Option<Origin>) -> Result<bool, Gap> {
+        let last = self.last();
+        if batch.last <= last {
+            return Ok(false);
+        }
+        if batch.after > last {
+            return Err(Gap { after: batch.after, last });
+        }
+        let Some(new) = (Unsettled { batch: batch.clone(), origin }).rest(last) else { return Ok(false) };
+        if let Some(origin) = new.origin {
+            self.publishers.stored(origin.client, origin.first + u64::from(new.batch.count) - 1);
+        }
+        self.unsettled_bytes += new.batch.bytes.len();
+        self.unsettled.push_back(new);
+        Ok(true)
+    }
+
+    /// All replicas hold it up to `held`.
+    pub fn settle(&mut self, held: u64) {
+        while self.unsettled.front().is_some_and(|entry| entry.batch.after < held) {
+            let Some(entry) = self.unsettled.pop_front() else { return };
+            self.unsettled_bytes -= entry.batch.bytes.len();
+            let Some(now) = entry.up_to(held) else { return };
+            if let Some(later) = entry.rest(held) {
+                self.unsettled_bytes += later.batch.bytes.len();
+                self.unsettled.push_front(later);
+            }
+            if let Some(origin) = now.origin {
+                self.publishers.settle(origin.client, origin.first + u64::from(now.batch.count) - 1);
+            }
+            let appended = self.history.append(&now.batch);
+            debug_assert!(appended.is_ok(), "{appended:?}");
+        }
+    }
+
+    /// What follows `after`, for the replica behind: from the history what all hold, then what is on its way.
+    pub fn next_after(&self, after: u64, bytes_max: usize) -> Option<Unsettled> {
+        if after < self.held() {
+            let batch = self.history.read(after, u64::MAX, bytes_max)?;
+            return Some(Unsettled { batch, origin: None });
+        }
+        let at = self.unsettled.partition_point(|entry| entry.batch.last <= after);
+        self.unsettled.get(at)?.rest(after)
+    }
+
+    /// Forgets what is on its way.
+    pub fn forget_unsettled(&mut self) {
+        self.unsettled.clear();
+        self.unsettled_bytes = 0;
+        self.publishers.unsettle();
+    }
+}

@@ -1,0 +1,167 @@
+//! Accepted connections, and what both kinds have in common.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tailwater_env::{Env, Task};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::frame::{FrameReader, FrameWriter};
+use crate::message::{Message, Role, VERSION};
+use crate::name::is_region;
+use crate::replica::{ConnectionId, Peer, size_of_message};
+use crate::server::Input;
+
+/// A pause after the system had no descriptor left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long the other end may take for its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes after which a writer writes what it gathered.
+const WRITE_BYTES: usize = 512 << 10;
+/// What was sent and not acknowledged for so long ends a connection, in milliseconds.
+const UNACKNOWLEDGED_MS: u64 = 5_000;
+
+/// Every connection of this process has its own number.
+pub(super) fn next_id() -> ConnectionId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Takes connections until it is dropped; then they end.
+pub(super) async fn accept(
+    env: Env,
+    listener: TcpListener,
+    hello: Message,
+    connections_max: usize,
+    inputs: mpsc::Sender<Input>,
+) {
+    let room = Arc::new(Semaphore::new(connections_max));
+    let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted at the moment");
+                env.sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if connections.len() >= 2 * (connections_max - room.available_permits()) {
+            connections.retain(|(alive, _)| alive.strong_count() > 0);
+        }
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+            tracing::warn!(%peer, max = connections_max, "refused: [broadcast] connections_max are open");
+            continue;
+        };
+        let alive = Arc::new(());
+        let watch = Arc::downgrade(&alive);
+        let (env_, hello, inputs) = (env.clone(), hello.clone(), inputs.clone());
+        let task = env.spawn("broadcast-connection", async move {
+            if let Err(error) = accepted(&env_, stream, hello, &inputs).await {
+                tracing::warn!(%peer, %error, "a broadcast connection was ended");
+            }
+            drop((alive, permit));
+        });
+        connections.push((watch, task));
+    }
+}
+
+async fn accepted(
+    env: &Env,
+    stream: TcpStream,
+    hello: Message,
+    inputs: &mpsc::Sender<Input>,
+) -> anyhow::Result<()> {
+    let (mut reader, mut writer) = prepare(stream)?;
+    let first = env.timeout(HELLO_TIMEOUT, reader.next()).await;
+    let Some(first) = first else { anyhow::bail!("it said no hello within {HELLO_TIMEOUT:?}") };
+    let (region, role) = match first? {
+        Some(Message::Hello { version: VERSION, region, role }) if is_region(&region) => (region, role),
+        Some(Message::Hello { version, region, .. }) => {
+            anyhow::bail!("its hello is of version {version}, region {region:?}; wanted is version {VERSION}")
+        }
+        Some(_) => anyhow::bail!("its first message is no hello"),
+        None => return Ok(()),
+    };
+    writer.send(&hello).await?;
+    run(env, Peer::In(region, role), None, reader, writer, inputs, None).await
+}
+
+/// Sets a connection up.
+pub(super) fn prepare(
+    stream: TcpStream,
+) -> std::io::Result<(FrameReader<OwnedReadHalf>, FrameWriter<OwnedWriteHalf>)> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(&stream);
+    // Where bbr is the default it caps a loopback stream near 10 Gbit/s; where cubic is not there, so be it.
+    let _ = socket.set_tcp_congestion(b"cubic");
+    socket.set_tcp_user_timeout(Some(Duration::from_millis(UNACKNOWLEDGED_MS)))?;
+    let (read, write) = stream.into_split();
+    Ok((FrameReader::new(read), FrameWriter::new(write)))
+}
+
+/// Serves a connection until it ends. `silence`: how long the other end may say nothing.
+pub(super) async fn run(
+    env: &Env,
+    peer: Peer,
+    address: Option<String>,
+    mut reader: FrameReader<OwnedReadHalf>,
+    writer: FrameWriter<OwnedWriteHalf>,
+    inputs: &mpsc::Sender<Input>,
+    silence: Option<Duration>,
+) -> anyhow::Result<()> {
+    let id = next_id();
+    let (outbox, messages) = mpsc::unbounded_channel();
+    let may_publish = matches!(peer, Peer::In(_, Role::Client(_)));
+    let opened = Input::Opened { id, peer, address, writer: outbox };
+    inputs.send(opened).await.map_err(|_| anyhow::anyhow!("the replica has ended"))?;
+    let reading = async {
+        loop {
+            let next = match silence {
+                None => reader.next().await?,
+                Some(limit) => match env.timeout(limit, reader.next()).await {
+                    Some(next) => next?,
+                    None => anyhow::bail!("it said nothing for {limit:?}"),
+                },
+            };
+            let Some(message) = next else { return Ok(()) };
+            let _ = may_publish;
+            if inputs.send(Input::Message(id, message)).await.is_err() {
+                return Ok(());
+            }
+        }
+    };
+    let result = tokio::select! {
+        result = reading => result,
+        result = write(id, messages, writer, inputs) => result,
+    };
+    let _ = inputs.send(Input::Closed(id)).await;
+    result
+}
+
+/// Writes what the replica has for a connection; ends when the replica drops it.
+async fn write(
+    id: ConnectionId,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+    mut writer: FrameWriter<OwnedWriteHalf>,
+    inputs: &mpsc::Sender<Input>,
+) -> anyhow::Result<()> {
+    while let Some(message) = messages.recv().await {
+        let mut left = size_of_message(&message);
+        let mut gathered = writer.add(&message);
+        while gathered < WRITE_BYTES
+            && let Ok(message) = messages.try_recv()
+        {
+            left += size_of_message(&message);
+            gathered = writer.add(&message);
+        }
+        writer.flush().await?;
+        if inputs.send(Input::Drained(id, left)).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

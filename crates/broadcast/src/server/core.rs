@@ -1,0 +1,241 @@
+//! The task that owns the replica.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tailwater_env::{Env, Task};
+use tokio::sync::mpsc;
+
+use crate::message::{Member, Message};
+use crate::replica::{ConnectionId, Output, Peer, Replica};
+use crate::server::configuration::Report;
+use crate::server::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
+
+/// Inputs that the replica is given before what follows from them is sent.
+const BURST: usize = 256;
+/// Ticks between two reports to the configuration service.
+const TICKS_A_REPORT: u64 = 5;
+
+pub(super) struct Core {
+    env: Env,
+    replica: Replica,
+    me: Member,
+    config: ServerConfig,
+    /// The configuration service, if it is here.
+    service: Option<mpsc::Sender<Report>>,
+    /// The connection to it, if it is not.
+    service_at: Option<ConnectionId>,
+    /// Whether the service heard that this replica started.
+    joined: bool,
+    /// Connections of replicas that follow the configuration service here.
+    reporters: BTreeSet<ConnectionId>,
+    writers: BTreeMap<ConnectionId, mpsc::UnboundedSender<Message>>,
+    dialled: BTreeMap<String, Task>,
+    inputs: mpsc::Sender<Input>,
+    ticks: u64,
+}
+
+impl Core {
+    pub(super) fn new(
+        env: Env,
+        replica: Replica,
+        me: Member,
+        config: ServerConfig,
+        service: Option<mpsc::Sender<Report>>,
+        inputs: mpsc::Sender<Input>,
+    ) -> Self {
+        Self {
+            env,
+            replica,
+            me,
+            config,
+            service,
+            service_at: None,
+            joined: false,
+            reporters: BTreeSet::new(),
+            writers: BTreeMap::new(),
+            dialled: BTreeMap::new(),
+            inputs,
+            ticks: 0,
+        }
+    }
+
+    /// Runs until it is dropped.
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
+        let mut burst = Vec::with_capacity(BURST);
+        let mut next_tick = self.env.now();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.env.sleep_until(next_tick) => {
+                    next_tick = self.env.now() + TICK;
+                    self.tick();
+                }
+                count = queue.recv_many(&mut burst, BURST) => {
+                    if count == 0 {
+                        return;
+                    }
+                    for input in burst.drain(..) {
+                        self.take(input);
+                    }
+                }
+            }
+            self.carry_out();
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.env.now().as_ns() / 1_000_000
+    }
+
+    fn tick(&mut self) {
+        let wall_ms = self.env.wall_ms().max(0) as u64;
+        self.replica.tick(self.now_ms(), wall_ms);
+        self.dial();
+        self.ticks += 1;
+        if !self.joined || self.ticks.is_multiple_of(TICKS_A_REPORT) {
+            self.report();
+        }
+    }
+
+    /// Opens the connections that are wanted, and ends those that are not any more.
+    fn dial(&mut self) {
+        let mut wanted: BTreeSet<&str> = self.config.regions.values().flatten().map(String::as_str).collect();
+        if let ConfigurationAt::There(address) = &self.config.configuration {
+            wanted.insert(address);
+        }
+        if let Some(before) = self.replica.predecessor() {
+            wanted.insert(&before.address);
+        }
+        wanted.remove(self.me.address.as_str());
+        self.dialled.retain(|address, _| wanted.contains(address.as_str()));
+        for address in wanted {
+            if !self.dialled.contains_key(address) {
+                let (env, hello, inputs) = (self.env.clone(), self.replica.hello(), self.inputs.clone());
+                let keeping = dial::keep(env, address.to_owned(), hello, inputs);
+                self.dialled.insert(address.to_owned(), self.env.spawn("broadcast-dial", keeping));
+            }
+        }
+    }
+
+    /// Tells the configuration service that this replica is there.
+    fn report(&mut self) {
+        let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up());
+        let (member, durable, started) = (self.me.clone(), false, true);
+        if let Some(service) = &self.service {
+            // Not waited for: the service may wait for us.
+            if !self.joined {
+                self.joined = service.try_send(Report::Join { member, durable, started }).is_ok();
+            }
+            let _ = service.try_send(Report::Alive { id: self.me.id, epoch, caught_up });
+        } else if let Some(writer) = self.service_at.and_then(|at| self.writers.get(&at)) {
+            if !self.joined {
+                let _ = writer.send(Message::Join { member, durable, started });
+                self.joined = true;
+            }
+            let _ = writer.send(Message::Alive { epoch, caught_up });
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let now_ms = self.now_ms();
+        match input {
+            Input::Opened { id, peer, address, writer } => {
+                self.writers.insert(id, writer.clone());
+                if let ConfigurationAt::There(there) = &self.config.configuration
+                    && address.as_ref() == Some(there)
+                {
+                    self.service_at = Some(id);
+                    if self.joined {
+                        let (member, durable, started) = (self.me.clone(), false, false);
+                        let _ = writer.send(Message::Join { member, durable, started });
+                    }
+                }
+                self.replica.connected(now_ms, id, peer);
+            }
+            Input::Closed(id) => {
+                self.writers.remove(&id);
+                self.reporters.remove(&id);
+                self.service_at = self.service_at.filter(|at| *at != id);
+                self.replica.closed(now_ms, id);
+            }
+            Input::Drained(id, bytes) => self.replica.drained(id, bytes),
+            Input::Chain(chain) => {
+                for reporter in &self.reporters {
+                    if let Some(writer) = self.writers.get(reporter) {
+                        let _ = writer.send(Message::Chain(chain.clone()));
+                    }
+                }
+                self.replica.configure(now_ms, chain);
+                self.dial();
+            }
+            Input::Snapshot(answer) => {
+                let _ = answer.send(self.snapshot());
+            }
+            Input::Message(id, Message::Chain(chain)) if self.service_at == Some(id) => {
+                self.replica.configure(now_ms, chain);
+                self.dial();
+            }
+            Input::Message(id, message @ (Message::Join { .. } | Message::Alive { .. })) => {
+                self.reported(id, message);
+            }
+            Input::Message(id, message) => self.replica.receive(now_ms, id, message),
+        }
+    }
+
+    /// Hands a replica's report to the configuration service here.
+    fn reported(&mut self, from: ConnectionId, message: Message) {
+        let id = match self.replica.peer(from) {
+            Some(Peer::In(region, crate::message::Role::Replica(id)))
+                if *region == self.config.replica.region =>
+            {
+                *id
+            }
+            _ => return,
+        };
+        let Some(service) = &self.service else { return };
+        let report = match message {
+            Message::Join { member, durable, started } if member.id == id => {
+                self.reporters.insert(from);
+                Report::Join { member, durable, started }
+            }
+            Message::Alive { epoch, caught_up } => Report::Alive { id, epoch, caught_up },
+            _ => return,
+        };
+        let _ = service.try_send(report);
+    }
+
+    fn carry_out(&mut self) {
+        for output in self.replica.outputs() {
+            match output {
+                Output::Send(to, message) => {
+                    if let Some(writer) = self.writers.get(&to) {
+                        let _ = writer.send(message);
+                    }
+                }
+                Output::Close(id, why) => {
+                    tracing::warn!(connection = id, why, "a broadcast connection is ended");
+                    self.writers.remove(&id);
+                }
+                Output::Persist { .. } | Output::Held { .. } => {}
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let streams = self.replica.streams();
+        Snapshot {
+            chain: self.replica.chain().clone(),
+            is_head: self.replica.is_head(),
+            is_tail: self.replica.is_tail(),
+            streams: streams
+                .map(|(stream, state)| StreamSnapshot {
+                    stream: stream.clone(),
+                    last: state.last(),
+                    held: state.held(),
+                })
+                .collect(),
+            connections: self.writers.len(),
+            counters: self.replica.counters,
+        }
+    }
+}

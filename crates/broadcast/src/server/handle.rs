@@ -1,0 +1,55 @@
+//! Looking at a replica from its own process.
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::message::Chain;
+use crate::name::Stream;
+use crate::replica::Counters;
+use crate::server::Input;
+
+/// To look at a running replica; cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    inputs: mpsc::Sender<Input>,
+}
+
+/// How a replica stands.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The chain as it knows it.
+    pub chain: Chain,
+    /// Whether it gives numbers, and whether it answers readers.
+    pub is_head: bool,
+    /// See [`Snapshot::is_head`].
+    pub is_tail: bool,
+    /// Its streams.
+    pub streams: Vec<StreamSnapshot>,
+    /// Connections.
+    pub connections: usize,
+    /// Since the start.
+    pub counters: Counters,
+}
+
+/// How a stream stands in a replica.
+#[derive(Clone, Debug)]
+pub struct StreamSnapshot {
+    /// The stream.
+    pub stream: Stream,
+    /// The last number it has.
+    pub last: u64,
+    /// The last number that all replicas from it to the tail hold.
+    pub held: u64,
+}
+
+impl Handle {
+    pub(super) fn new(inputs: mpsc::Sender<Input>) -> Self {
+        Self { inputs }
+    }
+
+    /// How the replica stands; `None` if it has ended.
+    pub async fn snapshot(&self) -> Option<Snapshot> {
+        let (answer, snapshot) = oneshot::channel();
+        self.inputs.send(Input::Snapshot(answer)).await.ok()?;
+        snapshot.await.ok()
+    }
+}

@@ -1,0 +1,138 @@
+//! A replica on real connections.
+//!
+//! ```text
+//!   accepted connections --reader tasks--> inputs --> core task: Replica --> one writer task a connection
+//!   dialled connections  --------^                      ^      `--> Configuration (if hosted here) --> meta
+//!   this process (metrics) ------------------------------'
+//! ```
+//!
+//! The core task is the only one that touches the replica. Readers wait when its queue is full; what waits for a
+//! writer is bounded by the replica itself, which is told how much left.
+
+mod configuration;
+mod connection;
+mod core;
+mod dial;
+mod handle;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_env::{Env, Task};
+use tailwater_meta::Meta;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+pub use self::handle::{Handle, Snapshot, StreamSnapshot};
+use crate::message::{Chain, Member, Message, ReplicaId};
+use crate::replica::{self, ConnectionId, Peer, Replica};
+
+/// Inputs that wait for the core task; readers pause beyond it.
+const INPUTS_MAX: usize = 1024;
+/// How often the core task lets time pass.
+const TICK: Duration = Duration::from_millis(20);
+/// How long the other end may say nothing: replicas tell each other every `advertise_ms` that they are alive.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Where the region's chain is decided.
+#[derive(Clone)]
+pub enum ConfigurationAt {
+    /// Here, kept in this process's metadata.
+    Here(Arc<dyn Meta>),
+    /// In the replica at this address.
+    There(String),
+}
+
+/// What can be set.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Of the replica.
+    pub replica: replica::Config,
+    /// Where others reach this replica, if not where it listens.
+    pub advertised: Option<String>,
+    /// The replicas of the other regions' proxies.
+    pub regions: BTreeMap<String, Vec<String>>,
+    /// Where the chain is decided.
+    pub configuration: ConfigurationAt,
+    /// A member that is not heard for so long is removed from the chain, in milliseconds; for the configuration.
+    pub silence_ms: u64,
+    /// Connections at a time.
+    pub connections_max: usize,
+}
+
+/// Something for the core task.
+pub(crate) enum Input {
+    /// A connection is open, with the other end's hello read and ours sent.
+    Opened { id: ConnectionId, peer: Peer, address: Option<String>, writer: mpsc::UnboundedSender<Message> },
+    /// A message came.
+    Message(ConnectionId, Message),
+    /// So many bytes of messages left.
+    Drained(ConnectionId, usize),
+    /// A connection is gone.
+    Closed(ConnectionId),
+    /// The chain as the configuration service here has it.
+    Chain(Chain),
+    /// Somebody wants to know how it stands.
+    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+}
+
+/// Runs a replica until it is dropped: then all its connections end.
+pub struct Server {
+    address: SocketAddr,
+    handle: Handle,
+    _tasks: Vec<Task>,
+}
+
+impl Server {
+    /// Runs a replica with nothing in it, answering on `listener`.
+    pub fn start(env: &Env, listener: TcpListener, config: ServerConfig) -> std::io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (inputs, queue) = mpsc::channel(INPUTS_MAX);
+        let reached_at = config.advertised.clone().unwrap_or_else(|| address.to_string());
+        let me = Member { id: config.replica.id, address: reached_at };
+        let replica = Replica::new(config.replica.clone());
+        let handle = Handle::new(inputs.clone());
+        let mut tasks = Vec::new();
+        let service = match &config.configuration {
+            ConfigurationAt::There(_) => None,
+            ConfigurationAt::Here(meta) => {
+                let (reports, reported) = mpsc::channel(INPUTS_MAX);
+                let region = config.replica.region.clone();
+                let service = configuration::run(
+                    env.clone(),
+                    Arc::clone(meta),
+                    region,
+                    config.silence_ms,
+                    reported,
+                    inputs.clone(),
+                );
+                tasks.push(env.spawn("broadcast-configuration", service));
+                Some(reports)
+            }
+        };
+        let hello = replica.hello();
+        let accepting =
+            connection::accept(env.clone(), listener, hello, config.connections_max, inputs.clone());
+        tasks.push(env.spawn("broadcast-accept", accepting));
+        let core = core::Core::new(env.clone(), replica, me, config, service, inputs);
+        tasks.push(env.spawn("broadcast", core.run(queue)));
+        Ok(Self { address, handle, _tasks: tasks })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// To look at it from this process.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+/// A number for a replica or a publisher that keeps nothing over a restart.
+pub fn fresh_id(env: &Env) -> ReplicaId {
+    env.random_u64() | 1
+}

@@ -1,0 +1,148 @@
+//! Replicas, publishers and listeners on real connections.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tailwater_broadcast::client::{Listener, Publisher, Received};
+use tailwater_broadcast::replica::Config;
+use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, fresh_id};
+use tailwater_broadcast::{Content, Positions, Stream};
+use tailwater_env::Env;
+use tailwater_journal::{Journal, JournalConfig};
+use tailwater_meta::{Meta, MetaConfig, Recovery};
+use tokio::net::TcpListener;
+
+/// Some metadata; the directory lives as long as it.
+async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recovery = Recovery::begin(env, &dir.path().join("meta")).unwrap();
+    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
+    let journal =
+        Journal::open(env, &dir.path().join("journal"), JournalConfig::default(), &mut replay).unwrap();
+    (Arc::new(recovery.finish(env, journal, MetaConfig::default())), dir)
+}
+
+async fn start(env: &Env, region: &str, at: ConfigurationAt, regions: &[(&str, Vec<String>)]) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    start_on(env, listener, region, at, regions)
+}
+
+fn start_on(
+    env: &Env,
+    listener: TcpListener,
+    region: &str,
+    at: ConfigurationAt,
+    regions: &[(&str, Vec<String>)],
+) -> Server {
+    let config = ServerConfig {
+        replica: Config::new(region, fresh_id(env)),
+        advertised: None,
+        regions: regions
+            .iter()
+            .map(|(name, all)| ((*name).to_owned(), all.clone()))
+            .collect::<BTreeMap<_, _>>(),
+        configuration: at,
+        silence_ms: 500,
+        connections_max: 100,
+    };
+    Server::start(env, listener, config).unwrap()
+}
+
+fn content(n: u64) -> Content {
+    Content { payload: Bytes::copy_from_slice(&n.to_le_bytes()), ..Content::default() }
+}
+
+async fn numbers(listener: &mut Listener, count: u64) -> Vec<u64> {
+    let mut all = Vec::new();
+    while (all.len() as u64) < count {
+        let (_, event) = listener.get_event().await.unwrap();
+        let payload = event.content().expect("nothing is collected").payload.as_ref().try_into().unwrap();
+        all.push(u64::from_le_bytes(payload));
+        assert_eq!(event.seq, all.len() as u64);
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_published_in_one_region_is_heard_in_order_in_two() {
+    let env = Env::real();
+    let ((meta_a, _dir_a), (meta_b, _dir_b)) = (meta(&env).await, meta(&env).await);
+    let a = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = a.local_addr().unwrap().to_string();
+    let b = start(&env, "b", ConfigurationAt::Here(meta_b), &[("a", vec![address.clone()])]).await;
+    let a = start_on(&env, a, "a", ConfigurationAt::Here(meta_a), &[("b", vec![b.address().to_string()])]);
+    let stream = Stream::parse("a/prices").unwrap();
+    let publisher = Publisher::new(&env, vec![a.address().to_string()]);
+    let mut far = Listener::new(&env, vec![b.address().to_string()], Positions::start());
+    let mut all = Vec::new();
+    for n in 0..1000 {
+        all.push(publisher.publish(&stream, &content(n), None));
+    }
+    let seqs: Vec<u64> = futures::future::try_join_all(all).await.unwrap();
+    assert_eq!(seqs, (1..=1000).collect::<Vec<_>>());
+    let mut near = Listener::new(&env, vec![a.address().to_string()], Positions::start());
+    assert_eq!(numbers(&mut near, 1000).await, (0..1000).collect::<Vec<_>>());
+    assert_eq!(numbers(&mut far, 1000).await, (0..1000).collect::<Vec<_>>());
+    assert_eq!(far.positions().streams[&stream], 1000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn head_middle_and_tail_end_in_turn_and_nothing_is_lost_or_repeated() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    // The configuration service is in a replica that stays.
+    let first = start(&env, "a", ConfigurationAt::Here(meta), &[]).await;
+    let at = ConfigurationAt::There(first.address().to_string());
+    let mut replicas = vec![first];
+    let mut addresses = vec![replicas[0].address().to_string()];
+    let chain_of = async |server: &Server, wanted: usize| loop {
+        let snapshot = server.handle().snapshot().await.unwrap();
+        if snapshot.chain.members.len() == wanted {
+            break snapshot.chain;
+        }
+        env.sleep(std::time::Duration::from_millis(5)).await;
+    };
+    for n in 2..=4 {
+        let replica = start(&env, "a", at.clone(), &[]).await;
+        addresses.push(replica.address().to_string());
+        replicas.push(replica);
+        chain_of(&replicas[0], n).await;
+    }
+    let stream = Stream::parse("a/prices").unwrap();
+    let publisher = Publisher::new(&env, addresses.clone());
+    let mut listener = Listener::new(&env, addresses.clone(), Positions::start());
+    let mut published = 0;
+    // Second, last, then a new last one: a middle, a tail, and one that has just joined.
+    for round in 0..3 {
+        for _ in 0..200 {
+            published += 1;
+            assert_eq!(publisher.publish(&stream, &content(published - 1), None).await.unwrap(), published);
+        }
+        let gone = if round == 0 { 1 } else { replicas.len() - 1 };
+        drop(replicas.remove(gone));
+        for _ in 0..200 {
+            published += 1;
+            let seq = publisher.publish(&stream, &content(published - 1), None).await.unwrap();
+            assert!(seq == published || seq == 0, "{seq}");
+        }
+        let members = chain_of(&replicas[0], replicas.len()).await;
+        assert_eq!(members.members.len(), replicas.len());
+        let replica = start(&env, "a", at.clone(), &[]).await;
+        replicas.push(replica);
+        chain_of(&replicas[0], replicas.len()).await;
+    }
+    assert_eq!(numbers(&mut listener, published).await, (0..published).collect::<Vec<_>>());
+    let mut again = Listener::new(&env, addresses[..1].to_vec(), Positions::start());
+    assert_eq!(numbers(&mut again, published).await, (0..published).collect::<Vec<_>>());
+    // And a position is enough to go on from.
+    let token = listener.positions().token();
+    publisher.publish(&stream, &content(published), None).await.unwrap();
+    let mut resumed = Listener::new(&env, addresses, Positions::parse(&token).unwrap());
+    let batch = loop {
+        if let Received::Events(_, batch) = resumed.next().await.unwrap() {
+            break batch;
+        }
+    };
+    assert_eq!((batch.after, batch.last), (published, published + 1));
+}
