@@ -1,6 +1,48 @@
-//! One stream's events in memory; collections are not applied yet.
+//! One stream's events in memory, and the garbage collection of them (sections 2.1 and 3.4).
+//!
+//! What holds:
+//! - Every number from 1 to [`last`](History::last) is covered: by its event, or by a tombstone if an event with
+//!   a greater number matches it. The last event of a stream is matched by none.
+//! - What is read is a run of successive numbers, in order. It may have events that are collected already; it
+//!   has no tombstone for one that is not.
+//! - An event that [`admit`](History::admit) lets through brings back nothing: what an earlier collection
+//!   matches stays matched by an event that is not collected itself (section 2.1's condition).
+//! - No call takes long, however much is stored: besides reading what it is given, an
+//!   [`append`](History::append) does a bounded piece of the work that is due, and [`sweep`](History::sweep)
+//!   does as much as it is told to.
+//!
+//! How the collections are applied: [`Collect::KeepLast`] and [`Collect::Before`] raise a floor below which
+//! everything is collected; whole blocks are dropped below it. [`Collect::SameKey`] goes through the index by
+//! key. [`Collect::OlderThan`] and [`Collect::Matching`] go through the blocks in the background (a predicate
+//! that pins the key through the index, at once).
+//!
+//! Memory: the encoded events, 1.5 bytes for each beside them, a bit for each in blocks where some are
+//! collected, and the index's share of those with a key (`keys.rs`). At most half of a block's events are
+//! collected ones for longer than the work that is due takes; of the block that the floor goes through, all but
+//! one may be.
 
-use crate::batch::Batch;
+mod block;
+mod blocks;
+mod finality;
+mod keys;
+mod table;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use crate::batch::{Batch, EventRef};
+use crate::event::Collect;
+
+pub use finality::Refusal;
+
+use block::{Block, Outcome};
+use blocks::Blocks;
+use finality::Registry;
+use keys::{Entry, Keys};
+use work::Work;
+
+/// Steps of due work that an append does for each of its events: more than an event can make due on average.
+const STEPS_PER_EVENT: usize = 6;
 
 /// How a history is kept.
 #[derive(Clone, Debug, Default)]
@@ -10,15 +52,14 @@ pub struct HistoryOptions {
 }
 
 /// One stream's events.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct History {
-    batches: Vec<Batch>,
+    last: u64,
+    blocks: Blocks,
+    keys: Keys,
+    registry: Registry,
+    work: Work,
 }
-
-/// An event that the head may not number.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("refused")]
-pub struct Refusal;
 
 /// A batch that does not follow what is there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,40 +71,168 @@ pub struct Gap {
     pub last: u64,
 }
 
+/// What a history holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HistoryStats {
+    /// The last number.
+    pub last: u64,
+    /// All events up to this number are collected.
+    pub floor: u64,
+    /// Events that are stored and not collected.
+    pub live: u64,
+    /// Events that are stored; more than `live` until those that are collected have been dropped.
+    pub stored: u64,
+    /// Bytes of the encoded events that are stored.
+    pub bytes: u64,
+    /// Blocks that they are in.
+    pub blocks: u64,
+    /// All bytes of memory it takes, about: events, marks, index.
+    pub memory_bytes: u64,
+    /// Predicates that are being applied in the background.
+    pub predicates: u64,
+    /// Predicates that were given up because too many were being applied; what they match stays.
+    pub predicates_dropped: u64,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self::new(HistoryOptions::default())
+    }
+}
+
 impl History {
-    /// An empty one.
-    pub fn new(_options: HistoryOptions) -> Self {
-        Self::default()
-    }
-
-    /// The number of its last event.
-    pub fn last(&self) -> u64 {
-        self.batches.last().map_or(0, |batch| batch.last)
-    }
-
-    /// Whether the head may give the events their numbers.
-    pub fn admit(&self, _batch: &Batch) -> Result<(), Refusal> {
-        Ok(())
-    }
-
-    /// Adds a batch, but for what it has already.
-    pub fn append(&mut self, batch: &Batch) -> Result<(), Gap> {
-        let last = self.last();
-        if batch.after > last {
-            return Err(Gap { after: batch.after, last });
+    /// An empty history: the next event has the number 1.
+    pub fn new(options: HistoryOptions) -> Self {
+        Self {
+            last: 0,
+            blocks: Blocks::default(),
+            keys: Keys::new(options.seed),
+            registry: Registry::default(),
+            work: Work::default(),
         }
-        self.batches.extend(batch.rest(last).ok().flatten());
+    }
+
+    /// The number of its last event; 0 if it has none. The paper's `cnt`.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether the head may give the batch's events their numbers: that it follows what is there, and that its
+    /// collections are final. Later events of the batch see the earlier ones. Where it takes more than it may
+    /// to find out, it refuses, and says so.
+    pub fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
+        finality::admit(self, batch)
+    }
+
+    /// Adds a batch, but for what it has already, and applies the batch's collections. The batch's bytes are
+    /// kept as they are if they are many, else copied some time later.
+    ///
+    /// # Panics
+    /// If the batch is malformed: what comes from outside has to be [checked](Batch::check) first.
+    pub fn append(&mut self, batch: &Batch) -> Result<(), Gap> {
+        if batch.after > self.last {
+            return Err(Gap { after: batch.after, last: self.last });
+        }
+        let checked = "the batch was checked where it came in";
+        let Some(batch) = batch.rest(self.last).expect(checked) else { return Ok(()) };
+        let (mut keyed, mut slow, mut floor) = (false, false, 0);
+        let block = Block::new(batch.clone(), |event| {
+            keyed |= event.key.is_some();
+            self.registry.see(event);
+            match event.collect {
+                None | Some(Collect::SameKey) => {}
+                Some(Collect::OlderThan(_) | Collect::Matching(_)) => slow = true,
+                Some(prefix) => floor = floor.max(prefix_bound(prefix, event.seq).saturating_sub(1)),
+            }
+        });
+        self.blocks.push(block.expect(checked));
+        self.last = batch.last;
+        self.blocks.raise_floor(floor);
+        if keyed || slow {
+            let mut cursor = batch.cursor();
+            while let Some(event) = cursor.next().expect(checked) {
+                if let Some(key) = event.key {
+                    self.index(key, &event);
+                }
+                self.work.plan(&event);
+            }
+        }
+        self.registry.forget(self.blocks.floor());
+        self.sweep(batch.count as usize * STEPS_PER_EVENT);
         Ok(())
     }
 
-    /// What follows `after`, up to `up_to`.
-    pub fn read(&self, after: u64, up_to: u64, _bytes_max: usize) -> Option<Batch> {
-        let at = self.batches.partition_point(|batch| batch.last <= after);
-        self.batches.get(at)?.rest(after).ok()??.up_to(up_to).ok()?
+    /// Puts an event with a key into the index, and collects those with the same key if it says so.
+    #[inline]
+    fn index(&mut self, key: &[u8], event: &EventRef<'_>) {
+        if event.seq <= self.blocks.floor() {
+            return;
+        }
+        let Self { blocks, keys, registry, work, .. } = self;
+        let hash = keys.hash(key);
+        if event.collect != Some(&Collect::SameKey) {
+            keys.add(hash, event.seq, |seq| blocks.with(seq, |_| ()).is_some());
+            registry.see_keyed(hash, event, blocks.floor());
+            return;
+        }
+        match keys.replace(hash, event.seq, |seq| blocks.with(seq, |_| ()).is_some()) {
+            None => {}
+            Some(Entry::One(seq)) => {
+                let (outcome, thin) = blocks.collect_if(seq, |old| old.key == Some(key));
+                work.compact(thin);
+                if outcome == Outcome::Kept {
+                    keys.add(hash, seq, |seq| blocks.with(seq, |_| ()).is_some());
+                }
+            }
+            Some(Entry::Many(_)) => {
+                keys.add(hash, event.seq, |_| true);
+                work.follow(hash, key, event.seq);
+            }
+        }
     }
 
-    /// Goes on with what is due.
-    pub fn sweep(&mut self, _steps: usize) -> bool {
-        false
+    /// What follows the number `after`, up to the number `up_to`: a batch that begins with the number after
+    /// `after` and has at least one event or tombstone, and roughly at most `bytes_max` bytes of events; most
+    /// often a slice of what was appended. `None` if `after` is [`last`](Self::last) or `up_to`, or beyond.
+    pub fn read(&self, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
+        let up_to = up_to.min(self.last);
+        if after >= up_to {
+            return None;
+        }
+        self.blocks.read(after, up_to, bytes_max).expect("stored events were checked")
+    }
+
+    /// Goes on with what is due: dropping what is collected, and looking for what the background collections
+    /// match. A step is about the time to read one event. Answers whether something is left to do.
+    pub fn sweep(&mut self, steps: usize) -> bool {
+        work::sweep(self, steps)
+    }
+
+    /// What it holds. Takes time in proportion to the number of its blocks.
+    pub fn stats(&self) -> HistoryStats {
+        HistoryStats {
+            last: self.last,
+            floor: self.blocks.floor(),
+            live: self.blocks.live(),
+            stored: self.blocks.stored(),
+            bytes: self.blocks.bytes(),
+            blocks: self.blocks.len() as u64,
+            memory_bytes: (self.blocks.memory_bytes()
+                + self.keys.memory_bytes()
+                + self.registry.memory_bytes()) as u64,
+            predicates: self.work.predicates() as u64,
+            predicates_dropped: self.work.dropped(),
+        }
+    }
+}
+
+/// The number below which an event with the number `seq` collects everything, by [`Collect::KeepLast`] or
+/// [`Collect::Before`]; 0 or 1 is nothing.
+#[inline]
+fn prefix_bound(collect: &Collect, seq: u64) -> u64 {
+    match collect {
+        Collect::KeepLast(n) => seq.saturating_sub(*n),
+        Collect::Before(bound) => seq.min(*bound),
+        _ => 0,
     }
 }

@@ -9,6 +9,7 @@
 //! Everything that decides is a step function over messages and ticks, without clock, network or disk.
 
 pub mod batch;
+pub mod checks;
 pub mod client;
 pub mod event;
 mod frame;
@@ -25,5 +26,6 @@ pub mod wire;
 
 pub use batch::{Batch, Malformed, TooLarge, Writer};
 pub use event::{Collect, Content, Event, Kind};
+pub use history::{Gap, History, HistoryOptions, HistoryStats, Refusal};
 pub use name::Stream;
 pub use positions::Positions;

@@ -1,0 +1,261 @@
+//! A run of stored events: a batch as it came, or several small ones put together, and beside it what finds an
+//! event in it and which of its events are collected.
+//!
+//! Beside the events a block has a mark of 24 bytes for every 16 events, and a bit for each once one of them is
+//! collected on its own.
+
+use crate::batch::{Batch, Cursor, EventRef, Malformed, State, Writer};
+use crate::event::Collect;
+
+/// Events from one mark to the next.
+const STRIDE: u32 = 16;
+
+/// Where an event begins, so that finding one does not read the block from its start.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// The number of the event before it.
+    seq: u64,
+    /// The time that the event takes over.
+    time_ms: u64,
+    /// Its first byte.
+    position: u32,
+    /// The place of the collection that it takes over in `collects`, from 1; 0 is none.
+    collect: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) batch: Batch,
+    /// Of the events with the places 16, 32, …
+    marks: Vec<Mark>,
+    collects: Vec<Collect>,
+    /// A bit for each event, by place; empty until one is collected.
+    collected: Vec<u64>,
+    collected_count: u32,
+    /// The least and the greatest time of its events.
+    pub(super) time_min: u64,
+    pub(super) time_max: u64,
+}
+
+/// What came of collecting an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was stored, and is collected now.
+    Collected,
+    /// It is not stored any more, or was collected before.
+    Gone,
+    /// It is none of those to be collected.
+    Kept,
+}
+
+impl Block {
+    /// A block of a batch; `seen` is shown every event.
+    pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>)) -> Result<Self, Malformed> {
+        let mut marks = Vec::with_capacity((batch.count / STRIDE) as usize);
+        let mut collects: Vec<Collect> = Vec::new();
+        let (mut time_min, mut time_max) = (u64::MAX, 0);
+        let mut cursor = batch.cursor();
+        let mut to_mark = STRIDE;
+        loop {
+            if to_mark == 0 {
+                to_mark = STRIDE;
+                if cursor.state.collect.is_some() && collects.last() != cursor.state.collect.as_ref() {
+                    collects.extend(cursor.state.collect.clone());
+                }
+                let collect = if cursor.state.collect.is_some() { collects.len() as u32 } else { 0 };
+                let position = cursor.position as u32;
+                marks.push(Mark { seq: cursor.seq, time_ms: cursor.state.time_ms, position, collect });
+            }
+            let Some(event) = cursor.next()? else { break };
+            time_min = time_min.min(event.time_ms);
+            time_max = time_max.max(event.time_ms);
+            seen(&event);
+            to_mark -= 1;
+        }
+        Ok(Self { batch, marks, collects, collected: Vec::new(), collected_count: 0, time_min, time_max })
+    }
+
+    /// How many events it stores that are collected.
+    pub(super) fn collected(&self) -> u32 {
+        self.collected_count
+    }
+
+    /// Whether an event is collected, by its place.
+    #[inline]
+    pub(super) fn is_collected(&self, place: u32) -> bool {
+        self.collected.get(place as usize / 64).is_some_and(|bits| bits >> (place % 64) & 1 == 1)
+    }
+
+    /// Marks an event as collected, by its place; whether it was not before.
+    pub(super) fn collect(&mut self, place: u32) -> bool {
+        debug_assert!(place < self.batch.count);
+        if self.collected.is_empty() {
+            self.collected = vec![0; self.batch.count.div_ceil(64) as usize];
+        }
+        let bits = &mut self.collected[place as usize / 64];
+        let new = *bits >> (place % 64) & 1 == 0;
+        *bits |= 1 << (place % 64);
+        self.collected_count += u32::from(new);
+        new
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.batch.bytes.len()
+            + self.marks.len() * size_of::<Mark>()
+            + self.collected.len() * 8
+            + size_of::<Self>()
+    }
+
+    /// A cursor at the last mark with at most the number `after`, and the place of its next event.
+    pub(super) fn cursor(&self, after: u64) -> (Cursor<'_>, u32) {
+        let mut cursor = self.batch.cursor();
+        let passed = self.marks.partition_point(|mark| mark.seq <= after);
+        if let Some(mark) = passed.checked_sub(1).map(|at| self.marks[at]) {
+            cursor.seq = mark.seq;
+            cursor.position = mark.position as usize;
+            cursor.state = self.state(&mark);
+        }
+        (cursor, passed as u32 * STRIDE)
+    }
+
+    fn state(&self, mark: &Mark) -> State {
+        let collect = (mark.collect as usize).checked_sub(1).map(|at| self.collects[at].clone());
+        State { time_ms: mark.time_ms, collect }
+    }
+
+    /// Shows the event with a number and its place, if it is stored.
+    #[inline]
+    pub(super) fn with<T>(&self, seq: u64, show: impl FnOnce(u32, &EventRef<'_>) -> T) -> Option<T> {
+        let (mut cursor, mut place) = self.cursor(seq.checked_sub(1)?);
+        while let Ok(Some(event)) = cursor.next() {
+            if event.seq >= seq {
+                return (event.seq == seq).then(|| show(place, &event));
+            }
+            place += 1;
+        }
+        None
+    }
+
+    /// Collects the event with a number if it is one to be collected.
+    pub(super) fn collect_if(&mut self, seq: u64, wanted: impl FnOnce(&EventRef<'_>) -> bool) -> Outcome {
+        let found = self.with(seq, |place, event| {
+            if self.is_collected(place) {
+                return Err(Outcome::Gone);
+            }
+            if wanted(event) { Ok(place) } else { Err(Outcome::Kept) }
+        });
+        match found {
+            None => Outcome::Gone,
+            Some(Err(outcome)) => outcome,
+            Some(Ok(place)) => {
+                self.collect(place);
+                Outcome::Collected
+            }
+        }
+    }
+
+    /// Collects those with the numbers (`after`, `before`) that are to be collected, and learns the times of
+    /// those that are left. Answers how many it collected.
+    pub(super) fn collect_all(
+        &mut self,
+        after: u64,
+        before: u64,
+        mut wanted: impl FnMut(&EventRef<'_>) -> bool,
+    ) -> u32 {
+        let mut places = Vec::new();
+        let (mut time_min, mut time_max) = (u64::MAX, 0);
+        let mut cursor = self.batch.cursor();
+        let mut place = 0;
+        while let Ok(Some(event)) = cursor.next() {
+            if !self.is_collected(place) {
+                if event.seq > after && event.seq < before && wanted(&event) {
+                    places.push(place);
+                } else {
+                    time_min = time_min.min(event.time_ms);
+                    time_max = time_max.max(event.time_ms);
+                }
+            }
+            place += 1;
+        }
+        (self.time_min, self.time_max) = (time_min, time_max);
+        places.iter().for_each(|&place| {
+            self.collect(place);
+        });
+        places.len() as u32
+    }
+
+    /// How many events that are not collected have at most this number.
+    pub(super) fn live_up_to(&self, seq: u64) -> u32 {
+        let (mut cursor, mut place) = self.cursor(seq);
+        while let Ok(Some(event)) = cursor.next() {
+            if event.seq > seq {
+                break;
+            }
+            place += 1;
+        }
+        (0..place).filter(|&place| !self.is_collected(place)).count() as u32
+    }
+
+    /// Adds its events with greater numbers than `after` that are not collected.
+    pub(super) fn copy_live(&self, after: u64, out: &mut Writer) {
+        let (mut cursor, mut place) = self.cursor(after);
+        while let Ok(Some(event)) = cursor.next() {
+            if event.seq > after && !self.is_collected(place) {
+                out.push(&event);
+            }
+            place += 1;
+        }
+    }
+
+    /// What of it has the numbers (`after`, `up_to`], roughly the first `bytes_max` bytes of that, but at least
+    /// an event or a tombstone. `after` is one of its numbers, but for its last, or the one before its first.
+    pub(super) fn read(&self, after: u64, up_to: u64, bytes_max: usize) -> Result<Option<Batch>, Malformed> {
+        if self.collected_count * 4 >= self.batch.count {
+            return Ok(Some(self.read_live(after, up_to, bytes_max)));
+        }
+        // From the last mark before `after` to the first beyond the limits; what is too much at the ends is
+        // cut off event by event.
+        let first = self.marks.partition_point(|mark| mark.seq <= after);
+        let mut part = self.batch.clone();
+        if let Some(at) = first.checked_sub(1) {
+            let mark = self.marks[at];
+            part.after = mark.seq;
+            part.state = self.state(&mark);
+            part.bytes = self.batch.bytes.slice(mark.position as usize..);
+            part.count -= first as u32 * STRIDE;
+        }
+        let start = self.batch.bytes.len() - part.bytes.len();
+        let beyond = start.saturating_add(bytes_max);
+        let end = self.marks.partition_point(|mark| mark.position as usize <= beyond && mark.seq < up_to);
+        if let Some(mark) = self.marks.get(end) {
+            part.last = mark.seq;
+            part.count = (end as u32 + 1) * STRIDE - first as u32 * STRIDE;
+            part.bytes = part.bytes.slice(..mark.position as usize - start);
+        }
+        match part.rest(after)? {
+            Some(rest) => rest.up_to(up_to),
+            None => Ok(None),
+        }
+    }
+
+    fn read_live(&self, after: u64, up_to: u64, bytes_max: usize) -> Batch {
+        let mut out = Writer::new(after);
+        let (mut cursor, mut place) = self.cursor(after);
+        let mut end = self.batch.last.min(up_to);
+        while let Ok(Some(event)) = cursor.next() {
+            if event.seq > end {
+                break;
+            }
+            if event.seq > after && !self.is_collected(place) {
+                out.push(&event);
+                if out.len() >= bytes_max {
+                    end = event.seq;
+                    break;
+                }
+            }
+            place += 1;
+        }
+        out.finish(end)
+    }
+}

@@ -1,0 +1,281 @@
+//! The blocks of a stream, in order and without gaps: what is between two of them, if an empty one was taken
+//! out, belongs to the one before.
+//!
+//! Small blocks are put together so that their number stays small, and each of their bytes is copied a few
+//! times at most: 16 neighbours of one size class (up to 256 bytes, up to 4 KiB) become one of the next when they
+//! are the last of the stream; and two that garbage collection left below 32 KiB become one.
+
+use std::collections::BTreeMap;
+
+use crate::batch::{Batch, EventRef, Malformed, Writer};
+
+use super::block::{Block, Outcome};
+
+/// Bytes of the events of a block that is never put together with others, however much of it was collected.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Blocks of one class at the end of the stream that become one.
+const RUN: usize = 16;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blocks {
+    /// By the number before their first.
+    blocks: BTreeMap<u64, Box<Block>>,
+    /// All events with at most this number are collected.
+    floor: u64,
+    /// Sums over all blocks.
+    stored: u64,
+    collected: u64,
+    bytes: u64,
+}
+
+fn class(bytes: usize) -> u8 {
+    match bytes {
+        0..=0xff => 0,
+        0x100..=0xfff => 1,
+        _ => 2,
+    }
+}
+
+impl Blocks {
+    /// All events with at most this number are collected.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// How many blocks there are.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Events that are stored and not collected.
+    pub(super) fn live(&self) -> u64 {
+        let below = self.blocks.values().next().map_or(0, |first| {
+            if self.floor > first.batch.after { u64::from(first.live_up_to(self.floor)) } else { 0 }
+        });
+        self.stored - self.collected - below
+    }
+
+    /// Events that are stored, collected ones among them.
+    pub(super) fn stored(&self) -> u64 {
+        self.stored
+    }
+
+    /// Bytes of the encoded events.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that the blocks take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.blocks.values().map(|block| block.memory_bytes() + 32).sum()
+    }
+
+    /// The block that covers a number.
+    #[inline]
+    pub(super) fn covering(&self, seq: u64) -> Option<&Block> {
+        let (_, block) = self.blocks.range(..seq).next_back()?;
+        (block.batch.last >= seq).then_some(&**block)
+    }
+
+    /// The first block that covers a number greater than `after`.
+    pub(super) fn following(&self, after: u64) -> Option<&Block> {
+        self.covering(after.checked_add(1)?).or_else(|| self.blocks.values().next().map(|first| &**first))
+    }
+
+    /// Shows the event with a number if it is stored and not collected.
+    #[inline]
+    pub(super) fn with<T>(&self, seq: u64, show: impl FnOnce(&EventRef<'_>) -> T) -> Option<T> {
+        if seq <= self.floor {
+            return None;
+        }
+        let block = self.covering(seq)?;
+        block.with(seq, |place, event| (!block.is_collected(place)).then(|| show(event)))?
+    }
+
+    /// Adds a block at the end.
+    pub(super) fn push(&mut self, block: Block) {
+        let last = block.batch.last;
+        if block.batch.count == 0 {
+            // Only a tombstone: no block for it.
+            match self.blocks.values_mut().next_back() {
+                Some(before) => before.batch.last = last,
+                None => self.floor = last,
+            }
+            return;
+        }
+        self.put(block);
+        self.gather();
+    }
+
+    fn put(&mut self, block: Block) {
+        self.stored += u64::from(block.batch.count);
+        self.collected += u64::from(block.collected());
+        self.bytes += block.batch.bytes.len() as u64;
+        self.blocks.insert(block.batch.after, Box::new(block));
+    }
+
+    fn take(&mut self, after: u64) -> Option<Box<Block>> {
+        let block = self.blocks.remove(&after)?;
+        self.stored -= u64::from(block.batch.count);
+        self.collected -= u64::from(block.collected());
+        self.bytes -= block.batch.bytes.len() as u64;
+        Some(block)
+    }
+
+    /// Puts the last ones together as long as 16 of them are of one size class.
+    fn gather(&mut self) {
+        loop {
+            let mut run = self.blocks.iter().rev();
+            let Some((_, last)) = run.next() else { return };
+            let size = class(last.batch.bytes.len());
+            let first = run.take_while(|(_, block)| class(block.batch.bytes.len()) == size).nth(RUN - 2);
+            let Some((&first, _)) = first.filter(|_| size < 2) else { return };
+            self.join(first, u64::MAX);
+        }
+    }
+
+    /// Puts the blocks that begin in [`first`, `end`) together, without what is collected of them.
+    fn join(&mut self, first: u64, end: u64) {
+        let keys: Vec<u64> = self.blocks.range(first..end).map(|(&after, _)| after).collect();
+        let blocks: Vec<Box<Block>> = keys.into_iter().filter_map(|after| self.take(after)).collect();
+        let Some(last) = blocks.last().map(|block| block.batch.last) else { return };
+        let mut out = Writer::new(first);
+        for block in &blocks {
+            block.copy_live(self.floor, &mut out);
+        }
+        let Ok(joined) = Block::new(out.finish(last), |_| {}) else { return };
+        if joined.batch.count > 0 {
+            self.put(joined);
+        } else {
+            self.cover(first, last);
+        }
+    }
+
+    /// Nothing is left of the numbers (`after`, `last`].
+    fn cover(&mut self, after: u64, last: u64) {
+        match self.blocks.range_mut(..after).next_back() {
+            Some((_, before)) => before.batch.last = last,
+            None => self.floor = self.floor.max(last),
+        }
+    }
+
+    /// Collects everything up to a number.
+    pub(super) fn raise_floor(&mut self, floor: u64) {
+        if floor <= self.floor {
+            return;
+        }
+        self.floor = floor;
+        while let Some((&after, block)) = self.blocks.first_key_value()
+            && block.batch.last <= floor
+        {
+            self.take(after);
+        }
+    }
+
+    /// Collects the event with a number if it is one to be collected; whether its block is then worth a
+    /// [`compact`](Self::compact), and which one it is.
+    #[inline]
+    pub(super) fn collect_if(
+        &mut self,
+        seq: u64,
+        wanted: impl FnOnce(&EventRef<'_>) -> bool,
+    ) -> (Outcome, Option<u64>) {
+        if seq <= self.floor {
+            return (Outcome::Gone, None);
+        }
+        let Some((&after, block)) = self.blocks.range_mut(..seq).next_back() else {
+            return (Outcome::Gone, None);
+        };
+        let outcome = block.collect_if(seq, wanted);
+        if outcome != Outcome::Collected {
+            return (outcome, None);
+        }
+        self.collected += 1;
+        (outcome, is_thin(block).then_some(after))
+    }
+
+    /// The next block that covers a number greater than `after`: what it is about, to look at it and collect
+    /// all of its events with smaller numbers than `before` that are to be collected. Answers its last number,
+    /// how many events were looked at, and whether it is worth a [`compact`](Self::compact).
+    pub(super) fn collect_in_next(
+        &mut self,
+        after: u64,
+        before: u64,
+        worth: impl FnOnce(&Block) -> bool,
+        wanted: impl FnMut(&EventRef<'_>) -> bool,
+    ) -> Option<Looked> {
+        let key = self.following(after)?.batch.after;
+        let floor = self.floor;
+        let block = self.blocks.get_mut(&key)?;
+        if block.batch.last <= after || block.batch.after + 1 >= before {
+            return None;
+        }
+        let mut looked = Looked { block: key, last: block.batch.last, events: 1, thin: false };
+        if worth(block) {
+            looked.events += block.batch.count;
+            let collected = block.collect_all(floor.max(after), before, wanted);
+            self.collected += u64::from(collected);
+            looked.thin = is_thin(block);
+        }
+        Some(looked)
+    }
+
+    /// Drops what is collected of a block if that is much, and puts the rest together with a neighbour if both
+    /// are small. Answers how many events it went through.
+    pub(super) fn compact(&mut self, after: u64) -> u32 {
+        let Some(block) = self.blocks.get(&after) else { return 0 };
+        if !is_thin(block) {
+            return 0;
+        }
+        let count = block.batch.count;
+        let end = after + 1;
+        self.join(after, end);
+        let small = |block: &Block| block.batch.bytes.len() < BLOCK_BYTES / 2;
+        let Some(kept) = self.blocks.get(&after) else { return count };
+        if !small(kept) {
+            return count;
+        }
+        let left = kept.batch.count;
+        let next = self.blocks.range(end..).next().filter(|(_, block)| small(block));
+        if let Some((&next, block)) = next {
+            let passed = left + block.batch.count;
+            self.join(after, next + 1);
+            return count + passed;
+        }
+        let before = self.blocks.range(..after).next_back().filter(|(_, block)| small(block));
+        if let Some((&before, block)) = before {
+            let passed = left + block.batch.count;
+            self.join(before, end);
+            return count + passed;
+        }
+        count
+    }
+
+    /// What follows `after`; see [`super::History::read`].
+    pub(super) fn read(&self, after: u64, up_to: u64, bytes_max: usize) -> Result<Option<Batch>, Malformed> {
+        if after < self.floor {
+            return Ok(Some(Writer::new(after).finish(self.floor.min(up_to))));
+        }
+        match self.covering(after + 1) {
+            Some(block) => block.read(after, up_to, bytes_max),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Whether half of a block's events or more are collected.
+fn is_thin(block: &Block) -> bool {
+    block.collected() > 0 && block.collected() * 2 >= block.batch.count
+}
+
+/// What [`Blocks::collect_in_next`] did.
+pub(super) struct Looked {
+    /// The number before the block's first.
+    pub(super) block: u64,
+    /// Its last number.
+    pub(super) last: u64,
+    /// Events looked at, and one for the block itself.
+    pub(super) events: u32,
+    /// Whether it is worth being compacted.
+    pub(super) thin: bool,
+}
