@@ -19,6 +19,7 @@ pub mod membership;
 pub mod message;
 pub mod name;
 pub mod positions;
+pub mod region;
 pub mod replica;
 pub mod server;
 mod varint;

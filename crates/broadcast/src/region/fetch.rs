@@ -1,0 +1,430 @@
+//! Which events a client asks of whom, and the order in which they are delivered.
+//!
+//! For each stream, numbers are *delivered* up to the client's count, or *early* (they came before their turn), or
+//! *asked for*, or in a gap. What is in a gap is asked of one that says it keeps it: of the one that has just told
+//! of it, or else of any other. Where nobody does, or nobody has answered, the proxy is asked. A member has at most
+//! one request of each stream to answer, so that a client never waits for more than it has room for.
+
+use std::collections::BTreeMap;
+
+use crate::batch::Batch;
+use crate::name::Stream;
+
+use super::message::{Message, Progress, batch_size};
+use super::options::{Begin, Options, Stats};
+use super::peer::Output;
+use super::recv::Recv;
+use super::rng::Rng;
+
+/// Requests of one stream that are not answered.
+const ASKS_MAX: usize = 8;
+/// Requests that one member has not answered, over all streams.
+const ASKS_OF_ONE_MAX: usize = 16;
+/// Milliseconds after which somebody is looked for again where all that could be asked were busy.
+const LOOK_AGAIN_MS: u64 = 50;
+/// Members whose progress is known.
+const KNOWN_MAX: usize = 512;
+
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    pub(super) recv: Recv,
+    streams: Vec<Fetch>,
+    known: BTreeMap<u64, Known>,
+    positions: BTreeMap<Stream, u64>,
+    proxy: u64,
+    reading: bool,
+    /// When to look again for somebody to ask: there are gaps for which nobody was free.
+    look_again_ms: u64,
+    options: Options,
+    pub(super) stats: Stats,
+}
+
+/// What is asked for and early of one stream.
+#[derive(Debug, Default)]
+struct Fetch {
+    asks: Vec<Ask>,
+    early: BTreeMap<u64, Early>,
+    early_bytes: usize,
+    /// The greatest count that anybody has told.
+    horizon: u64,
+}
+
+#[derive(Debug)]
+struct Ask {
+    of: u64,
+    after: u64,
+    up_to: u64,
+    until_ms: u64,
+}
+
+#[derive(Debug)]
+struct Early {
+    batch: Batch,
+    from_proxy: bool,
+}
+
+/// What a member has said of itself.
+#[derive(Debug, Default)]
+struct Known {
+    /// (held, count] of each stream.
+    has: Vec<(u64, u64)>,
+    /// Requests it has not answered.
+    asks: usize,
+    heard_ms: u64,
+}
+
+impl Known {
+    fn of(&self, index: usize) -> (u64, u64) {
+        self.has.get(index).copied().unwrap_or((0, 0))
+    }
+
+    fn set(&mut self, index: usize, has: (u64, u64)) {
+        if self.has.len() <= index {
+            self.has.resize(index + 1, (0, 0));
+        }
+        self.has[index] = has;
+    }
+}
+
+impl Fetcher {
+    pub(super) fn new(proxy: u64, positions: BTreeMap<Stream, u64>, options: &Options) -> Self {
+        Self {
+            recv: Recv::new(options.recv_bytes),
+            streams: Vec::new(),
+            known: BTreeMap::new(),
+            positions,
+            proxy,
+            reading: true,
+            look_again_ms: u64::MAX,
+            options: options.clone(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// What a member has said of its count.
+    pub(super) fn known(&self, id: u64, index: usize) -> u64 {
+        self.known.get(&id).map_or(0, |known| known.of(index).1)
+    }
+
+    /// A member tells how far it has come.
+    pub(super) fn notified(
+        &mut self,
+        now_ms: u64,
+        rng: &mut Rng,
+        from: u64,
+        streams: Vec<Progress>,
+        out: &mut Vec<Output>,
+    ) {
+        for Progress { stream, held, count } in streams {
+            let Some(index) = self.index(&stream, count) else { continue };
+            self.hear(now_ms, from, index, (held, count));
+            self.pursue(now_ms, rng, index, Some(from), out);
+        }
+    }
+
+    /// The number of a stream; it begins now if it is a new one that this client wants.
+    fn index(&mut self, stream: &Stream, count: u64) -> Option<usize> {
+        if let Some(index) = self.recv.index(stream) {
+            return Some(index);
+        }
+        if self.options.streams.as_ref().is_some_and(|wanted| !wanted.contains(stream)) {
+            return None;
+        }
+        let from = match (self.positions.get(stream), self.options.begin) {
+            (Some(position), _) => *position,
+            (None, Begin::First) => 0,
+            (None, Begin::Now) => count,
+        };
+        let index = self.recv.begin(stream, from)?;
+        self.streams.push(Fetch::default());
+        Some(index)
+    }
+
+    fn hear(&mut self, now_ms: u64, from: u64, index: usize, has: (u64, u64)) {
+        if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&from) {
+            return;
+        }
+        let known = self.known.entry(from).or_default();
+        known.heard_ms = now_ms;
+        known.set(index, has);
+        let fetch = &mut self.streams[index];
+        fetch.horizon = fetch.horizon.max(has.1);
+    }
+
+    /// A request is answered.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn answered(
+        &mut self,
+        now_ms: u64,
+        rng: &mut Rng,
+        from: u64,
+        stream: &Stream,
+        after: u64,
+        (mut held, mut count): (u64, u64),
+        batches: Vec<Batch>,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(index) = self.recv.index(stream) else { return };
+        let asks = &mut self.streams[index].asks;
+        let ask =
+            asks.iter().position(|ask| ask.of == from && ask.after == after).map(|at| asks.swap_remove(at));
+        if ask.is_some()
+            && let Some(known) = self.known.get_mut(&from)
+        {
+            known.asks = known.asks.saturating_sub(1);
+        }
+        if batches.is_empty() && count > after && held <= after {
+            // It says that it has what it does not give: as good as if it had nothing.
+            (held, count) = (0, 0);
+        }
+        if from == self.proxy && batches.is_empty() && count <= after {
+            // Nobody can have more than the proxy, unless this client was with another one before.
+            self.streams[index].horizon = count;
+        }
+        self.hear(now_ms, from, index, (held, count));
+        let room = ask.map_or(0, |ask| ask.up_to);
+        for batch in batches {
+            self.arrived(index, from == self.proxy, room, batch, out);
+        }
+        // Whoever else has the rest is asked before the proxy.
+        let hint = (from != self.proxy).then_some(from);
+        self.pursue(now_ms, rng, index, hint, out);
+    }
+
+    /// A batch came. It is delivered, or kept if it is early and among what was asked for, up to `room`.
+    fn arrived(&mut self, index: usize, from_proxy: bool, room: u64, batch: Batch, out: &mut Vec<Output>) {
+        let count = self.recv.count(index);
+        let fetch = &mut self.streams[index];
+        if batch.last <= count {
+            self.stats.duplicates += u64::from(batch.count);
+        } else if batch.after <= count {
+            self.deliver(index, from_proxy, batch, out);
+            self.deliver_early(index, out);
+        } else if batch.last <= room && fetch.early_bytes < 2 * self.options.early_bytes {
+            let size = batch_size(&batch);
+            if fetch.early.get(&batch.after).is_none_or(|known| known.batch.last < batch.last) {
+                fetch.early_bytes += size;
+                if let Some(old) = fetch.early.insert(batch.after, Early { batch, from_proxy }) {
+                    fetch.early_bytes -= batch_size(&old.batch);
+                }
+            } else {
+                self.stats.duplicates += u64::from(batch.count);
+            }
+        } else {
+            self.stats.refused += 1;
+        }
+    }
+
+    fn deliver_early(&mut self, index: usize, out: &mut Vec<Output>) {
+        while let Some(entry) = self.streams[index].early.first_entry() {
+            if *entry.key() > self.recv.count(index) {
+                return;
+            }
+            let early = entry.remove();
+            self.streams[index].early_bytes -= batch_size(&early.batch);
+            self.deliver(index, early.from_proxy, early.batch, out);
+        }
+    }
+
+    /// Delivers what of a batch follows the count.
+    fn deliver(&mut self, index: usize, from_proxy: bool, batch: Batch, out: &mut Vec<Output>) {
+        let count = self.recv.count(index);
+        let whole = u64::from(batch.count);
+        let Ok(Some(batch)) = batch.rest(count) else {
+            self.stats.duplicates += whole;
+            return;
+        };
+        let events = u64::from(batch.count);
+        self.stats.duplicates += whole - events;
+        self.stats.delivered += events;
+        *(if from_proxy { &mut self.stats.from_proxy } else { &mut self.stats.from_peers }) += events;
+        out.push(Output::Deliver { stream: self.recv.name(index).clone(), batch: batch.clone() });
+        self.recv.push(index, batch);
+    }
+
+    /// Asks for what is in gaps, as far as somebody can be asked; first of all `hint`.
+    fn pursue(&mut self, now_ms: u64, rng: &mut Rng, index: usize, hint: Option<u64>, out: &mut Vec<Output>) {
+        if !self.reading {
+            return;
+        }
+        let mut position = self.recv.count(index);
+        for _ in 0..2 * ASKS_MAX {
+            let fetch = &self.streams[index];
+            let Some((after, up_to)) = fetch.gap(position) else { return };
+            let full = fetch.early_bytes >= self.options.early_bytes || fetch.asks.len() >= ASKS_MAX;
+            if full && (after > self.recv.count(index) || fetch.asks.len() > ASKS_MAX) {
+                return;
+            }
+            let up_to = match self.source(rng, index, after, hint) {
+                Some(of) => self.ask(now_ms, index, of, after, up_to, out),
+                None => {
+                    self.look_again_ms = self.look_again_ms.min(now_ms + LOOK_AGAIN_MS);
+                    up_to
+                }
+            };
+            position = up_to;
+        }
+    }
+
+    /// Whom to ask for what follows `after`.
+    fn source(&self, rng: &mut Rng, index: usize, after: u64, hint: Option<u64>) -> Option<u64> {
+        let fetch = &self.streams[index];
+        let free = |id: u64, known: &Known| {
+            known.asks < ASKS_OF_ONE_MAX && fetch.asks.iter().all(|ask| ask.of != id)
+        };
+        let has = |known: &Known| {
+            let (held, count) = known.of(index);
+            held <= after && after < count
+        };
+        let free_and_has = |id: &u64| self.known.get(id).is_some_and(|known| has(known) && free(*id, known));
+        if let Some(id) = hint.filter(free_and_has) {
+            return Some(id);
+        }
+        let mut waiting = false;
+        let mut chosen = None;
+        let mut choices = 0;
+        for (&id, known) in self.known.iter().filter(|(id, known)| **id != self.proxy && has(known)) {
+            if free(id, known) {
+                choices += 1;
+                if rng.below(choices) == 0 {
+                    chosen = Some(id);
+                }
+            }
+            waiting = true;
+        }
+        if chosen.is_some() {
+            return chosen;
+        }
+        // A busy one that has it will be asked when it has answered, or given up.
+        let proxy_free = fetch.asks.iter().all(|ask| ask.of != self.proxy);
+        (!waiting && proxy_free).then_some(self.proxy)
+    }
+
+    /// Asks; the last number that was asked for.
+    fn ask(
+        &mut self,
+        now_ms: u64,
+        index: usize,
+        of: u64,
+        after: u64,
+        up_to: u64,
+        out: &mut Vec<Output>,
+    ) -> u64 {
+        let proxy = of == self.proxy;
+        let fetch = &mut self.streams[index];
+        let known = self.known.entry(of).or_default();
+        known.asks += 1;
+        let has = known.of(index).1;
+        // The proxy may have more than it has told of, but nobody else is asked for what it has not.
+        let up_to = if proxy { up_to.min(fetch.horizon.max(has)) } else { up_to.min(has) };
+        let timeout_ms = self.options.request_timeout_ms.saturating_mul(if proxy { 4 } else { 1 });
+        fetch.asks.push(Ask { of, after, up_to, until_ms: now_ms + timeout_ms });
+        *(if proxy { &mut self.stats.requests_to_proxy } else { &mut self.stats.requests_to_peers }) += 1;
+        let stream = self.recv.name(index).clone();
+        let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
+        out.push(Output::Send { to: of, message: Message::Request { stream, after, up_to, bytes_max } });
+        up_to
+    }
+
+    /// When a request is given up next.
+    pub(super) fn due_ms(&self) -> u64 {
+        let asks = self.streams.iter().flat_map(|fetch| &fetch.asks);
+        asks.map(|ask| ask.until_ms).min().unwrap_or(u64::MAX).min(self.look_again_ms)
+    }
+
+    /// Gives up requests that are not answered, and asks others.
+    pub(super) fn tick(&mut self, now_ms: u64, rng: &mut Rng, out: &mut Vec<Output>) {
+        let look_again = self.look_again_ms <= now_ms;
+        if look_again {
+            self.look_again_ms = u64::MAX;
+        }
+        for index in 0..self.streams.len() {
+            let due = |ask: &Ask| ask.until_ms <= now_ms;
+            let given_up = self.streams[index].asks.iter().any(due);
+            if look_again || given_up {
+                self.give_up(index, due);
+                self.pursue(now_ms, rng, index, None, out);
+            }
+        }
+    }
+
+    fn give_up(&mut self, index: usize, which: impl Fn(&Ask) -> bool) {
+        let fetch = &mut self.streams[index];
+        for at in (0..fetch.asks.len()).rev() {
+            if which(&fetch.asks[at]) {
+                let ask = fetch.asks.swap_remove(at);
+                self.stats.timeouts += 1;
+                if let Some(known) = self.known.get_mut(&ask.of) {
+                    known.asks = known.asks.saturating_sub(1);
+                    // Until it tells again, it is taken to have nothing.
+                    known.set(index, (0, 0));
+                }
+            }
+        }
+    }
+
+    /// A member's connection ended: what it was asked is asked of others.
+    pub(super) fn lost(&mut self, now_ms: u64, rng: &mut Rng, id: u64, out: &mut Vec<Output>) {
+        for index in 0..self.streams.len() {
+            if self.streams[index].asks.iter().any(|ask| ask.of == id) {
+                self.give_up(index, |ask| ask.of == id);
+                if id != self.proxy {
+                    self.pursue(now_ms, rng, index, None, out);
+                }
+            }
+        }
+        self.known.remove(&id);
+    }
+
+    /// Another member is the proxy now, or the connection to it is a new one: what is in a gap is asked again.
+    pub(super) fn proxy_is(&mut self, now_ms: u64, rng: &mut Rng, id: u64, out: &mut Vec<Output>) {
+        let old = std::mem::replace(&mut self.proxy, id);
+        for index in 0..self.streams.len() {
+            self.give_up(index, |ask| ask.of == old);
+            self.pursue(now_ms, rng, index, None, out);
+        }
+    }
+
+    /// Whether events are wanted. While they are not, nothing is asked for.
+    pub(super) fn reading(&mut self, now_ms: u64, rng: &mut Rng, reading: bool, out: &mut Vec<Output>) {
+        let was = std::mem::replace(&mut self.reading, reading);
+        if reading && !was {
+            (0..self.streams.len()).for_each(|index| self.pursue(now_ms, rng, index, None, out));
+        }
+    }
+
+    /// Forgets those that have not been heard in a while.
+    pub(super) fn tidy(&mut self, now_ms: u64) {
+        let proxy = self.proxy;
+        self.known.retain(|id, known| {
+            *id == proxy || known.asks > 0 || now_ms.saturating_sub(known.heard_ms) < 60_000
+        });
+    }
+}
+
+impl Fetch {
+    /// The first numbers (after, up to] from `position` on, up to the horizon, that are neither early nor asked for.
+    fn gap(&self, mut position: u64) -> Option<(u64, u64)> {
+        loop {
+            let before = position;
+            if let Some((_, early)) = self.early.range(..=position).next_back() {
+                position = position.max(early.batch.last);
+            }
+            for ask in &self.asks {
+                if ask.after <= position {
+                    position = position.max(ask.up_to);
+                }
+            }
+            if position == before {
+                break;
+            }
+        }
+        if position >= self.horizon {
+            return None;
+        }
+        let asked = self.asks.iter().map(|ask| ask.after).filter(|after| *after > position).min();
+        let early = self.early.range(position + 1..).next().map(|(after, _)| *after);
+        let end = asked.into_iter().chain(early).min().unwrap_or(u64::MAX);
+        Some((position, end.min(self.horizon)))
+    }
+}

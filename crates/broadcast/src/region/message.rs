@@ -1,0 +1,320 @@
+//! What the members of a region say to each other, and its bytes.
+//!
+//! ```text
+//! message:    u8 kind, then
+//!   1 gossip  u8 1 if it answers one, member, list of (member, u16 rounds)
+//!   2 notify  list of (stream, u64 held, u64 count)
+//!   3 request stream, u64 after, u64 up to, u32 bytes
+//!   4 events  stream, u64 after, u64 held, u64 count, list of batches
+//! member:     u64 id, text address (u8 length)
+//! ```
+//! Numbers are little-endian; streams, batches and lists as in [`wire`](crate::wire).
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::batch::Batch;
+use crate::name::Stream;
+use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
+
+/// Members named in one message.
+pub const MEMBERS_MAX: usize = 256;
+/// Streams named in one message, and known to one peer.
+pub const STREAMS_MAX: usize = 1024;
+/// Batches in one message.
+pub const BATCHES_MAX: usize = 4096;
+
+/// One who takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its number: a random one that it drew when it started, unique in its region.
+    pub id: u64,
+    /// Where others can connect to it, at most 255 bytes; empty if nobody can, and then it talks to the proxy alone.
+    pub address: Arc<str>,
+}
+
+impl Member {
+    /// Whether others can connect to it.
+    pub fn reachable(&self) -> bool {
+        !self.address.is_empty()
+    }
+}
+
+/// A member of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Who.
+    pub member: Member,
+    /// For how many rounds of gossip it has not been heard itself.
+    pub rounds: u16,
+}
+
+/// How far somebody has come in a stream: it keeps the events with the numbers (`held`, `count`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Which stream.
+    pub stream: Stream,
+    /// The number after which it keeps events.
+    pub held: u64,
+    /// The last number that it has.
+    pub count: u64,
+}
+
+/// A message of the region-level protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The sender's view.
+    Gossip {
+        /// The sender.
+        me: Member,
+        /// Its view.
+        view: Vec<Seen>,
+        /// Whether it answers another one, and wants no answer.
+        answer: bool,
+    },
+    /// How far the sender has come in some streams.
+    Notify(Vec<Progress>),
+    /// Wants events with the numbers (`after`, `up_to`].
+    Request {
+        /// Of this stream.
+        stream: Stream,
+        /// The number before the first one.
+        after: u64,
+        /// The last one.
+        up_to: u64,
+        /// About so many bytes of them; at least one event comes, if there is one.
+        bytes_max: u32,
+    },
+    /// The answer to a request: what of it the sender has, or as much of that as was asked for.
+    Events {
+        /// Of this stream.
+        stream: Stream,
+        /// As in the request.
+        after: u64,
+        /// As in [`Progress`].
+        held: u64,
+        /// As in [`Progress`].
+        count: u64,
+        /// The events, in order, perhaps with holes.
+        batches: Vec<Batch>,
+    },
+}
+
+const GOSSIP: u8 = 1;
+const NOTIFY: u8 = 2;
+const REQUEST: u8 = 3;
+const EVENTS: u8 = 4;
+
+impl Message {
+    /// Appends its bytes.
+    ///
+    /// # Panics
+    /// If an address has more than 255 bytes.
+    pub fn encode(&self, out: &mut BytesMut) {
+        match self {
+            Message::Gossip { me, view, answer } => {
+                out.put_u8(GOSSIP);
+                out.put_u8(u8::from(*answer));
+                put_member(out, me);
+                put_list(out, view, |out, seen| {
+                    put_member(out, &seen.member);
+                    out.put_u16_le(seen.rounds);
+                });
+            }
+            Message::Notify(streams) => {
+                out.put_u8(NOTIFY);
+                put_list(out, streams, |out, progress| {
+                    put_stream(out, &progress.stream);
+                    out.put_u64_le(progress.held);
+                    out.put_u64_le(progress.count);
+                });
+            }
+            Message::Request { stream, after, up_to, bytes_max } => {
+                out.put_u8(REQUEST);
+                put_stream(out, stream);
+                out.put_u64_le(*after);
+                out.put_u64_le(*up_to);
+                out.put_u32_le(*bytes_max);
+            }
+            Message::Events { stream, after, held, count, batches } => {
+                out.put_u8(EVENTS);
+                put_stream(out, stream);
+                out.put_u64_le(*after);
+                out.put_u64_le(*held);
+                out.put_u64_le(*count);
+                put_list(out, batches, put_batch);
+            }
+        }
+    }
+
+    /// Reads one from all of `bytes`; batches are checked, and slices of them.
+    pub fn decode(bytes: Bytes) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new(bytes);
+        let message = match reader.u8()? {
+            GOSSIP => {
+                let answer = reader.u8()? == 1;
+                let me = member(&mut reader)?;
+                let view =
+                    reader.list(11, |reader| Ok(Seen { member: member(reader)?, rounds: reader.u16()? }))?;
+                within("members", view.len(), MEMBERS_MAX)?;
+                Message::Gossip { me, view, answer }
+            }
+            NOTIFY => {
+                let streams = reader.list(17, |reader| {
+                    Ok(Progress { stream: reader.stream()?, held: reader.u64()?, count: reader.u64()? })
+                })?;
+                within("streams", streams.len(), STREAMS_MAX)?;
+                Message::Notify(streams)
+            }
+            REQUEST => Message::Request {
+                stream: reader.stream()?,
+                after: reader.u64()?,
+                up_to: reader.u64()?,
+                bytes_max: reader.u32()?,
+            },
+            EVENTS => {
+                let stream = reader.stream()?;
+                let (after, held, count) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                let batches = reader.list(33, Reader::batch)?;
+                within("batches", batches.len(), BATCHES_MAX)?;
+                Message::Events { stream, after, held, count, batches }
+            }
+            kind => return Err(BadMessage(format!("there is no kind {kind}"))),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+
+    /// How many bytes it takes, or a few more: a batch's collection is not looked at.
+    pub fn size(&self) -> usize {
+        match self {
+            Message::Gossip { me, view, .. } => {
+                15 + me.address.len() + view.iter().map(|seen| 11 + seen.member.address.len()).sum::<usize>()
+            }
+            Message::Notify(streams) => {
+                5 + streams.iter().map(|p| 17 + p.stream.as_str().len()).sum::<usize>()
+            }
+            Message::Request { stream, .. } => 22 + stream.as_str().len(),
+            Message::Events { stream, batches, .. } => {
+                30 + stream.as_str().len() + batches.iter().map(batch_size).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// How many bytes a batch takes up, header included.
+pub(crate) fn batch_size(batch: &Batch) -> usize {
+    batch.bytes.len() + 48
+}
+
+fn within(what: &str, count: usize, max: usize) -> Result<(), BadMessage> {
+    if count > max { Err(BadMessage(format!("{count} {what}, more than {max}"))) } else { Ok(()) }
+}
+
+fn put_member(out: &mut BytesMut, member: &Member) {
+    out.put_u64_le(member.id);
+    put_text(out, &member.address);
+}
+
+fn member(reader: &mut Reader) -> Result<Member, BadMessage> {
+    Ok(Member { id: reader.u64()?, address: reader.text()?.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Collect, Content, Writer};
+
+    fn stream() -> impl Strategy<Value = Stream> {
+        "[a-z]{1,9}/[a-z0-9.]{1,9}".prop_map(|text| Stream::parse(&text).unwrap())
+    }
+
+    fn a_member() -> impl Strategy<Value = Member> {
+        (any::<u64>(), "[a-z0-9.:]{0,21}").prop_map(|(id, address)| Member { id, address: address.into() })
+    }
+
+    fn batch() -> impl Strategy<Value = Batch> {
+        (0..1u64 << 40, vec(vec(any::<u8>(), 0..9), 1..5), 0..3u64).prop_map(|(after, payloads, more)| {
+            let mut writer = Writer::new(after);
+            for payload in payloads {
+                let content = Content { payload: payload.into(), ..Content::default() };
+                writer.publish(&content, Some(&Collect::KeepLast(5))).unwrap();
+            }
+            let last = after + u64::from(writer.count()) + more;
+            writer.finish(last)
+        })
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let seen = (a_member(), any::<u16>()).prop_map(|(member, rounds)| Seen { member, rounds });
+        let progress = (stream(), any::<u64>(), any::<u64>()).prop_map(|(stream, held, count)| Progress {
+            stream,
+            held,
+            count,
+        });
+        prop_oneof![
+            (a_member(), vec(seen, 0..4), any::<bool>()).prop_map(|(me, view, answer)| Message::Gossip {
+                me,
+                view,
+                answer
+            }),
+            vec(progress, 0..4).prop_map(Message::Notify),
+            (stream(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
+                |(stream, after, up_to, bytes_max)| Message::Request { stream, after, up_to, bytes_max }
+            ),
+            (stream(), any::<u64>(), any::<u64>(), any::<u64>(), vec(batch(), 0..3)).prop_map(
+                |(stream, after, held, count, batches)| Message::Events {
+                    stream,
+                    after,
+                    held,
+                    count,
+                    batches
+                }
+            ),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_back_and_their_size_is_not_underestimated(message in message()) {
+            let mut out = BytesMut::new();
+            message.encode(&mut out);
+            prop_assert!(out.len() <= message.size() && message.size() <= out.len() + 64, "{}", out.len());
+            prop_assert_eq!(Message::decode(out.freeze()).unwrap(), message);
+        }
+
+        #[test]
+        fn cut_and_changed_bytes_are_refused_or_read_without_a_panic(
+            message in message(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut out = BytesMut::new();
+            message.encode(&mut out);
+            for (at, byte) in changes {
+                let at = at.index(out.len());
+                out[at] = byte;
+            }
+            let bytes = out.freeze();
+            prop_assert!(Message::decode(bytes.slice(..cut.index(bytes.len()))).is_err() || bytes[0] != 0);
+            let _ = Message::decode(bytes);
+        }
+    }
+
+    #[test]
+    fn too_many_members_streams_and_batches_are_refused() {
+        let me = Member { id: 1, address: "a:1".into() };
+        let view = vec![Seen { member: me.clone(), rounds: 0 }; MEMBERS_MAX + 1];
+        let progress = Progress { stream: Stream::parse("eu/x").unwrap(), held: 0, count: 1 };
+        let messages =
+            [Message::Gossip { me, view, answer: false }, Message::Notify(vec![progress; STREAMS_MAX + 1])];
+        for message in messages {
+            let mut out = BytesMut::new();
+            message.encode(&mut out);
+            assert!(Message::decode(out.freeze()).is_err());
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Tells others how far a member has come: F of its neighbours, which are others after each shuffle, at most once in
+//! so many milliseconds, and only what they were not told and have not told themselves. Who has told everybody in its
+//! view is silent.
+
+use std::collections::BTreeMap;
+
+use crate::name::Stream;
+
+use super::message::{Member, Message, Progress};
+use super::options::Options;
+use super::rng::Rng;
+
+/// Milliseconds after which a member outside the view that was told of progress and asked for nothing is told again.
+const AGAIN_MS: u64 = 1_000;
+/// Members outside the view that are told.
+const DIRECT_MAX: usize = 1 << 16;
+
+#[derive(Debug)]
+pub(super) struct Notifier {
+    streams: Vec<Progress>,
+    /// What each neighbour was told, by stream: the count.
+    told: BTreeMap<u64, Vec<u64>>,
+    /// Whom to tell until the next shuffle.
+    chosen: Vec<u64>,
+    /// Those that are told always, because nobody else does.
+    direct: BTreeMap<u64, Direct>,
+    fanout: usize,
+    notify_ms: u64,
+    shuffle_ms: u64,
+    shuffle_at_ms: u64,
+    flush_at_ms: u64,
+    /// Whether there is something that the chosen ones may not know.
+    news: bool,
+    /// Whether there may be others who do not know all, and have to be chosen.
+    rest: bool,
+}
+
+/// One that lives from the proxy alone. It is told, and told more when it has asked, so that a slow one costs nothing.
+#[derive(Debug, Default)]
+struct Direct {
+    told: Vec<u64>,
+    waits_since_ms: Option<u64>,
+}
+
+impl Notifier {
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            streams: Vec::new(),
+            told: BTreeMap::new(),
+            chosen: Vec::new(),
+            direct: BTreeMap::new(),
+            fanout: options.fanout,
+            notify_ms: options.notify_ms,
+            shuffle_ms: options.shuffle_ms,
+            shuffle_at_ms: 0,
+            flush_at_ms: 0,
+            news: false,
+            rest: false,
+        }
+    }
+
+    /// Streams are numbered in the order in which they come here first.
+    pub(super) fn progress(&mut self, index: usize, stream: &Stream, held: u64, count: u64) {
+        if index == self.streams.len() {
+            self.streams.push(Progress { stream: stream.clone(), held, count: 0 });
+        }
+        let progress = &mut self.streams[index];
+        self.news |= count != progress.count;
+        (progress.held, progress.count) = (held, count);
+    }
+
+    /// The view has changed: there may be somebody to tell.
+    pub(super) fn view_changed(&mut self, members: &[u64]) {
+        self.told.retain(|id, _| members.contains(id));
+        self.chosen.retain(|id| members.contains(id));
+        self.rest |= !self.streams.is_empty();
+    }
+
+    /// A member whose connection ended, or that came back: it knows nothing.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.told.remove(&id);
+        self.chosen.retain(|chosen| *chosen != id);
+        self.direct.remove(&id);
+        self.rest |= !self.streams.is_empty();
+    }
+
+    /// A member that nobody else tells.
+    pub(super) fn add_direct(&mut self, id: u64) {
+        if self.direct.len() < DIRECT_MAX {
+            self.direct.entry(id).or_default();
+            self.news = true;
+        }
+    }
+
+    /// A member has asked for something.
+    pub(super) fn asked(&mut self, id: u64) {
+        if let Some(direct) = self.direct.get_mut(&id) {
+            direct.waits_since_ms = None;
+            self.news = true;
+        }
+    }
+
+    /// When there is something to tell.
+    pub(super) fn due_ms(&self) -> u64 {
+        let news = if self.news { self.flush_at_ms } else { u64::MAX };
+        let rest = if self.rest { self.shuffle_at_ms.max(self.flush_at_ms) } else { u64::MAX };
+        news.min(rest)
+    }
+
+    /// Tells those whose turn it is, if it is time. `neighbours` are those of the view that are told at all; `knows`
+    /// is what a member has said of its own count of a stream; who is `busy` is told later.
+    pub(super) fn flush<'a>(
+        &mut self,
+        now_ms: u64,
+        rng: &mut Rng,
+        neighbours: impl Iterator<Item = &'a Member>,
+        knows: impl Fn(u64, usize) -> u64,
+        busy: impl Fn(u64) -> bool,
+        mut send: impl FnMut(u64, Message),
+    ) {
+        if now_ms < self.due_ms() {
+            return;
+        }
+        self.news = false;
+        self.flush_at_ms = now_ms + self.notify_ms;
+        let shuffle = now_ms >= self.shuffle_at_ms || self.chosen.is_empty();
+        let mut rest = !shuffle;
+        if shuffle {
+            let mut ids: Vec<u64> = neighbours.map(|member| member.id).collect();
+            let fanout = self.fanout.min(ids.len());
+            rng.draw(&mut ids, fanout);
+            // Those beyond are told after a later shuffle, if nobody else has told them by then.
+            rest = ids[fanout..].iter().any(|id| !self.news_for(*id, &knows).is_empty());
+            ids.truncate(fanout);
+            self.chosen = ids;
+            self.shuffle_at_ms = now_ms + self.shuffle_ms;
+        }
+        for at in 0..self.chosen.len() {
+            let id = self.chosen[at];
+            let news = self.news_for(id, &knows);
+            if news.is_empty() {
+                continue;
+            }
+            if busy(id) {
+                rest = true;
+                continue;
+            }
+            let counts = self.told.entry(id).or_default();
+            send(id, tell(&self.streams, counts, &news));
+        }
+        for (id, direct) in &mut self.direct {
+            let news: Vec<usize> = (0..self.streams.len())
+                .filter(|index| self.streams[*index].count > direct.told.get(*index).copied().unwrap_or(0))
+                .collect();
+            let again = direct.waits_since_ms.is_none_or(|since| now_ms.saturating_sub(since) >= AGAIN_MS);
+            if news.is_empty() {
+                continue;
+            }
+            if !again || busy(*id) {
+                rest = true;
+                continue;
+            }
+            direct.waits_since_ms = Some(now_ms);
+            send(*id, tell(&self.streams, &mut direct.told, &news));
+        }
+        self.rest = rest;
+    }
+
+    /// Tells a member at once, whatever it was told before: for one that has just been heard of.
+    pub(super) fn greet(&mut self, to: u64) -> Option<Message> {
+        if self.streams.iter().all(|progress| progress.count == 0) {
+            return None;
+        }
+        let mut counts = Vec::new();
+        let all: Vec<usize> = (0..self.streams.len()).collect();
+        let message = tell(&self.streams, &mut counts, &all);
+        if let Some(told) = self.told.get_mut(&to) {
+            *told = counts;
+        }
+        Some(message)
+    }
+
+    /// The streams of which a member does not know all.
+    fn news_for(&self, id: u64, knows: &impl Fn(u64, usize) -> u64) -> Vec<usize> {
+        let told = self.told.get(&id);
+        (0..self.streams.len())
+            .filter(|&index| {
+                let count = self.streams[index].count;
+                let told = told.and_then(|told| told.get(index)).copied().unwrap_or(0);
+                count > told && count > knows(id, index)
+            })
+            .collect()
+    }
+}
+
+/// The message that tells of some streams, noted in `counts`.
+fn tell(streams: &[Progress], counts: &mut Vec<u64>, which: &[usize]) -> Message {
+    counts.resize(streams.len(), 0);
+    which.iter().for_each(|&index| counts[index] = streams[index].count);
+    Message::Notify(which.iter().map(|&index| streams[index].clone()).collect())
+}

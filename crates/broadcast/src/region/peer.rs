@@ -1,0 +1,205 @@
+//! A client as a step function.
+
+use std::collections::BTreeMap;
+
+use crate::batch::Batch;
+use crate::name::Stream;
+
+use super::fetch::Fetcher;
+use super::message::{Member, Message};
+use super::notify::Notifier;
+use super::options::{Options, Stats};
+use super::rng::Rng;
+use super::serve::Server;
+use super::view::View;
+
+/// What a peer wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A message for a member. [`Peer::address`] says where it is if there is no connection to it; if there is none
+    /// and it has no address, or it can't be reached, the message is dropped, and `disconnected` told.
+    Send {
+        /// The member's id.
+        to: u64,
+        /// What to send.
+        message: Message,
+    },
+    /// Events for the application: those that follow what was delivered of the stream before.
+    Deliver {
+        /// Their stream.
+        stream: Stream,
+        /// The events.
+        batch: Batch,
+    },
+}
+
+/// A client of a region. Its outputs are appended to the outbox that each call is given.
+#[derive(Debug)]
+pub struct Peer {
+    proxy: Member,
+    rng: Rng,
+    view: View,
+    fetcher: Fetcher,
+    notifier: Notifier,
+    server: Server,
+    tidy_at_ms: u64,
+}
+
+impl Peer {
+    /// A client that begins after the given counts of the streams (see [`Options::begin`] for others), and knows
+    /// nobody but the proxy. `seed` makes its choices; no two members should have the same.
+    pub fn new(
+        me: Member,
+        proxy: Member,
+        positions: BTreeMap<Stream, u64>,
+        options: Options,
+        seed: u64,
+    ) -> Self {
+        Self {
+            view: View::new(me, Some(proxy.clone()), &options),
+            fetcher: Fetcher::new(proxy.id, positions, &options),
+            notifier: Notifier::new(&options),
+            server: Server::new(&options),
+            rng: Rng::new(seed),
+            proxy,
+            tidy_at_ms: 0,
+        }
+    }
+
+    /// Where a member is that may have to be connected to; `None` if that is not known (any more) or it is not
+    /// reachable.
+    pub fn address(&self, id: u64) -> Option<&str> {
+        self.view.find(id).filter(|member| member.reachable()).map(|member| &*member.address)
+    }
+
+    /// When [`tick`](Self::tick) has to be called next, at the latest.
+    pub fn due_ms(&self) -> u64 {
+        let serve = if self.server.waits() { 0 } else { u64::MAX };
+        self.view.due_ms().min(self.notifier.due_ms()).min(self.fetcher.due_ms()).min(serve)
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        if now_ms >= self.view.due_ms() {
+            self.view.tick(now_ms, &mut self.rng, |to, message| out.push(Output::Send { to, message }));
+            self.view_changed();
+        }
+        self.fetcher.tick(now_ms, &mut self.rng, out);
+        if now_ms >= self.tidy_at_ms {
+            self.tidy_at_ms = now_ms + 10_000;
+            self.fetcher.tidy(now_ms);
+            self.server.tidy(now_ms);
+        }
+        self.settle(now_ms, out);
+    }
+
+    /// A message has come from a member.
+    pub fn receive(&mut self, now_ms: u64, from: u64, message: Message, out: &mut Vec<Output>) {
+        match message {
+            Message::Gossip { me, view, answer } if me.id == from => {
+                if let Some(message) = self.view.receive(&mut self.rng, me, view, answer) {
+                    out.push(Output::Send { to: from, message });
+                }
+                self.view_changed();
+            }
+            Message::Gossip { .. } => self.fetcher.stats.refused += 1,
+            Message::Notify(streams) => self.fetcher.notified(now_ms, &mut self.rng, from, streams, out),
+            Message::Request { stream, after, up_to, bytes_max } => {
+                self.server.request(now_ms, from, (stream, after, up_to, bytes_max));
+            }
+            Message::Events { stream, after, held, count, batches } => {
+                let has = (held, count);
+                self.fetcher.answered(now_ms, &mut self.rng, from, &stream, after, has, batches, out);
+            }
+        }
+        self.settle(now_ms, out);
+    }
+
+    /// There is a connection with a member, to or from it. What was sent to it before may be lost.
+    pub fn connected(&mut self, now_ms: u64, member: &Member, out: &mut Vec<Output>) {
+        self.notifier.forget(member.id);
+        if member.id == self.proxy.id {
+            self.fetcher.proxy_is(now_ms, &mut self.rng, member.id, out);
+        }
+        self.settle(now_ms, out);
+    }
+
+    /// There is no connection with a member any more, or none could be made.
+    pub fn disconnected(&mut self, now_ms: u64, id: u64, out: &mut Vec<Output>) {
+        self.view.lost(id);
+        self.view_changed();
+        self.notifier.forget(id);
+        self.server.forget(id);
+        self.fetcher.lost(now_ms, &mut self.rng, id, out);
+        self.settle(now_ms, out);
+    }
+
+    /// The proxy is another member now, or the same one elsewhere.
+    pub fn proxy_moved(&mut self, now_ms: u64, proxy: Member, out: &mut Vec<Output>) {
+        self.view.proxy_moved(proxy.clone());
+        self.view_changed();
+        self.notifier.forget(self.proxy.id);
+        self.fetcher.proxy_is(now_ms, &mut self.rng, proxy.id, out);
+        self.proxy = proxy;
+        self.settle(now_ms, out);
+    }
+
+    /// A member's connection has so much to send that it takes nothing more (`true`), or it takes something again:
+    /// until then its requests wait, and it is told nothing.
+    pub fn pause(&mut self, now_ms: u64, id: u64, paused: bool, out: &mut Vec<Output>) {
+        self.server.pause(now_ms, id, paused);
+        self.settle(now_ms, out);
+    }
+
+    /// Whether the application takes events. While it does not nothing is asked for; what has been asked for before
+    /// still comes.
+    pub fn reading(&mut self, now_ms: u64, reading: bool, out: &mut Vec<Output>) {
+        self.fetcher.reading(now_ms, &mut self.rng, reading, out);
+        self.settle(now_ms, out);
+    }
+
+    /// The count of each known stream: where to begin again.
+    pub fn positions(&self) -> impl Iterator<Item = (&Stream, u64)> {
+        let recv = &self.fetcher.recv;
+        (0..recv.streams()).map(|index| (recv.name(index), recv.count(index)))
+    }
+
+    /// The members that it knows, for those who watch.
+    pub fn view(&self) -> impl Iterator<Item = &Member> {
+        self.view.members()
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            served: self.server.served,
+            dropped: self.server.dropped,
+            view: self.view.len(),
+            recv_bytes: self.fetcher.recv.bytes(),
+            ..self.fetcher.stats
+        }
+    }
+
+    fn view_changed(&mut self) {
+        let members: Vec<u64> = self.view.members().map(|member| member.id).collect();
+        self.notifier.view_changed(&members);
+    }
+
+    /// Answers what may be answered, and tells others what is new.
+    fn settle(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        let recv = &self.fetcher.recv;
+        for index in 0..recv.streams() {
+            self.notifier.progress(index, recv.name(index), recv.kept_after(index), recv.count(index));
+        }
+        let mut send = |to, message| out.push(Output::Send { to, message });
+        self.server.serve(now_ms, recv, &mut send);
+        if self.server.overloaded() {
+            return;
+        }
+        // The proxy has everything, and has told so.
+        let neighbours = self.view.members().filter(|member| member.id != self.proxy.id);
+        let knows = |id, index| self.fetcher.known(id, index);
+        let busy = |id| self.server.paused(id);
+        self.notifier.flush(now_ms, &mut self.rng, neighbours, knows, busy, send);
+    }
+}

@@ -1,0 +1,167 @@
+//! The proxy's side as a step function: a member that keeps everything and fetches nothing.
+
+use std::collections::BTreeMap;
+
+use crate::name::Stream;
+
+use super::message::{Member, Message, STREAMS_MAX};
+use super::notify::Notifier;
+use super::options::{Options, Stats};
+use super::peer::Output;
+use super::rng::Rng;
+use super::serve::{Server, Source};
+use super::view::View;
+
+/// The one who tells the first few clients of each event, and whom all others fall back on. Its outputs are appended
+/// to the outbox that each call is given, and none is to deliver something.
+#[derive(Debug)]
+pub struct ProxyPeer {
+    rng: Rng,
+    view: View,
+    notifier: Notifier,
+    server: Server,
+    streams: BTreeMap<Stream, usize>,
+    tidy_at_ms: u64,
+    refused: u64,
+}
+
+impl ProxyPeer {
+    /// A proxy that knows nobody yet and has nothing. `seed` makes its choices.
+    pub fn new(me: Member, options: &Options, seed: u64) -> Self {
+        Self {
+            rng: Rng::new(seed),
+            view: View::new(me, None, options),
+            notifier: Notifier::new(options),
+            server: Server::new(options),
+            streams: BTreeMap::new(),
+            tidy_at_ms: 0,
+            refused: 0,
+        }
+    }
+
+    /// Where a member is that may have to be connected to.
+    pub fn address(&self, id: u64) -> Option<&str> {
+        self.view.find(id).filter(|member| member.reachable()).map(|member| &*member.address)
+    }
+
+    /// When [`tick`](Self::tick) has to be called next, at the latest.
+    pub fn due_ms(&self) -> u64 {
+        let serve = if self.server.waits() { 0 } else { u64::MAX };
+        self.view.due_ms().min(self.notifier.due_ms()).min(serve)
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now_ms: u64, source: &impl Source, out: &mut Vec<Output>) {
+        if now_ms >= self.view.due_ms() {
+            self.view.tick(now_ms, &mut self.rng, |to, message| out.push(Output::Send { to, message }));
+            self.view_changed();
+        }
+        if now_ms >= self.tidy_at_ms {
+            self.tidy_at_ms = now_ms + 10_000;
+            self.server.tidy(now_ms);
+        }
+        self.settle(now_ms, source, out);
+    }
+
+    /// The source has a stream's events up to `last` now. Clients are told when it is time: see
+    /// [`due_ms`](Self::due_ms). A stream beyond the first [`STREAMS_MAX`] is not told of.
+    pub fn appended(&mut self, stream: &Stream, last: u64) {
+        let index = match self.streams.get(stream) {
+            Some(index) => *index,
+            None if self.streams.len() >= STREAMS_MAX => return,
+            None => {
+                self.streams.insert(stream.clone(), self.streams.len());
+                self.streams.len() - 1
+            }
+        };
+        self.notifier.progress(index, stream, 0, last);
+    }
+
+    /// A message has come from a member.
+    pub fn receive(
+        &mut self,
+        now_ms: u64,
+        from: u64,
+        message: Message,
+        source: &impl Source,
+        out: &mut Vec<Output>,
+    ) {
+        match message {
+            Message::Gossip { me, view, answer } if me.id == from => {
+                let mut send = |message| out.push(Output::Send { to: from, message });
+                if !me.reachable() {
+                    self.notifier.add_direct(from);
+                }
+                if let Some(message) = self.view.receive(&mut self.rng, me, view, answer) {
+                    send(message);
+                    // Whoever nobody tells of events hears of them here, so that none is ever forgotten.
+                    self.notifier.greet(from).into_iter().for_each(send);
+                }
+                self.view_changed();
+            }
+            Message::Request { stream, after, up_to, bytes_max } => {
+                self.notifier.asked(from);
+                self.server.request(now_ms, from, (stream, after, up_to, bytes_max));
+            }
+            // It is told of nothing that it has not.
+            Message::Notify(_) => {}
+            Message::Gossip { .. } | Message::Events { .. } => self.refused += 1,
+        }
+        self.settle(now_ms, source, out);
+    }
+
+    /// There is a connection with a member. One that nobody can connect to is told of everything from here.
+    pub fn connected(&mut self, now_ms: u64, member: &Member, source: &impl Source, out: &mut Vec<Output>) {
+        self.notifier.forget(member.id);
+        if !member.reachable() {
+            self.notifier.add_direct(member.id);
+        }
+        self.settle(now_ms, source, out);
+    }
+
+    /// There is no connection with a member any more, or none could be made.
+    pub fn disconnected(&mut self, now_ms: u64, id: u64, source: &impl Source, out: &mut Vec<Output>) {
+        self.view.lost(id);
+        self.view_changed();
+        self.notifier.forget(id);
+        self.server.forget(id);
+        self.settle(now_ms, source, out);
+    }
+
+    /// As [`Peer::pause`](super::Peer::pause).
+    pub fn pause(&mut self, now_ms: u64, id: u64, paused: bool, source: &impl Source, out: &mut Vec<Output>) {
+        self.server.pause(now_ms, id, paused);
+        self.settle(now_ms, source, out);
+    }
+
+    /// The members that it knows, for those who watch.
+    pub fn view(&self) -> impl Iterator<Item = &Member> {
+        self.view.members()
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            served: self.server.served,
+            dropped: self.server.dropped,
+            refused: self.refused,
+            view: self.view.len(),
+            ..Stats::default()
+        }
+    }
+
+    fn view_changed(&mut self) {
+        let members: Vec<u64> = self.view.members().map(|member| member.id).collect();
+        self.notifier.view_changed(&members);
+    }
+
+    fn settle(&mut self, now_ms: u64, source: &impl Source, out: &mut Vec<Output>) {
+        let mut send = |to, message| out.push(Output::Send { to, message });
+        self.server.serve(now_ms, source, &mut send);
+        if self.server.overloaded() {
+            return;
+        }
+        let busy = |id| self.server.paused(id);
+        self.notifier.flush(now_ms, &mut self.rng, self.view.members(), |_, _| 0, busy, send);
+    }
+}

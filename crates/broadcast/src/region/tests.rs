@@ -1,0 +1,580 @@
+//! A little seeded world: a proxy, clients, connections that delay, break and can be cut, and the check that every
+//! client gets every number once and in order, as the event that was published or as a tombstone of a collected one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::rng::Rng;
+use super::*;
+use crate::{Batch, Content, Stream, Writer};
+
+const PROXY: u64 = 1;
+
+/// The proxy's histories: for each stream whether each number is collected.
+#[derive(Default)]
+struct History(BTreeMap<Stream, Vec<bool>>);
+
+fn payload(seq: u64) -> Bytes {
+    Bytes::from(seq.to_string())
+}
+
+impl Source for History {
+    fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
+        Some((0, self.0.get(stream)?.len() as u64))
+    }
+
+    fn read(&self, stream: &Stream, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
+        let events = self.0.get(stream)?;
+        let last = up_to.min(events.len() as u64);
+        let mut writer = Writer::new(after);
+        let mut covered = after;
+        for seq in after + 1..=last {
+            covered = seq;
+            if !events[seq as usize - 1] {
+                let mut single = Writer::new(seq - 1);
+                let content = Content { payload: payload(seq), ..Content::default() };
+                single.publish(&content, None).unwrap();
+                writer.push(&single.finish(0).cursor().next().unwrap().unwrap());
+                if writer.len() >= bytes_max {
+                    break;
+                }
+            }
+        }
+        (covered > after).then(|| writer.finish(covered))
+    }
+}
+
+enum Step {
+    Message { from: u64, to: u64, message: Message, link: u64 },
+    Connected { to: u64, other: u64, link: u64 },
+    Disconnected { to: u64, other: u64 },
+    Tick(u64),
+}
+
+struct Node {
+    peer: Peer,
+    /// The count that was delivered of each stream.
+    got: BTreeMap<Stream, u64>,
+    /// Milliseconds that each message takes longer than usual.
+    slow_ms: u64,
+}
+
+struct World {
+    now: u64,
+    steps: BTreeMap<(u64, u64), Step>,
+    number: u64,
+    rng: Rng,
+    proxy: ProxyPeer,
+    history: History,
+    nodes: BTreeMap<u64, Node>,
+    /// Connections that stand, by their ends, with their numbers and when their last message arrives.
+    links: BTreeMap<(u64, u64), (u64, u64)>,
+    /// Clients in different parts can't connect with each other; 0 is everybody.
+    part: BTreeMap<u64, u64>,
+    /// When each one's next tick is.
+    ticks: BTreeMap<u64, u64>,
+    options: Options,
+}
+
+fn member(id: u64) -> Member {
+    // Ids from 1000 on can't be connected to.
+    let address = if id >= 1000 { String::new() } else { format!("10.0.0.1:{id}") };
+    Member { id, address: address.into() }
+}
+
+fn stream(number: u64) -> Stream {
+    Stream::parse(&format!("eu/s{number}")).unwrap()
+}
+
+impl World {
+    fn new(seed: u64, options: Options) -> Self {
+        let mut world = Self {
+            now: 0,
+            steps: BTreeMap::new(),
+            number: 0,
+            rng: Rng::new(seed),
+            proxy: ProxyPeer::new(member(PROXY), &options, seed),
+            history: History::default(),
+            nodes: BTreeMap::new(),
+            links: BTreeMap::new(),
+            part: BTreeMap::new(),
+            ticks: BTreeMap::new(),
+            options,
+        };
+        world.tick_at(PROXY, 0);
+        world
+    }
+
+    fn at(&mut self, time: u64, step: Step) {
+        self.number += 1;
+        self.steps.insert((time, self.number), step);
+    }
+
+    fn join(&mut self, id: u64, positions: BTreeMap<Stream, u64>) {
+        let seed = self.rng.next();
+        let peer = Peer::new(member(id), member(PROXY), positions.clone(), self.options.clone(), seed);
+        self.nodes.insert(id, Node { peer, got: positions, slow_ms: 0 });
+        self.tick_at(id, self.now);
+    }
+
+    /// Crashes or leaves; the counts it had.
+    fn leave(&mut self, id: u64) -> BTreeMap<Stream, u64> {
+        let node = self.nodes.remove(&id).unwrap();
+        self.cut(|a, b| a == id || b == id);
+        node.got
+    }
+
+    fn cut(&mut self, which: impl Fn(u64, u64) -> bool) {
+        let cut: Vec<(u64, u64)> = self.links.keys().copied().filter(|(a, b)| which(*a, *b)).collect();
+        for (a, b) in cut {
+            self.links.remove(&(a, b));
+            for (to, other) in [(a, b), (b, a)] {
+                let after = 1 + self.rng.below(200);
+                self.at(self.now + after, Step::Disconnected { to, other });
+            }
+        }
+    }
+
+    fn partition(&mut self, part: BTreeMap<u64, u64>) {
+        self.part = part;
+        let part = self.part.clone();
+        self.cut(|a, b| apart(&part, a, b));
+    }
+
+    fn publish(&mut self, number: u64, events: u64) {
+        let history = self.history.0.entry(stream(number)).or_default();
+        // Now and then some that are collected when they are read.
+        let collected = self.rng.below(3) == 0;
+        history.extend((0..events).map(|_| collected));
+        let last = history.len() as u64;
+        self.proxy.appended(&stream(number), last);
+        self.tick_at(PROXY, self.now);
+    }
+
+    fn send(&mut self, from: u64, to: u64, message: Message) {
+        let ends = (from.min(to), from.max(to));
+        let exists = |id| id == PROXY || self.nodes.contains_key(&id);
+        if !self.links.contains_key(&ends) {
+            let reachable = member(to).reachable() && exists(to) && exists(from);
+            if !reachable || apart(&self.part, from, to) {
+                self.at(self.now + 5, Step::Disconnected { to: from, other: to });
+                return;
+            }
+            let link = self.number;
+            self.links.insert(ends, (link, self.now));
+            self.at(self.now, Step::Connected { to, other: from, link });
+        }
+        let slow = |id| self.nodes.get(&id).map_or(0, |node| node.slow_ms);
+        let delay = 1 + self.rng.below(5) + slow(from) + slow(to);
+        let (link, last) = self.links.get_mut(&ends).unwrap();
+        *last = (*last).max(self.now + delay);
+        let (link, time) = (*link, *last);
+        // Every message goes over its bytes.
+        let mut bytes = bytes::BytesMut::new();
+        message.encode(&mut bytes);
+        let message = Message::decode(bytes.freeze()).unwrap();
+        self.at(time, Step::Message { from, to, message, link });
+    }
+
+    fn stands(&self, a: u64, b: u64, link: u64) -> bool {
+        self.links.get(&(a.min(b), a.max(b))).is_some_and(|(standing, _)| *standing == link)
+    }
+
+    fn run(&mut self, ms: u64) {
+        let end = self.now + ms;
+        while let Some(entry) = self.steps.first_entry() {
+            if entry.key().0 > end {
+                break;
+            }
+            let ((time, _), step) = entry.remove_entry();
+            self.now = time;
+            let mut out = Vec::new();
+            let id = match step {
+                Step::Tick(id) if self.ticks.get(&id) != Some(&time) => continue,
+                Step::Message { from, to, link, .. } if !self.stands(from, to, link) => continue,
+                Step::Connected { to, other, link } if !self.stands(to, other, link) => continue,
+                Step::Disconnected { to, other }
+                    if self.links.contains_key(&(to.min(other), to.max(other))) =>
+                {
+                    continue;
+                }
+                Step::Message { to, .. } | Step::Connected { to, .. } | Step::Disconnected { to, .. } => to,
+                Step::Tick(id) => {
+                    self.ticks.remove(&id);
+                    id
+                }
+            };
+            if id == PROXY {
+                let (proxy, history) = (&mut self.proxy, &self.history);
+                match step {
+                    Step::Message { from, message, .. } => {
+                        proxy.receive(time, from, message, history, &mut out)
+                    }
+                    Step::Connected { other, .. } => proxy.connected(time, &member(other), history, &mut out),
+                    Step::Disconnected { other, .. } => proxy.disconnected(time, other, history, &mut out),
+                    Step::Tick(_) if proxy.due_ms() <= time => proxy.tick(time, history, &mut out),
+                    Step::Tick(_) => {}
+                }
+                let due = self.proxy.due_ms().max(time + 1);
+                self.tick_at(id, due);
+            } else if let Some(node) = self.nodes.get_mut(&id) {
+                let peer = &mut node.peer;
+                match step {
+                    Step::Message { from, message, .. } => peer.receive(time, from, message, &mut out),
+                    Step::Connected { other, .. } => peer.connected(time, &member(other), &mut out),
+                    Step::Disconnected { other, .. } => peer.disconnected(time, other, &mut out),
+                    Step::Tick(_) if peer.due_ms() <= time => peer.tick(time, &mut out),
+                    Step::Tick(_) => {}
+                }
+                let due = peer.due_ms().max(time + 1);
+                self.tick_at(id, due);
+            }
+            for output in out {
+                match output {
+                    Output::Send { to, message } => self.send(id, to, message),
+                    Output::Deliver { stream, batch } => self.delivered(id, &stream, &batch),
+                }
+            }
+        }
+        self.now = end;
+    }
+
+    fn tick_at(&mut self, id: u64, due: u64) {
+        if self.ticks.get(&id).is_none_or(|at| *at < self.now || due < *at) {
+            self.ticks.insert(id, due);
+            self.at(due, Step::Tick(id));
+        }
+    }
+
+    fn delivered(&mut self, id: u64, stream: &Stream, batch: &Batch) {
+        let got = self.nodes.get_mut(&id).unwrap().got.entry(stream.clone()).or_insert(0);
+        for event in batch.events() {
+            let event = event.unwrap();
+            assert_eq!(event.after(), *got, "client {id} at {}: a gap or a repetition in {stream}", self.now);
+            *got = event.seq;
+            let collected = &self.history.0[stream][event.after() as usize..event.seq as usize];
+            match event.content() {
+                Some(content) => assert_eq!(content.payload, payload(event.seq)),
+                None => assert!(collected.iter().all(|collected| *collected), "a tombstone of a live event"),
+            }
+        }
+    }
+
+    /// Runs until everybody has everything.
+    ///
+    /// # Panics
+    /// If that takes more than two minutes of the world's time.
+    fn settle(&mut self) {
+        for _ in 0..1200 {
+            let all = |node: &Node| {
+                self.history
+                    .0
+                    .iter()
+                    .all(|(stream, events)| node.got.get(stream).copied().unwrap_or(0) == events.len() as u64)
+            };
+            if self.nodes.values().all(all) {
+                return;
+            }
+            self.run(100);
+        }
+        let behind: Vec<_> = self.nodes.iter().map(|(id, node)| (id, &node.got)).collect();
+        panic!("not everybody has everything: {behind:?}");
+    }
+
+    fn stats(&self) -> Stats {
+        self.nodes.values().fold(Stats::default(), |mut all, node| {
+            let stats = node.peer.stats();
+            all.delivered += stats.delivered;
+            all.from_proxy += stats.from_proxy;
+            all.from_peers += stats.from_peers;
+            all.duplicates += stats.duplicates;
+            all.timeouts += stats.timeouts;
+            all.requests_to_proxy += stats.requests_to_proxy;
+            all
+        })
+    }
+}
+
+fn apart(part: &BTreeMap<u64, u64>, a: u64, b: u64) -> bool {
+    let of = |id| part.get(&id).copied().unwrap_or(0);
+    of(a) != of(b) && of(a) != 0 && of(b) != 0
+}
+
+fn small() -> Options {
+    Options { view_max: 6, fanout: 3, request_bytes: 300, recv_bytes: 4_000, ..Options::default() }
+}
+
+#[test]
+fn a_hundred_clients_get_everything_and_few_of_it_from_the_proxy() {
+    let mut world = World::new(1, Options { recv_bytes: 1 << 20, view_max: 12, ..small() });
+    (10..110).for_each(|id| world.join(id, BTreeMap::new()));
+    world.run(15_000);
+    for round in 0..300 {
+        world.publish(round % 3, 1 + round % 7);
+        world.run(10);
+    }
+    world.settle();
+    let stats = world.stats();
+    assert!(stats.delivered > 0 && stats.from_proxy * 10 < stats.delivered, "{stats:?}");
+    assert!(stats.duplicates * 100 < stats.delivered, "{stats:?}");
+}
+
+#[test]
+fn views_are_full_random_and_without_those_that_have_gone() {
+    let mut world = World::new(2, Options { view_max: 8, ..small() });
+    (10..90).for_each(|id| world.join(id, BTreeMap::new()));
+    world.run(40_000);
+    (10..30).for_each(|id| drop(world.leave(id)));
+    world.run(60_000);
+    let mut named = BTreeSet::new();
+    for node in world.nodes.values() {
+        let view: Vec<u64> = node.peer.view().map(|member| member.id).collect();
+        assert!(view.len() == 8 && view.iter().all(|id| *id == PROXY || *id >= 30), "{view:?}");
+        named.extend(view);
+    }
+    // Nobody is forgotten by all, and no view is the same as all others'.
+    assert!(named.len() >= 55, "{}", named.len());
+}
+
+#[test]
+fn parts_that_lost_each_other_find_together_through_the_proxy() {
+    let mut world = World::new(3, small());
+    (10..40).for_each(|id| world.join(id, BTreeMap::new()));
+    world.partition((10..40).map(|id| (id, 1 + id % 2)).collect());
+    world.publish(0, 50);
+    world.settle();
+    // Long enough for either part to forget the other.
+    world.run(60_000);
+    world.partition(BTreeMap::new());
+    world.run(60_000);
+    let crossing = |node: &Node, id: u64| node.peer.view().any(|member| member.id % 2 != id % 2);
+    let crossings = world.nodes.iter().filter(|(id, node)| crossing(node, **id)).count();
+    assert!(crossings >= 25, "{crossings} of 30 know somebody of the other part");
+    world.publish(0, 50);
+    world.settle();
+}
+
+#[test]
+fn clients_that_nobody_can_connect_to_live_from_the_proxy_alone_and_are_in_no_view() {
+    let mut world = World::new(4, small());
+    (10..30).chain(1000..1005).for_each(|id| world.join(id, BTreeMap::new()));
+    world.run(3_000);
+    for _ in 0..50 {
+        world.publish(0, 5);
+        world.run(20);
+    }
+    world.settle();
+    for (id, node) in &world.nodes {
+        assert!(node.peer.view().all(|member| member.id < 1000));
+        let stats = node.peer.stats();
+        assert_eq!((*id >= 1000, stats.from_peers == 0), (*id >= 1000, *id >= 1000), "{stats:?}");
+    }
+}
+
+#[test]
+fn a_client_begins_again_where_it_was_and_one_that_wants_one_stream_gets_that_one() {
+    let mut world = World::new(5, small());
+    (10..20).for_each(|id| world.join(id, BTreeMap::new()));
+    world.publish(0, 100);
+    world.publish(1, 100);
+    world.settle();
+    let positions = world.leave(12);
+    world.publish(0, 30);
+    world.run(500);
+    world.join(12, positions);
+    world.options.streams = Some(BTreeSet::from([stream(0)]));
+    world.join(20, BTreeMap::new());
+    world.run(30_000);
+    let node = world.nodes.remove(&20).unwrap();
+    assert_eq!(node.got, BTreeMap::from([(stream(0), 130)]));
+    world.settle();
+}
+
+#[test]
+fn one_that_begins_now_gets_what_comes_from_then_on() {
+    let mut world = World::new(6, Options { begin: Begin::Now, ..small() });
+    world.publish(0, 100);
+    let peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), world.options.clone(), 7);
+    world.nodes.insert(10, Node { peer, got: BTreeMap::from([(stream(0), 100)]), slow_ms: 0 });
+    world.tick_at(10, 0);
+    world.run(1_000);
+    world.publish(0, 5);
+    world.settle();
+    assert_eq!(world.nodes[&10].got[&stream(0)], 105);
+}
+
+#[test]
+fn a_client_that_answers_late_delays_nobody_for_longer_than_a_timeout() {
+    let mut world = World::new(7, Options { request_timeout_ms: 100, ..small() });
+    (10..40).for_each(|id| world.join(id, BTreeMap::new()));
+    for id in 10..15 {
+        world.nodes.get_mut(&id).unwrap().slow_ms = 3_000;
+    }
+    world.run(10_000);
+    world.publish(0, 20);
+    world.run(2_500);
+    let slow: Vec<u64> = world
+        .nodes
+        .iter()
+        .filter(|(_, node)| node.got.get(&stream(0)) != Some(&20))
+        .map(|(id, _)| *id)
+        .collect();
+    assert!(slow.iter().all(|id| *id < 15), "{slow:?}");
+    world.settle();
+}
+
+#[test]
+fn a_client_whose_application_does_not_read_asks_for_nothing() {
+    let mut world = World::new(8, small());
+    (10..20).for_each(|id| world.join(id, BTreeMap::new()));
+    world.run(1_000);
+    let mut out = Vec::new();
+    world.nodes.get_mut(&10).unwrap().peer.reading(world.now, false, &mut out);
+    world.publish(0, 100);
+    world.run(5_000);
+    assert_eq!(world.nodes[&10].got.get(&stream(0)), None);
+    world.nodes.get_mut(&10).unwrap().peer.reading(world.now, true, &mut out);
+    for output in out {
+        let Output::Send { to, message } = output else { panic!("nothing was asked for before") };
+        world.send(10, to, message);
+    }
+    world.settle();
+}
+
+#[test]
+fn requests_are_answered_within_the_budget_in_turns_and_wait_while_a_connection_is_full() {
+    let options = Options { upload_bytes_s: 100_000, ..Options::default() };
+    let mut proxy = ProxyPeer::new(member(PROXY), &options, 1);
+    let mut history = History::default();
+    history.0.insert(stream(0), vec![false; 50_000]);
+    proxy.appended(&stream(0), 50_000);
+    let mut out = Vec::new();
+    let request = |after| Message::Request { stream: stream(0), after, up_to: 50_000, bytes_max: 1_000 };
+    for id in 10..20 {
+        for again in 0..100 {
+            proxy.receive(0, id, request(again), &history, &mut out);
+        }
+    }
+    proxy.pause(0, 10, true, &history, &mut out);
+    let mut answers: BTreeMap<u64, u64> = BTreeMap::new();
+    for now in 0..1_000 {
+        proxy.tick(now, &history, &mut out);
+        for output in out.drain(..) {
+            let Output::Send { to, message: Message::Events { .. } } = output else { continue };
+            *answers.entry(to).or_default() += 1;
+            proxy.receive(now, to, request(100), &history, &mut Vec::new());
+        }
+    }
+    let all: u64 = answers.values().sum();
+    assert!((80..=130).contains(&all), "{answers:?}");
+    assert!(answers.remove(&10).unwrap_or(0) <= 2, "{answers:?}");
+    assert!(answers.len() == 9 && answers.values().all(|count| (9..=14).contains(count)), "{answers:?}");
+}
+
+#[test]
+fn a_client_keeps_a_bounded_number_of_bytes() {
+    let mut world = World::new(9, small());
+    (10..20).for_each(|id| world.join(id, BTreeMap::new()));
+    for _ in 0..100 {
+        world.publish(0, 50);
+        world.run(10);
+    }
+    world.settle();
+    for node in world.nodes.values() {
+        assert!(node.peer.stats().recv_bytes <= 4_000);
+    }
+}
+
+#[test]
+fn messages_that_lie_are_survived() {
+    let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), small(), 1);
+    let mut out = Vec::new();
+    let notify = |count| Message::Notify(vec![Progress { stream: stream(0), held: 0, count }]);
+    peer.receive(0, 66, notify(u64::MAX), &mut out);
+    let mut sent = 0;
+    for now in 0..2_000 {
+        for output in std::mem::take(&mut out) {
+            let Output::Send { to, message: Message::Request { after, .. } } = output else { continue };
+            sent += 1;
+            // Whoever is asked claims to have it all, and gives nothing, or what was not asked for.
+            let mut writer = Writer::new(1 << 40);
+            writer.publish(&Content::default(), None).unwrap();
+            let batches = if now % 2 == 0 { Vec::new() } else { vec![writer.finish(0)] };
+            let (stream, held) = (stream(0), 0);
+            let count = if to == PROXY { 0 } else { u64::MAX };
+            let events = Message::Events { stream, after, held, count, batches };
+            peer.receive(now, to, events, &mut out);
+        }
+        peer.tick(now, &mut out);
+    }
+    assert!(sent < 100, "{sent} requests");
+    assert_eq!(peer.stats().delivered, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn everybody_gets_everything_whoever_joins_leaves_crashes_is_slow_or_cut_off(seed in any::<u64>()) {
+        let mut world = World::new(seed, small());
+        let mut next = 10;
+        let mut gone: Vec<(u64, BTreeMap<Stream, u64>)> = Vec::new();
+        for _ in 0..200 {
+            match world.rng.below(20) {
+                0..=2 => {
+                    world.join(next, BTreeMap::new());
+                    next += 1;
+                }
+                3 => {
+                    let ids: Vec<u64> = world.nodes.keys().copied().collect();
+                    if !ids.is_empty() {
+                        let id = ids[world.rng.index(ids.len())];
+                        let got = world.leave(id);
+                        gone.push((id, got));
+                    }
+                }
+                4 => {
+                    if let Some((_, got)) = gone.pop() {
+                        // A new life has a new id.
+                        world.join(next, got);
+                        next += 1;
+                    }
+                }
+                5 => {
+                    let parts = 1 + world.rng.below(3);
+                    let ids: Vec<u64> = world.nodes.keys().copied().collect();
+                    let part = ids.into_iter().map(|id| (id, 1 + world.rng.below(parts))).collect();
+                    world.partition(part);
+                }
+                6 => world.partition(BTreeMap::new()),
+                7 => {
+                    // The proxy can't be reached for a while either.
+                    let ids: Vec<u64> = world.nodes.keys().copied().collect();
+                    let mut part: BTreeMap<u64, u64> = ids.into_iter().map(|id| (id, 2)).collect();
+                    part.insert(PROXY, 1);
+                    world.partition(part);
+                }
+                8 => {
+                    let slow_ms = world.rng.below(1_000);
+                    let ids: Vec<u64> = world.nodes.keys().copied().collect();
+                    if !ids.is_empty() {
+                        let id = ids[world.rng.index(ids.len())];
+                        world.nodes.get_mut(&id).unwrap().slow_ms = slow_ms;
+                    }
+                }
+                _ => {
+                    let (number, events) = (world.rng.below(3), 1 + world.rng.below(30));
+                    world.publish(number, events);
+                }
+            }
+            let ms = world.rng.below(200);
+            world.run(ms);
+        }
+        world.partition(BTreeMap::new());
+        for node in world.nodes.values_mut() {
+            node.slow_ms = 0;
+        }
+        world.settle();
+    }
+}
