@@ -95,7 +95,10 @@ fn content(key: Option<u8>) -> Content {
 }
 
 /// The runs of steps that are published together, with their times.
-fn batches(steps: &[Step]) -> Vec<(Vec<(Content, Option<Collect>)>, u64)> {
+/// What is published together, and when.
+type Publication = (Vec<(Content, Option<Collect>)>, u64);
+
+fn batches(steps: &[Step]) -> Vec<Publication> {
     let mut out: Vec<(Vec<_>, u64)> = Vec::new();
     let mut now = 1000u64;
     for (key, collect, moved, begins) in steps {

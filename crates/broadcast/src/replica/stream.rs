@@ -75,7 +75,10 @@ impl StreamState {
 
     /// Whether the head may give these events the numbers that they carry.
     pub fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
-        self.history.admit(batch)
+        // As if it followed what is settled: what is on its way is not looked at.
+        let held = self.held();
+        let next = Batch { after: held, last: held + (batch.last - batch.after), ..batch.clone() };
+        self.history.admit(&next)
     }
 
     /// Takes the part of `batch` that it does not have yet; answers whether there was any. Refuses a gap.
