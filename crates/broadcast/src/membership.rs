@@ -1,8 +1,8 @@
 //! Who is in a region's chain, and in which order (section 3.3): the configuration service's decisions, as a
 //! step function. The shell keeps the chain in `meta`, and tells nobody of a chain before it is durable there.
 //!
-//! - A member that is not heard is removed, but never the last one: it alone has the events. If the last one
-//!   can't come back, because it kept them in memory only, a joining replica begins a new chain.
+//! - A member that is not heard is removed, but not the last one: it alone has the events. Only if it kept them in
+//!   memory, was not heard for much longer, and another replica wants to join, that one begins a new chain.
 //! - A replica joins beyond the tail, and becomes the tail once the tail says that it has everything.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
 
@@ -28,12 +28,14 @@ pub struct Membership {
     joins: Vec<Member>,
     started: BTreeSet<ReplicaId>,
     silence_ms: u64,
+    lost_ms: u64,
 }
 
 impl Membership {
-    /// The service, with the chain that was last durable. Its members get `silence_ms` from `now_ms` on to be
-    /// heard.
-    pub fn new(now_ms: u64, chain: Chain, silence_ms: u64) -> Self {
+    /// The service, with the chain that was last durable. A member that is silent for `silence_ms` is removed if
+    /// there is another; the last one, if it kept its events in memory, is given up after `lost_ms`. Both count from
+    /// `now_ms` on for those that were not heard yet.
+    pub fn new(now_ms: u64, chain: Chain, silence_ms: u64, lost_ms: u64) -> Self {
         let replicas = chain.members.iter().chain(&chain.joining);
         let seen = replicas.map(|member| (member.id, Seen { at_ms: now_ms, durable: true })).collect();
         Self {
@@ -43,6 +45,7 @@ impl Membership {
             joins: Vec::new(),
             started: BTreeSet::new(),
             silence_ms,
+            lost_ms,
         }
     }
 
@@ -87,12 +90,12 @@ impl Membership {
         let stays = |id: ReplicaId| !silent(id) && !self.started.contains(&id);
         if next.members.iter().any(|member| stays(member.id)) {
             next.members.retain(|member| stays(member.id));
-        } else if let Some(last) = next.members.last().cloned() {
-            // Nobody is left. The tail has the least, but all that was acknowledged; keep all who may return.
-            let gone = |id: ReplicaId| self.seen.get(&id).is_none_or(|seen| !seen.durable);
-            if gone(last.id) {
-                next.members.retain(|member| !gone(member.id));
-            }
+        } else if !self.joins.is_empty() || !next.joining.is_empty() {
+            let lost = |id: ReplicaId| {
+                let Some(seen) = self.seen.get(&id) else { return true };
+                !seen.durable && now_ms.saturating_sub(seen.at_ms) > self.lost_ms
+            };
+            next.members.retain(|member| !lost(member.id));
         }
         for member in &self.joins {
             if let Some(known) =
@@ -150,7 +153,7 @@ mod tests {
 
     #[test]
     fn replicas_join_at_the_end_when_they_caught_up_and_silent_ones_leave() {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000);
+        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
         service.join(0, member(1), false, true);
         assert_eq!(step(&mut service, 0), Some((vec![1], vec![])));
         service.join(1, member(2), false, true);
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_member_that_started_again_goes_to_the_end_if_there_is_another() {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000);
+        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
         service.join(0, member(1), true, true);
         step(&mut service, 0);
         service.join(1, member(1), true, true);
@@ -189,12 +192,15 @@ mod tests {
     #[test]
     fn the_last_member_stays_if_it_can_come_back_and_is_replaced_if_it_can_not() {
         for durable in [true, false] {
-            let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000);
+            let mut service =
+                Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
             service.join(0, member(1), durable, true);
             step(&mut service, 0);
-            service.join(5000, member(2), durable, true);
-            let chain = step(&mut service, 5000).unwrap();
-            assert_eq!(chain, if durable { (vec![1], vec![2]) } else { (vec![2], vec![]) });
+            assert_eq!(step(&mut service, 5000), None);
+            service.join(2000, member(2), durable, true);
+            assert_eq!(step(&mut service, 2000), Some((vec![1], vec![2])));
+            service.alive(5000, 2, 2, &[]);
+            assert_eq!(step(&mut service, 5000), if durable { None } else { Some((vec![2], vec![])) });
         }
     }
 }

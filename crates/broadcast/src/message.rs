@@ -13,6 +13,7 @@
 //!  13 held         u64 epoch, list of (stream, u64 count)      14 token      u64 epoch
 //!  15 listen       list of (stream, u64 after), u8 others?    16 join       member, u8 durable?, u8 started?
 //!  17 alive        u64 epoch, list of u64                     18 listening  list of (stream, u64 after)
+//!  19 ready        u64 epoch
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -240,8 +241,14 @@ pub enum Message {
         /// Joining replicas that have what it has, if it is the tail.
         caught_up: Vec<ReplicaId>,
     },
-    /// To the replica behind: you are the tail now.
+    /// To the replica behind: you are the tail now. To one that is joining: you have been sent what you need to
+    /// become it.
     Token {
+        /// The epoch in which it is.
+        epoch: u64,
+    },
+    /// From a joining replica, in answer to the token.
+    Ready {
         /// The epoch in which it is.
         epoch: u64,
     },
@@ -346,6 +353,10 @@ impl Message {
                 out.put_u64_le(*epoch);
                 put_counts(out, counts);
             }
+            Message::Ready { epoch } => {
+                out.put_u8(19);
+                out.put_u64_le(*epoch);
+            }
             Message::Listen { positions, others } => {
                 out.put_u8(15);
                 put_counts(out, positions);
@@ -431,6 +442,7 @@ impl Message {
                 durable: from.u8()? != 0,
                 started: from.u8()? != 0,
             },
+            19 => Message::Ready { epoch: from.u64()? },
             18 => Message::Listening { positions: take_counts(&mut from)? },
             17 => Message::Alive { epoch: from.u64()?, caught_up: from.list(8, Reader::u64)? },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
@@ -516,6 +528,7 @@ mod tests {
             Message::Append { epoch: 2, stream, origin: None, batch },
             Message::Held { epoch: 2, counts: counts.clone() },
             Message::Token { epoch: 2 },
+            Message::Ready { epoch: 2 },
             Message::Listen { positions: counts.clone(), others: true },
             Message::Listening { positions: counts },
             Message::Join { member, durable: true, started: false },
@@ -539,7 +552,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_frame_is_refused_or_read_without_a_panic(
-            which in 0..20usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..21usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut out = BytesMut::new();
             samples()[which].encode(&mut out);

@@ -44,6 +44,7 @@ fn start_on(
             .collect::<BTreeMap<_, _>>(),
         configuration: at,
         silence_ms: 500,
+        lost_ms: 60_000,
         connections_max: 100,
     };
     Server::start(env, listener, config).unwrap()

@@ -125,3 +125,43 @@ fn a_receive_that_makes_nothing_invisible_is_caught() {
 fn a_deduplication_id_that_is_another_each_time_is_caught() {
     is_caught(Plant::DeduplicationIdAnew, "queue", &["by its deduplication id"]);
 }
+
+#[test]
+fn a_head_that_acknowledges_what_it_alone_has_is_caught() {
+    let words = ["and is not there", "two events were published", "not what was published", "never given"];
+    is_caught(Plant::HeadAcknowledgesAlone, "broadcast", &words);
+}
+
+#[test]
+fn a_replica_that_tells_too_early_that_all_hold_an_event_is_caught() {
+    is_caught(
+        Plant::HeldTooEarly,
+        "broadcast",
+        &["and is not there", "two events", "repeated", "never given"],
+    );
+}
+
+#[test]
+fn a_replica_that_joins_before_it_has_everything_is_caught() {
+    let words = ["and is not there", "two events", "repeated", "never given", "not everything was delivered"];
+    is_caught(Plant::JoinedBeforeCaughtUp, "broadcast", &words);
+}
+
+#[test]
+fn a_publisher_that_tries_again_as_another_is_caught() {
+    is_caught(
+        Plant::RetryAsAnother,
+        "broadcast",
+        &["and is not there", "repeated", "not everything was delivered"],
+    );
+}
+
+#[test]
+fn a_tombstone_for_an_event_that_nothing_collected_is_caught() {
+    is_caught(Plant::TombstoneForNothing, "broadcast", &["nothing that came later collects it"]);
+}
+
+#[test]
+fn a_subscription_from_beyond_ones_own_count_is_caught() {
+    is_caught(Plant::SubscribedTooFar, "broadcast", &["not everything was delivered"]);
+}

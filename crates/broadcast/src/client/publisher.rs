@@ -109,8 +109,10 @@ impl Events {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
+    /// As whom it publishes in this stream.
+    client: PublisherId,
     pending: VecDeque<Pending>,
     next: u64,
 }
@@ -119,9 +121,8 @@ impl Publisher {
     /// A publisher for the region whose replicas are at `addresses` (any of them is enough). It connects by
     /// itself, and again when it has to.
     pub fn new(env: &Env, addresses: Vec<String>) -> Self {
-        let client = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
         let (requests, queue) = mpsc::unbounded_channel();
-        let state = State { env: env.clone(), addresses, client, queues: BTreeMap::new() };
+        let state = State { env: env.clone(), addresses, queues: BTreeMap::new() };
         let task = env.spawn("broadcast-publisher", state.run(queue));
         Self { requests, waiting: Arc::default(), _task: task }
     }
@@ -195,14 +196,14 @@ impl Drop for Room {
 struct State {
     env: Env,
     addresses: Vec<String>,
-    client: PublisherId,
     queues: BTreeMap<Stream, Queue>,
 }
 
 impl State {
     async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
         loop {
-            let Ok(link) = link::connect(&self.env, &self.addresses, self.client, End::Head).await else {
+            let Ok(link) = link::connect(&self.env, &self.addresses, fresh_id(&self.env), End::Head).await
+            else {
                 self.env.sleep(RETRY).await;
                 continue;
             };
@@ -235,7 +236,7 @@ impl State {
                     pending.sent = true;
                     writer.add(&Message::Publish {
                         stream: stream.clone(),
-                        client: self.client,
+                        client: queue.client,
                         first,
                         batch,
                     });
@@ -266,7 +267,9 @@ impl State {
     /// Adds a request to the last message that was not sent, or begins another one.
     fn queue(&mut self, request: Request) {
         let Request { stream, batch, answer } = request;
-        let queue = self.queues.entry(stream).or_insert_with(|| Queue { pending: VecDeque::new(), next: 1 });
+        let env = &self.env;
+        let new = || Queue { client: fresh_id(env), pending: VecDeque::new(), next: 1 };
+        let queue = self.queues.entry(stream).or_insert_with(new);
         let first = queue.next;
         queue.next += u64::from(batch.count);
         let answer = (queue.next - 1, answer);
@@ -300,8 +303,17 @@ impl State {
                 Ok(())
             }
             Message::Refused { reason: Reason::NotHead, text, .. } => anyhow::bail!("{text}"),
-            // What was refused before it is sent again, and this after it.
-            Message::Refused { reason: Reason::Gap, .. } => Ok(()),
+            Message::Refused { stream, first, reason: Reason::Gap, .. } => {
+                if let Some(queue) = self.queues.get_mut(&stream)
+                    && queue.pending.front().is_some_and(|oldest| oldest.first == first)
+                {
+                    // The chain has forgotten this publisher: nothing of what waits is published.
+                    queue.client = fresh_id(&self.env);
+                    queue.renumber(0, 1);
+                }
+                // Else what was refused before it is sent again, and this after it.
+                Ok(())
+            }
             Message::Refused { stream, first, reason, text } => {
                 if let Some(queue) = self.queues.get_mut(&stream) {
                     queue.refused(&stream, first, reason, &text);
@@ -333,7 +345,11 @@ impl Queue {
             let (stream, text) = (stream.clone(), text.to_owned());
             let _ = answer.answer.send(Err(PublishError::Refused { stream, reason, text }));
         }
-        let mut next = first;
+        self.renumber(at, first);
+    }
+
+    /// Gives what waits from the place `at` on the numbers from `next` on, to be sent again.
+    fn renumber(&mut self, at: usize, mut next: u64) {
         for pending in self.pending.iter_mut().skip(at) {
             let moved = pending.first - next;
             pending.first = next;
@@ -345,4 +361,9 @@ impl Queue {
         }
         self.next = next;
     }
+}
+
+/// A number that no other publisher has.
+fn fresh_id(env: &Env) -> PublisherId {
+    u128::from(env.random_u64()) << 64 | u128::from(env.random_u64())
 }

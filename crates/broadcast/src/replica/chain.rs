@@ -4,6 +4,11 @@
 //! which is the same for a new event, for what a failed replica in between did not hand on, and for a replica
 //! that joins with nothing. Back go the numbers up to which all from there to the tail hold.
 //!
+//! A replica joins behind the tail. When it has been sent everything the tail hands over: from then on it counts
+//! nothing as held that the joining replica does not hold as well, and tells it what publishers have published.
+//! Only then the configuration service hears that it caught up. So whatever was acknowledged before it became a
+//! member, and by whoever knows of that or not, it has.
+//!
 //! A link carries something only while both its ends are in the same epoch; a replica follows anew in each.
 //! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
 
@@ -12,6 +17,7 @@ use std::collections::BTreeMap;
 use crate::batch::Batch;
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
+use crate::replica::stream::StreamState;
 use crate::replica::{
     ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
 };
@@ -50,7 +56,7 @@ impl Replica {
             self.expects.clear();
         }
         self.told_held.clear();
-        self.successor_held.clear();
+        self.handover = None;
         self.following = None;
         let connections: Vec<ConnectionId> = self.connections.keys().copied().collect();
         for connection in connections {
@@ -84,9 +90,9 @@ impl Replica {
         }
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.follows = Some(super::Follower {
+                held: BTreeMap::new(),
                 epoch,
                 greeted: false,
-                behind: true,
                 token: false,
                 sent: counts.into_iter().collect(),
             });
@@ -148,21 +154,59 @@ impl Replica {
 
     pub(super) fn token_from(&mut self, from: ConnectionId, epoch: u64) {
         let followed = self.following.is_some_and(|(_, through)| through == from);
-        if followed && epoch == self.chain.epoch && self.chain.tail() == Some(self.config.id) {
+        if !followed || epoch != self.chain.epoch {
+            return;
+        }
+        if self.chain.tail() == Some(self.config.id) {
             self.token = Some(epoch);
             self.advertise(false);
+        } else {
+            self.send(from, Message::Ready { epoch });
         }
     }
 
-    pub(super) fn successor_holds(&mut self, id: ReplicaId, epoch: u64, counts: Vec<(Stream, u64)>) {
-        if epoch != self.chain.epoch || self.chain.next(self.config.id) != Some(id) {
+    pub(super) fn follower_holds(
+        &mut self,
+        from: ConnectionId,
+        id: ReplicaId,
+        epoch: u64,
+        counts: Vec<(Stream, u64)>,
+    ) {
+        let Some(follows) = self.connections.get_mut(&from).and_then(|c| c.follows.as_mut()) else { return };
+        if epoch != self.chain.epoch || follows.epoch != epoch {
             return;
         }
-        for (stream, held) in counts {
-            let known = self.successor_held.entry(stream.clone()).or_insert(0);
-            *known = held.max(*known);
-            self.settle(&stream);
+        follows.held.extend(counts.iter().cloned());
+        if self.waits_for() == Some(id) {
+            for (stream, _) in counts {
+                self.settle(&stream);
+            }
         }
+    }
+
+    pub(super) fn follower_is_ready(&mut self, id: ReplicaId, epoch: u64) {
+        if let Some(handover) = &mut self.handover
+            && handover.to == id
+            && epoch == self.chain.epoch
+        {
+            handover.ready = true;
+        }
+    }
+
+    /// Who has to hold an event before this replica counts it as held.
+    fn waits_for(&self) -> Option<ReplicaId> {
+        self.chain.next(self.config.id).or(self.handover.as_ref().map(|handover| handover.to))
+    }
+
+    /// How far a replica that follows this one holds a stream.
+    fn held_by(&self, id: ReplicaId, stream: &Stream) -> u64 {
+        let is_it = |peer: &Peer| matches!(peer, Peer::In(_, Role::Replica(other)) if *other == id);
+        let followers = self.connections.values().filter(|connection| is_it(&connection.peer));
+        let held = followers.filter_map(|connection| {
+            let follows = connection.follows.as_ref()?;
+            (follows.epoch == self.chain.epoch).then(|| follows.held.get(stream).copied().unwrap_or(0))
+        });
+        held.max().unwrap_or(0)
     }
 
     fn settle_all(&mut self) {
@@ -174,12 +218,9 @@ impl Replica {
 
     /// Moves a stream's events into its history as far as all replicas from here to the tail hold them.
     fn settle(&mut self, stream: &Stream) {
-        let is_last = self.chain.next(self.config.id).is_none();
+        let behind = self.waits_for().map(|id| self.held_by(id, stream));
         let Some(state) = self.streams.get_mut(stream) else { return };
-        let mut held = match is_last {
-            true => state.last(),
-            false => self.successor_held.get(stream).copied().unwrap_or(0).min(state.last()),
-        };
+        let mut held = behind.unwrap_or(u64::MAX).min(state.last());
         if self.syncs {
             held = held.min(self.synced.get(stream).copied().unwrap_or(0));
         }
@@ -206,26 +247,18 @@ impl Replica {
         }
     }
 
-    /// The joining replicas that were sent everything, for the configuration service.
-    pub fn caught_up(&self) -> Vec<ReplicaId> {
-        let joining = |id: &ReplicaId| self.chain.joining.iter().any(|member| member.id == *id);
-        let followers = self.connections.values().filter_map(|connection| {
-            match (&connection.peer, &connection.follows) {
-                (Peer::In(_, Role::Replica(id)), Some(follows)) => (self.is_tail()
-                    && follows.epoch == self.chain.epoch
-                    && follows.greeted
-                    && !follows.behind)
-                    .then_some(*id),
-                _ => None,
-            }
-        });
-        followers.filter(joining).collect()
+    /// The joining replica that has everything that was ever acknowledged, for the configuration service.
+    pub fn caught_up(&self) -> Option<ReplicaId> {
+        let handover = self.handover.as_ref().filter(|handover| handover.ready && self.is_tail())?;
+        let has_all =
+            |(stream, state): (&Stream, &StreamState)| self.held_by(handover.to, stream) >= state.held();
+        self.streams.iter().all(has_all).then_some(handover.to)
     }
 
     /// Sends followers and subscribers what is there for them, as far as their connections take it.
     pub(super) fn pump(&mut self) {
         let (epoch, me, is_tail) = (self.chain.epoch, self.config.id, self.is_tail());
-        let Self { streams, connections, outputs, chain, .. } = self;
+        let Self { streams, connections, outputs, chain, handover, .. } = self;
         for (&id, connection) in connections.iter_mut() {
             let follower = match &connection.peer {
                 Peer::In(_, Role::Replica(replica)) => Some(*replica),
@@ -239,16 +272,13 @@ impl Replica {
                     *waiting += size_of_message(&message);
                     outputs.push(Output::Send(id, message));
                 };
-                if !follows.greeted {
-                    follows.greeted = true;
-                    for (stream, state) in streams.iter().filter(|(s, _)| s.region() == chain.region) {
-                        for numbers in state.publishers.settled_numbers().chunks(PUBLISHERS_A_MESSAGE) {
-                            let (stream, numbers) = (stream.clone(), numbers.to_vec());
-                            send(&mut connection.waiting, Message::Publishers { stream, numbers });
-                        }
-                    }
-                }
+                let is_member = chain.place(replica).is_some();
                 let mut behind = false;
+                let mut greet = is_member && !follows.greeted;
+                if greet {
+                    follows.greeted = true;
+                    tell_publishers(streams, &chain.region, |message| send(&mut connection.waiting, message));
+                }
                 for (stream, state) in streams.iter() {
                     let last = state.last();
                     let sent = entry(&mut follows.sent, stream);
@@ -260,8 +290,14 @@ impl Replica {
                     }
                     behind |= *sent < last;
                 }
-                follows.behind = behind;
-                if !behind && !follows.token && chain.tail() == Some(replica) {
+                if !behind && !is_member && is_tail && handover.is_none() {
+                    // From here on everything new waits for it, and carries who published it.
+                    *handover = Some(Handover { to: replica, ready: false });
+                    greet = true;
+                    tell_publishers(streams, &chain.region, |message| send(&mut connection.waiting, message));
+                }
+                let is_next_tail = !behind && !follows.token && chain.tail() == Some(replica);
+                if is_next_tail || (greet && !is_member) {
                     follows.token = true;
                     send(&mut connection.waiting, Message::Token { epoch });
                 }
@@ -279,6 +315,23 @@ impl Replica {
                     outputs.push(Output::Send(id, message));
                 }
             }
+        }
+    }
+}
+
+/// A tail that gives its place to a joining replica.
+#[derive(Debug)]
+pub(super) struct Handover {
+    to: ReplicaId,
+    /// Whether it has been told what publishers have published.
+    ready: bool,
+}
+
+/// Tells a follower what is settled of each publisher of the region's streams.
+fn tell_publishers(streams: &BTreeMap<Stream, StreamState>, region: &str, mut send: impl FnMut(Message)) {
+    for (stream, state) in streams.iter().filter(|(stream, _)| stream.region() == region) {
+        for numbers in state.publishers.settled_numbers().chunks(PUBLISHERS_A_MESSAGE) {
+            send(Message::Publishers { stream: stream.clone(), numbers: numbers.to_vec() });
         }
     }
 }

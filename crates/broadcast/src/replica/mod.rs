@@ -127,8 +127,8 @@ struct Follower {
     epoch: u64,
     /// Whether it was told of the publishers.
     greeted: bool,
-    /// Whether something is left to be sent.
-    behind: bool,
+    /// What it, and all behind it, hold.
+    held: BTreeMap<Stream, u64>,
     /// Whether it was handed the token, if it is the tail.
     token: bool,
     /// How far it was sent each stream.
@@ -159,8 +159,8 @@ pub struct Replica {
     /// The replica we follow, through which connection, and what we last told it to hold.
     following: Option<(ReplicaId, ConnectionId)>,
     told_held: BTreeMap<Stream, u64>,
-    /// What the replica behind us, and all behind it, hold.
-    successor_held: BTreeMap<Stream, u64>,
+    /// The joining replica that this tail hands over to.
+    handover: Option<chain::Handover>,
     now_ms: u64,
     /// The time that events get, in milliseconds since 1970.
     wall_ms: u64,
@@ -205,7 +205,7 @@ impl Replica {
             answers: BTreeMap::new(),
             following: None,
             told_held: BTreeMap::new(),
-            successor_held: BTreeMap::new(),
+            handover: None,
             now_ms: 0,
             wall_ms: 0,
             advertised_ms: 0,
@@ -241,6 +241,11 @@ impl Replica {
     /// Whether it answers readers: it is the last of the chain, and the one before it handed over.
     pub fn is_tail(&self) -> bool {
         self.chain.tail() == Some(self.config.id) && self.token.is_some()
+    }
+
+    /// Whether it is a member of the chain that it knows, or joining it.
+    pub fn is_in_chain(&self) -> bool {
+        self.chain.members.iter().chain(&self.chain.joining).any(|member| member.id == self.config.id)
     }
 
     /// Whether publishers should be read from: what is on its way down the chain is bounded.
@@ -324,7 +329,12 @@ impl Replica {
             (Message::Held { epoch, counts }, Peer::In(region, Role::Replica(id)))
                 if region == self.config.region =>
             {
-                self.successor_holds(id, epoch, counts);
+                self.follower_holds(from, id, epoch, counts);
+            }
+            (Message::Ready { epoch }, Peer::In(region, Role::Replica(id)))
+                if region == self.config.region =>
+            {
+                self.follower_is_ready(id, epoch);
             }
             (Message::Advertise { counts }, Peer::Out(region, _)) => self.advertised(from, &region, counts),
             (Message::Events { stream, batch }, Peer::Out(region, _)) if region != self.config.region => {
@@ -434,7 +444,7 @@ fn kind_of(message: &Message) -> &'static str {
         Message::Publishers { .. } => "publishers",
         Message::Append { .. } => "an append",
         Message::Held { .. } => "what it holds",
-        Message::Token { .. } => "a token",
+        Message::Token { .. } | Message::Ready { .. } => "a token",
         Message::Listen { .. } | Message::Listening { .. } => "a listen",
         Message::Join { .. } | Message::Alive { .. } => "a report to the configuration service",
     }

@@ -64,6 +64,12 @@ impl Replica {
         if !self.is_head() || region == self.config.region {
             return;
         }
+        // One that says nothing of a stream any more is not the tail any more, and sends none of it.
+        for (stream, expects) in &mut self.expects {
+            if expects.source == Some(from) && !counts.iter().any(|(told, _)| told == stream) {
+                expects.source = None;
+            }
+        }
         for (stream, count) in counts {
             if self.is_local(&stream) {
                 continue;

@@ -40,23 +40,22 @@ impl Replica {
         }
         let Some(last) = first.checked_add(count - 1) else { return };
         let state = self.state_of(&stream);
-        let known = state.publishers.newest(client);
-        if let Some(newest) = known {
-            if first > newest + 1 {
-                let text = format!("the publisher's event {} is missing here", newest + 1);
-                return refuse(self, Reason::Gap, text);
+        // One that is not known has to begin with its first: a later one may have overtaken it.
+        let newest = state.publishers.newest(client).unwrap_or(0);
+        if first > newest + 1 {
+            let text = format!("the publisher's event {} is missing here", newest + 1);
+            return refuse(self, Reason::Gap, text);
+        }
+        let repeated = (newest + 1 - first).min(count);
+        if repeated > 0 {
+            self.counters.repeated += repeated;
+            if last <= newest {
+                self.answer_later(from, client, stream, last, 0);
+                return;
             }
-            let repeated = (newest + 1 - first).min(count);
-            if repeated > 0 {
-                self.counters.repeated += repeated;
-                if last <= newest {
-                    self.answer_later(from, client, stream, last, 0);
-                    return;
-                }
-                match batch.rest(batch.after + repeated) {
-                    Ok(Some(rest)) => batch = rest,
-                    _ => return,
-                }
+            match batch.rest(batch.after + repeated) {
+                Ok(Some(rest)) => batch = rest,
+                _ => return,
             }
         }
         let now_ms = self.wall_ms;

@@ -30,7 +30,7 @@ pub(super) async fn run(
     env: Env,
     meta: Arc<dyn Meta>,
     region: String,
-    silence_ms: u64,
+    (silence_ms, lost_ms): (u64, u64),
     mut reports: mpsc::Receiver<Report>,
     inputs: mpsc::Sender<Input>,
 ) {
@@ -45,7 +45,7 @@ pub(super) async fn run(
             }
         }
     };
-    let mut membership = Membership::new(now_ms(), chain, silence_ms);
+    let mut membership = Membership::new(now_ms(), chain, silence_ms, lost_ms);
     loop {
         match env.timeout(LOOK, reports.recv()).await {
             Some(None) => return,

@@ -119,16 +119,18 @@ impl Core {
 
     /// Tells the configuration service that this replica is there.
     fn report(&mut self) {
-        let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up());
-        let (member, durable, started) = (self.me.clone(), false, true);
+        let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up().into_iter().collect());
+        // One that was removed, though it was only out of reach, joins again.
+        let joins = !self.joined || !self.replica.is_in_chain();
+        let (member, durable, started) = (self.me.clone(), false, !self.joined);
         if let Some(service) = &self.service {
             // Not waited for: the service may wait for us.
-            if !self.joined {
-                self.joined = service.try_send(Report::Join { member, durable, started }).is_ok();
+            if joins {
+                self.joined |= service.try_send(Report::Join { member, durable, started }).is_ok();
             }
             let _ = service.try_send(Report::Alive { id: self.me.id, epoch, caught_up });
         } else if let Some(writer) = self.service_at.and_then(|at| self.writers.get(&at)) {
-            if !self.joined {
+            if joins {
                 let _ = writer.send(Message::Join { member, durable, started });
                 self.joined = true;
             }

@@ -58,6 +58,9 @@ pub struct ServerConfig {
     pub configuration: ConfigurationAt,
     /// A member that is not heard for so long is removed from the chain, in milliseconds; for the configuration.
     pub silence_ms: u64,
+    /// The last member, if it keeps its events in memory only, is given up after so long, in milliseconds; for the
+    /// configuration.
+    pub lost_ms: u64,
     /// Connections at a time.
     pub connections_max: usize,
 }
@@ -104,7 +107,7 @@ impl Server {
                     env.clone(),
                     Arc::clone(meta),
                     region,
-                    config.silence_ms,
+                    (config.silence_ms, config.lost_ms),
                     reported,
                     inputs.clone(),
                 );

@@ -3,6 +3,7 @@
 //! The real code is compiled once and knows nothing of this. A planted bug is a wrapper around something that the
 //! code is given (a disk, a connection), or a way of calling it or setting it up, which breaks one promise.
 
+mod broadcast;
 mod connections;
 mod disks;
 mod segments;
@@ -61,6 +62,18 @@ pub enum Plant {
     VisibleAtOnce,
     /// Who sends again does so under another deduplication id.
     DeduplicationIdAnew,
+    /// The head of a broadcast chain acknowledges what it alone has.
+    HeadAcknowledgesAlone,
+    /// A replica in the middle of a broadcast chain tells the one before it that all hold what it has.
+    HeldTooEarly,
+    /// A replica becomes a member of a broadcast chain before it has what the others have.
+    JoinedBeforeCaughtUp,
+    /// A publisher that tries again does so as another one.
+    RetryAsAnother,
+    /// A listener gets a tombstone for an event that nothing collected.
+    TombstoneForNothing,
+    /// A proxy subscribes from beyond its own count.
+    SubscribedTooFar,
 }
 
 impl Plant {

@@ -4,6 +4,7 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+pub mod broadcast;
 pub mod cache;
 mod cells;
 pub mod cluster;
@@ -73,6 +74,11 @@ pub const ALL: &[Scenario] = &[
         name: "queue-every-io",
         about: "queues, and a power failure at the next I/O with each seed, then one in the recovery",
         run: queue::run_every_io,
+    },
+    Scenario {
+        name: "broadcast",
+        about: "regions with chains of replicas, publishers and listeners; replicas die, regions are cut apart",
+        run: broadcast::run,
     },
     Scenario {
         name: "cache",

@@ -1,0 +1,41 @@
+//! What replicas of a broadcast send, changed.
+
+use tailwater_broadcast::message::Message;
+use tailwater_broadcast::replica::Replica;
+use tailwater_broadcast::{Batch, Stream, Writer};
+
+use super::Plant;
+
+impl Plant {
+    /// A message that a replica sends, as the bug makes it.
+    pub fn broadcast_message(self, replica: &Replica, message: Message) -> Message {
+        match (self, message) {
+            (Plant::HeldTooEarly, Message::Held { epoch, counts }) => {
+                let last = |stream: &Stream| replica.stream(stream).map_or(0, |state| state.last());
+                let counts = counts.into_iter().map(|(stream, _)| (last(&stream), stream));
+                let counts = counts.map(|(last, stream)| (stream, last)).collect();
+                Message::Held { epoch, counts }
+            }
+            (Plant::TombstoneForNothing, Message::Events { stream, batch }) => {
+                Message::Events { stream, batch: without_first(&batch) }
+            }
+            (Plant::SubscribedTooFar, Message::Subscribe { stream, after }) => {
+                Message::Subscribe { stream, after: after + 1 }
+            }
+            (_, message) => message,
+        }
+    }
+}
+
+/// A batch of several events without its first one.
+fn without_first(batch: &Batch) -> Batch {
+    let mut writer = Writer::new(batch.after);
+    let mut cursor = batch.cursor();
+    let mut first = batch.count > 1;
+    while let Ok(Some(event)) = cursor.next() {
+        if !std::mem::take(&mut first) {
+            writer.push(&event);
+        }
+    }
+    writer.finish(batch.last)
+}

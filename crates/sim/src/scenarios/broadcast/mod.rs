@@ -1,0 +1,579 @@
+//! Regions with chains of replicas, their configuration services, publishers that try again and listeners:
+//! replicas die and are replaced, are cut off and suspected wrongly, regions are cut from each other, connections
+//! break, clocks differ.
+//!
+//! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a
+//! later collection explains, in order; what was acknowledged is there once, in its publisher's order, under the
+//! number that was told; all regions agree on every number. One member of each chain's survives always: what is
+//! lost with all replicas is not promised.
+
+mod clients;
+mod net;
+mod truth;
+
+use std::collections::BTreeMap;
+
+use tailwater_broadcast::Stream;
+use tailwater_broadcast::membership::Membership;
+use tailwater_broadcast::message::{Chain, Member, Message, Role};
+use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
+
+use self::clients::{Client, Listener, Next, Publisher};
+use self::net::{Happening, LinkId, Net, Pid};
+use self::truth::Truths;
+use crate::checkers::{Report, Violation, ensure};
+use crate::planted::Plant;
+use crate::rng::Rng;
+use crate::world::{Outside, World};
+
+const REGIONS: [&str; 3] = ["a", "b", "c"];
+/// Between two looks at everything, in milliseconds.
+const STEP_MS: u64 = 5;
+/// A replica's tick, and its report to the configuration service.
+const TICK_MS: u64 = 20;
+/// A member that was silent for so long is removed.
+const SILENCE_MS: u64 = 400;
+/// The last member is given up after so long: never here.
+const LOST_MS: u64 = 600_000;
+/// How long everything may take to arrive once nothing fails any more.
+const SETTLE_MS: u64 = 120_000;
+/// 1970 is so long ago when a world begins.
+const WALL_MS_AT_START: u64 = 1_700_000_000_000;
+
+struct Node {
+    replica: Replica,
+    region: usize,
+    slot: usize,
+    skew_ms: u64,
+    /// The time that it gives to events: that of its last tick.
+    wall_ms: u64,
+    joined: bool,
+    links: BTreeMap<LinkId, Pid>,
+}
+
+struct Region {
+    service: Membership,
+    /// The replica in each slot, and when a new one starts there.
+    slots: Vec<(Option<Pid>, u64)>,
+}
+
+struct Sim {
+    outside: Outside,
+    rng: Rng,
+    plant: Plant,
+    now_ms: u64,
+    next_pid: Pid,
+    net: Net,
+    regions: Vec<Region>,
+    nodes: BTreeMap<Pid, Node>,
+    clients: BTreeMap<Pid, Client>,
+    truths: Truths,
+    report: Report,
+}
+
+/// Runs the scenario.
+pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let mut rng = Rng::new(world.seed(), "broadcast");
+    let latency_ms = rng.between(2, 40);
+    let mut sim = Sim {
+        outside: world.outside(),
+        plant,
+        now_ms: 1_000,
+        next_pid: 1,
+        net: Net::new(latency_ms),
+        regions: Vec::new(),
+        nodes: BTreeMap::new(),
+        clients: BTreeMap::new(),
+        truths: Truths::default(),
+        report: Report::default(),
+        rng,
+    };
+    sim.populate();
+    let quiet_ms = sim.now_ms + sim.rng.between(5_000, 20_000);
+    let mut next_fault_ms = sim.now_ms + 1_000;
+    while sim.now_ms < quiet_ms {
+        sim.step(true)?;
+        if sim.now_ms >= next_fault_ms {
+            sim.fault();
+            next_fault_ms = sim.now_ms + sim.rng.between(100, 1_500);
+        }
+    }
+    sim.net.cuts.clear();
+    let end_ms = sim.now_ms + SETTLE_MS;
+    while !sim.is_settled() {
+        ensure(sim.now_ms < end_ms, || sim.stuck())?;
+        sim.step(false)?;
+    }
+    sim.finish()
+}
+
+impl Sim {
+    fn populate(&mut self) {
+        let regions = self.rng.between(1, 3) as usize;
+        for region in 0..regions {
+            let chain = Chain { region: REGIONS[region].to_owned(), ..Chain::default() };
+            let service = Membership::new(self.now_ms, chain, SILENCE_MS, LOST_MS);
+            let slots = self.rng.between(1, 3) as usize;
+            self.regions.push(Region { service, slots: vec![(None, 0); slots] });
+        }
+        for region in 0..regions {
+            for kind in 0..2 {
+                let name = format!("{}/{}", REGIONS[region], ["keys", "last"][kind]);
+                let stream = Stream::parse(&name).expect("it is a name");
+                for _ in 0..self.rng.between(1, 2) {
+                    let id = u128::from(self.rng.next_u64()) * 2 + kind as u128;
+                    self.client(Client::Publisher(Publisher::new(region, id, stream.clone())));
+                }
+            }
+            for _ in 0..2 {
+                self.client(Client::Listener(Listener::new(region)));
+            }
+        }
+    }
+
+    fn client(&mut self, client: Client) {
+        let pid = self.next_pid;
+        self.next_pid += 1;
+        self.net.sites.insert(pid, site(client.region(), 9));
+        self.clients.insert(pid, client);
+    }
+
+    fn step(&mut self, active: bool) -> Result<(), Violation> {
+        self.now_ms += STEP_MS;
+        self.start_replicas();
+        for happening in self.net.step(self.now_ms) {
+            match happening {
+                Happening::Opened(link) => self.opened(link),
+                Happening::Delivered { link, to, from, message } => {
+                    self.delivered(link, to, from, message)?
+                }
+                Happening::Broken(link) => self.broken(link),
+            }
+        }
+        let pids: Vec<Pid> = self.nodes.keys().copied().collect();
+        for pid in pids {
+            self.outputs(pid)?;
+            if self.now_ms.is_multiple_of(TICK_MS) {
+                self.tick(pid);
+                self.outputs(pid)?;
+            }
+        }
+        self.drive_clients(active);
+        for region in 0..self.regions.len() {
+            self.configure(region);
+        }
+        Ok(())
+    }
+
+    /// New replicas, with nothing, where others died.
+    fn start_replicas(&mut self) {
+        for region in 0..self.regions.len() {
+            for slot in 0..self.regions[region].slots.len() {
+                let (None, at_ms) = self.regions[region].slots[slot] else { continue };
+                if at_ms > self.now_ms {
+                    continue;
+                }
+                let pid = self.next_pid;
+                self.next_pid += 1;
+                let replica = Replica::new(Config::new(REGIONS[region], pid));
+                let skew_ms = self.rng.below(2_000);
+                let node = Node {
+                    replica,
+                    region,
+                    slot,
+                    skew_ms,
+                    wall_ms: 0,
+                    joined: false,
+                    links: BTreeMap::new(),
+                };
+                self.nodes.insert(pid, node);
+                self.net.sites.insert(pid, site(region, slot));
+                self.regions[region].slots[slot].0 = Some(pid);
+            }
+        }
+    }
+
+    fn tick(&mut self, pid: Pid) {
+        let wanted = self.wanted(pid);
+        let Some(node) = self.nodes.get_mut(&pid) else { return };
+        node.wall_ms = WALL_MS_AT_START + self.now_ms + node.skew_ms;
+        node.replica.tick(self.now_ms, node.wall_ms);
+        for acceptor in wanted {
+            if self.net.between(pid, acceptor).is_none() {
+                self.net.dial(self.now_ms, &mut self.rng, pid, acceptor);
+            }
+        }
+        // To the configuration service, which is at a site of its own.
+        let (region, slot) = (node.region, node.slot);
+        let cut = self.net.cuts.contains(&(site(region, slot), site(region, 8)));
+        if cut || self.rng.chance(100_000) {
+            return;
+        }
+        let service = &mut self.regions[region].service;
+        if !node.joined || !node.replica.is_in_chain() {
+            let member = Member { id: pid, address: address(region, slot) };
+            service.join(self.now_ms, member, false, !node.joined);
+            node.joined = true;
+        }
+        let mut caught_up: Vec<Pid> = node.replica.caught_up().into_iter().collect();
+        if self.plant == Plant::JoinedBeforeCaughtUp {
+            caught_up = service.chain().joining.iter().map(|member| member.id).collect();
+        }
+        service.alive(self.now_ms, pid, node.replica.chain().epoch, &caught_up);
+        let mut chain = service.chain().clone();
+        if self.plant == Plant::HeadAcknowledgesAlone && chain.head() == Some(pid) {
+            chain.members.truncate(1);
+        }
+        let was_member = node.replica.chain().place(pid).is_some();
+        node.replica.configure(self.now_ms, chain);
+        if was_member && node.replica.chain().place(pid).is_none() {
+            // It forgot what was on its way.
+            self.truths.gone(pid);
+        }
+    }
+
+    /// Whom a replica connects to.
+    fn wanted(&self, pid: Pid) -> Vec<Pid> {
+        let Some(node) = self.nodes.get(&pid) else { return Vec::new() };
+        let others = self.regions.iter().enumerate().filter(|(region, _)| *region != node.region);
+        let mut wanted: Vec<Pid> =
+            others.flat_map(|(_, region)| region.slots.iter().filter_map(|(pid, _)| *pid)).collect();
+        let before = node.replica.predecessor().map(|member| member.address.clone());
+        wanted.extend(before.and_then(|at| self.at(&at)).filter(|before| *before != pid));
+        wanted
+    }
+
+    /// The replica at an address.
+    fn at(&self, at: &str) -> Option<Pid> {
+        let (region, slot) = at.split_once(':')?;
+        let region = REGIONS.iter().position(|name| *name == region)?;
+        self.regions.get(region)?.slots.get(slot.parse::<usize>().ok()?)?.0
+    }
+
+    fn configure(&mut self, region: usize) {
+        let service = &mut self.regions[region].service;
+        if let Some(chain) = service.next(self.now_ms) {
+            self.outside.record("chain", chain.epoch, chain.members.len() as u64);
+            service.changed(chain);
+            self.report.count("chains", 1);
+        }
+    }
+
+    fn opened(&mut self, link: LinkId) {
+        let Some(Link2 { dialer, acceptor }) = self.ends(link) else { return };
+        let role = match (self.nodes.get(&dialer), self.clients.get(&dialer)) {
+            (Some(node), _) => (REGIONS[node.region].to_owned(), Role::Replica(dialer)),
+            (None, Some(client)) => ("client".to_owned(), Role::Client(client.id(dialer))),
+            (None, None) => return,
+        };
+        let Some(node) = self.nodes.get_mut(&acceptor) else { return };
+        node.links.insert(link, dialer);
+        node.replica.connected(self.now_ms, link, Peer::In(role.0, role.1));
+        let (region, at) = (REGIONS[node.region].to_owned(), address(node.region, node.slot));
+        if let Some(node) = self.nodes.get_mut(&dialer) {
+            node.links.insert(link, acceptor);
+            node.replica.connected(self.now_ms, link, Peer::Out(region, acceptor));
+        } else if let Some(client) = self.clients.get_mut(&dialer) {
+            client.linked(link, at);
+        }
+    }
+
+    fn ends(&self, link: LinkId) -> Option<Link2> {
+        self.net.links.get(&link).map(|link| Link2 { dialer: link.dialer, acceptor: link.acceptor })
+    }
+
+    fn delivered(&mut self, link: LinkId, to: Pid, from: Pid, message: Message) -> Result<(), Violation> {
+        if let Some(sender) = self.nodes.get_mut(&from) {
+            sender.replica.drained(link, size_of_message(&message));
+        }
+        self.outside.record("message", to, from);
+        if let Some(node) = self.nodes.get_mut(&to) {
+            let Node { replica, .. } = node;
+            let stream = match &message {
+                Message::Publish { stream, .. } => Some(stream.clone()),
+                Message::Append { stream, batch, .. } | Message::Events { stream, batch } => {
+                    self.truths.stored(to, stream, batch);
+                    None
+                }
+                _ => None,
+            };
+            let before = stream.as_ref().and_then(|s| replica.stream(s)).map_or(0, |state| state.last());
+            let published = match &message {
+                Message::Publish { batch, .. } => Some(batch.clone()),
+                _ => None,
+            };
+            replica.receive(self.now_ms, link, message);
+            // What it has numbered just now are the last of what was published.
+            if let (Some(stream), Some(mut batch)) = (stream, published)
+                && let Some(last) =
+                    replica.stream(&stream).map(|state| state.last()).filter(|last| *last > before)
+            {
+                batch.after = last - u64::from(batch.count);
+                batch.last = last;
+                batch.state.time_ms = node.wall_ms;
+                if let Ok(Some(new)) = batch.rest(before) {
+                    self.truths.stored(to, &stream, &new);
+                }
+            }
+            return Ok(());
+        }
+        let Some(client) = self.clients.get_mut(&to) else { return Ok(()) };
+        if client.link() != Some(link) {
+            return Ok(());
+        }
+        match client.receive(message, &mut self.truths)? {
+            Next::Nothing => {}
+            Next::Send(messages) => {
+                for message in messages {
+                    self.net.send(self.now_ms, &mut self.rng, link, to, message);
+                }
+            }
+            Next::Reconnect(wanted) => {
+                *client.wanted() = wanted;
+                self.broken(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection is gone, for both of its ends.
+    fn broken(&mut self, link: LinkId) {
+        let Some(ends) = self.ends(link) else { return };
+        self.net.links.remove(&link);
+        for pid in [ends.dialer, ends.acceptor] {
+            if let Some(node) = self.nodes.get_mut(&pid)
+                && node.links.remove(&link).is_some()
+            {
+                node.replica.closed(self.now_ms, link);
+            } else if let Some(client) = self.clients.get_mut(&pid)
+                && client.link() == Some(link)
+            {
+                client.lost();
+                if self.plant == Plant::RetryAsAnother
+                    && let Client::Publisher(publisher) = client
+                {
+                    publisher.id += 1 << 80;
+                }
+            }
+        }
+    }
+
+    fn outputs(&mut self, pid: Pid) -> Result<(), Violation> {
+        let Some(node) = self.nodes.get_mut(&pid) else { return Ok(()) };
+        let region = node.region;
+        let tail = self.regions[region].service.chain().tail();
+        // With a bug only the true tail's word counts.
+        if node.replica.chain().tail() == Some(pid) && (self.plant == Plant::None || tail == Some(pid)) {
+            for (stream, state) in node.replica.streams() {
+                if stream.region() == REGIONS[region] {
+                    self.truths.settled(pid, stream, state.held())?;
+                }
+            }
+        }
+        for output in node.replica.outputs() {
+            match output {
+                Output::Send(link, message) => {
+                    let message = self.plant.broadcast_message(&node.replica, message);
+                    self.net.send(self.now_ms, &mut self.rng, link, pid, message);
+                }
+                Output::Close(link, why) => {
+                    return Err(Violation::new(format!("replica {pid} ended connection {link}: {why}")));
+                }
+                Output::Held { .. } => {}
+                Output::Persist { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn drive_clients(&mut self, active: bool) {
+        let pids: Vec<Pid> = self.clients.keys().copied().collect();
+        for pid in pids {
+            let Some(client) = self.clients.get_mut(&pid) else { continue };
+            if client.link().is_none() {
+                let region = client.region();
+                let wanted = client.wanted().take();
+                if !self.net.of(pid).is_empty() || self.rng.chance(800_000) {
+                    continue;
+                }
+                let slot = self.rng.index(self.regions[region].slots.len());
+                let replica = wanted.and_then(|at| self.at(&at)).or(self.regions[region].slots[slot].0);
+                if let Some(replica) = replica {
+                    self.net.dial(self.now_ms, &mut self.rng, pid, replica);
+                }
+            } else if active
+                && let Client::Publisher(publisher) = client
+                && self.rng.chance(100_000)
+                && let Some(message) = publisher.publish(self.rng.between(1, 5))
+                && let Some(link) = publisher.link
+            {
+                self.net.send(self.now_ms, &mut self.rng, link, pid, message);
+                self.report.count("publishes", 1);
+            }
+        }
+    }
+
+    fn fault(&mut self) {
+        let region = self.rng.index(self.regions.len());
+        let slots = self.regions[region].slots.len();
+        let slot = self.rng.index(slots);
+        match self.rng.below(10) {
+            0..=3 => self.crash(region, slot),
+            4 => {
+                // Regions are cut from each other.
+                let other = self.rng.index(self.regions.len());
+                if other != region {
+                    for (a, b) in (0..10).flat_map(|a| (0..10).map(move |b| (a, b))) {
+                        let (a, b) = (site(region, a), site(other, b));
+                        self.net.cuts.insert((a.min(b), a.max(b)));
+                    }
+                    self.report.count("regions cut", 1);
+                }
+            }
+            5 => {
+                // A replica is cut off from its region, its configuration service perhaps excepted.
+                if !self.regions[region].slots[slot].0.is_some_and(|pid| self.can_spare(region, pid)) {
+                    return;
+                }
+                for other in 0..if self.rng.chance(500_000) { 10 } else { 8 } {
+                    let (a, b) = (site(region, slot), site(region, other));
+                    self.net.cuts.insert((a.min(b), a.max(b)));
+                }
+                self.report.count("replicas cut off", 1);
+            }
+            6 => {
+                let links: Vec<LinkId> = self.net.links.keys().copied().collect();
+                if !links.is_empty() {
+                    let link = links[self.rng.index(links.len())];
+                    self.broken(link);
+                    self.report.count("connections broken", 1);
+                }
+            }
+            7 => {
+                let chain = self.regions[region].service.chain().clone();
+                self.regions[region].service = Membership::new(self.now_ms, chain, SILENCE_MS, LOST_MS);
+                self.rejoin(region);
+                self.report.count("services restarted", 1);
+            }
+            _ => {
+                self.net.cuts.clear();
+                self.report.count("healed", 1);
+            }
+        }
+    }
+
+    /// Replicas that are in the chain say so again to a service that started.
+    fn rejoin(&mut self, region: usize) {
+        let service = &mut self.regions[region].service;
+        for (pid, node) in self.nodes.iter().filter(|(_, node)| node.region == region && node.joined) {
+            let member = Member { id: *pid, address: address(region, node.slot) };
+            service.join(self.now_ms, member, false, false);
+        }
+    }
+
+    /// Whether another member of the chain is there and reaches everybody: without one, what the chain holds is
+    /// lost, or nobody can tell that it is not.
+    fn can_spare(&self, region: usize, pid: Pid) -> bool {
+        let members = &self.regions[region].service.chain().members;
+        members.iter().any(|member| {
+            let Some(node) = self.nodes.get(&member.id).filter(|_| member.id != pid) else { return false };
+            let me = site(region, node.slot);
+            !(0..10)
+                .map(|place| site(region, place))
+                .any(|at| self.net.cuts.contains(&(me.min(at), me.max(at))))
+        })
+    }
+
+    /// A replica dies, if another member of its chain is there.
+    fn crash(&mut self, region: usize, slot: usize) {
+        let Some(pid) = self.regions[region].slots[slot].0 else { return };
+        if !self.can_spare(region, pid) {
+            return;
+        }
+        self.outside.record("crash", pid, 0);
+        self.report.count("crashes", 1);
+        for link in self.net.of(pid) {
+            self.broken(link);
+        }
+        self.nodes.remove(&pid);
+        self.truths.gone(pid);
+        self.regions[region].slots[slot] = (None, self.now_ms + self.rng.between(50, 3_000));
+    }
+
+    /// Whether all that was published is acknowledged, and all listeners have it.
+    fn is_settled(&self) -> bool {
+        self.clients.values().all(|client| match client {
+            Client::Publisher(publisher) => publisher.is_done(),
+            Client::Listener(listener) => self.truths.streams().all(|stream| {
+                let at = listener.observers.get(stream).map_or(0, |observer| observer.at());
+                at == self.truths.last(stream)
+            }),
+        })
+    }
+
+    fn stuck(&self) -> String {
+        let mut text = "nothing fails any more, and not everything was delivered:".to_owned();
+        for (pid, client) in &self.clients {
+            match client {
+                Client::Publisher(publisher) if !publisher.is_done() => {
+                    text += &format!(" publisher {pid} of {} waits;", publisher.stream);
+                }
+                Client::Listener(listener) => {
+                    for (stream, last) in self.truths.streams().map(|s| (s, self.truths.last(s))) {
+                        let at = listener.observers.get(stream).map_or(0, |observer| observer.at());
+                        if at != last {
+                            text += &format!(" listener {pid} is at {at} of {last} of {stream};");
+                        }
+                    }
+                }
+                Client::Publisher(_) => {}
+            }
+        }
+        for (name, region) in REGIONS.iter().zip(&self.regions) {
+            let chain = region.service.chain();
+            let ids = |members: &[Member]| members.iter().map(|member| member.id).collect::<Vec<_>>();
+            let (members, joining) = (ids(&chain.members), ids(&chain.joining));
+            text += &format!(" chain {name}, epoch {}: {members:?}, joining {joining:?};", chain.epoch);
+        }
+        for (pid, node) in &self.nodes {
+            let Node { replica, .. } = node;
+            let (epoch, tail) = (replica.chain().epoch, replica.is_tail());
+            let counts: Vec<_> = replica.streams().map(|(_, s)| (s.last(), s.held())).collect();
+            text += &format!(" replica {pid} in epoch {epoch}, answers: {tail}, has {counts:?};");
+        }
+        text
+    }
+
+    fn finish(mut self) -> Result<Report, Violation> {
+        let acknowledged = self.truths.check_acknowledged()?;
+        self.report.count("acknowledged", acknowledged);
+        for client in self.clients.values() {
+            if let Client::Listener(listener) = client {
+                for (stream, observer) in &listener.observers {
+                    self.truths.finish(stream, observer)?;
+                    self.report.count("delivered", observer.at() - observer.missed());
+                    self.report.count("tombstoned", observer.missed());
+                }
+            }
+        }
+        for node in self.nodes.values() {
+            self.report.count("repeats left out", node.replica.counters.repeated);
+            self.report.count("subscriptions moved", node.replica.counters.moved);
+        }
+        Ok(self.report)
+    }
+}
+
+/// The two ends of a connection.
+struct Link2 {
+    dialer: Pid,
+    acceptor: Pid,
+}
+
+fn site(region: usize, place: usize) -> u32 {
+    (region * 10 + place) as u32
+}
+
+fn address(region: usize, slot: usize) -> String {
+    format!("{}:{slot}", REGIONS[region])
+}

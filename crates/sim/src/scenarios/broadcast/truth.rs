@@ -1,0 +1,148 @@
+//! What was published, and what may be seen of it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tailwater_broadcast::checks::{Observer, Published};
+use tailwater_broadcast::message::PublisherId;
+use tailwater_broadcast::{Batch, Collect, Content, Event, Stream};
+
+use crate::checkers::{Violation, ensure};
+
+/// A publisher's event: everything about it follows from who published it and its number there.
+pub(super) fn content(publisher: PublisherId, number: u64) -> (Content, Option<Collect>) {
+    let mut payload = publisher.to_le_bytes().to_vec();
+    payload.extend_from_slice(&number.to_le_bytes());
+    let key = Bytes::from(format!("key-{}", (publisher as u64).wrapping_add(number * 7) % 5));
+    let content = Content { payload: payload.into(), key: Some(key), ..Content::default() };
+    // Streams of even publishers are by key, the others by number: no collection is ever refused.
+    let collect = match (publisher % 2, number % 4) {
+        (_, 0) => None,
+        (0, _) => Some(Collect::SameKey),
+        (_, 1) => Some(Collect::KeepLast(20)),
+        _ => None,
+    };
+    (content, collect)
+}
+
+/// Who published an event, and under which number.
+fn identity(event: &Event) -> Option<(PublisherId, u64)> {
+    let (publisher, number) = event.content()?.payload.split_first_chunk()?;
+    Some((u128::from_le_bytes(*publisher), u64::from_le_bytes(*number.first_chunk()?)))
+}
+
+/// One stream.
+#[derive(Default)]
+struct Truth {
+    published: Published,
+    /// The last number of each publisher.
+    publishers: BTreeMap<PublisherId, u64>,
+    /// Which number an event got.
+    seqs: BTreeMap<(PublisherId, u64), u64>,
+    /// What publishers were answered.
+    acknowledged: BTreeMap<(PublisherId, u64), u64>,
+}
+
+/// All streams, and all who listen.
+#[derive(Default)]
+pub(super) struct Truths {
+    streams: BTreeMap<Stream, Truth>,
+    /// What each replica was given of each stream, before it is settled.
+    tentative: BTreeMap<(u64, Stream), BTreeMap<u64, Event>>,
+}
+
+impl Truths {
+    /// A replica has got events, numbered by it or by the one before it.
+    pub(super) fn stored(&mut self, replica: u64, stream: &Stream, batch: &Batch) {
+        let events = self.tentative.entry((replica, stream.clone())).or_default();
+        for event in batch.events().flatten().filter(|event| !event.is_tombstone()) {
+            events.insert(event.seq, event);
+        }
+    }
+
+    /// A replica is gone, with all it had.
+    pub(super) fn gone(&mut self, replica: u64) {
+        self.tentative.retain(|(other, _), _| *other != replica);
+    }
+
+    /// The tail of a stream's own chain holds it up to `last`: now it is published for good.
+    pub(super) fn settled(&mut self, tail: u64, stream: &Stream, last: u64) -> Result<(), Violation> {
+        let tentative = self.tentative.entry((tail, stream.clone())).or_default();
+        let truth = self.streams.entry(stream.clone()).or_default();
+        while let Some(entry) = tentative.first_entry().filter(|entry| *entry.key() <= last) {
+            let (seq, event) = entry.remove_entry();
+            if let Some(known) = truth.published.get(seq) {
+                ensure(*known == event, || format!("{stream}: two events were published as number {seq}"))?;
+                continue;
+            }
+            let (publisher, number) =
+                identity(&event).ok_or_else(|| Violation::new("an event that nobody published"))?;
+            let before = truth.publishers.insert(publisher, number).unwrap_or(0);
+            ensure(number == before + 1, || {
+                format!(
+                    "{stream}: publisher {publisher}'s event {number} follows its event {before} (repeated, or out of order)"
+                )
+            })?;
+            ensure(seq == truth.published.last() + 1, || {
+                format!("{stream}: the tail {tail} has number {seq} after {}", truth.published.last())
+            })?;
+            truth.seqs.insert((publisher, number), seq);
+            truth.published.push(event);
+        }
+        ensure(last <= truth.published.last(), || {
+            format!("{stream}: the tail {tail} holds number {last}, which it was never given")
+        })
+    }
+
+    /// A publisher was told that its event is published.
+    pub(super) fn acknowledged(&mut self, stream: &Stream, publisher: PublisherId, number: u64, seq: u64) {
+        let truth = self.streams.entry(stream.clone()).or_default();
+        truth.acknowledged.insert((publisher, number), seq);
+    }
+
+    /// A listener was delivered an event.
+    pub(super) fn delivered(
+        &mut self,
+        stream: &Stream,
+        observer: &mut Observer,
+        event: &Event,
+    ) -> Result<(), Violation> {
+        let truth = self.streams.entry(stream.clone()).or_default();
+        observer
+            .deliver(&truth.published, event)
+            .map_err(|error| Violation::new(format!("{stream}: {error}")))
+    }
+
+    /// How far a stream is published.
+    pub(super) fn last(&self, stream: &Stream) -> u64 {
+        self.streams.get(stream).map_or(0, |truth| truth.published.last())
+    }
+
+    /// All streams.
+    pub(super) fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.streams.keys()
+    }
+
+    /// That an observer who got everything got it as promised.
+    pub(super) fn finish(&self, stream: &Stream, observer: &Observer) -> Result<(), Violation> {
+        let truth = &self.streams[stream];
+        observer.finish(&truth.published).map_err(|error| Violation::new(format!("{stream}: {error}")))
+    }
+
+    /// That what was acknowledged is there, under the number that was told.
+    pub(super) fn check_acknowledged(&self) -> Result<u64, Violation> {
+        let mut count = 0;
+        for (stream, truth) in &self.streams {
+            for ((publisher, number), told) in &truth.acknowledged {
+                let seq = truth.seqs.get(&(*publisher, *number));
+                ensure(seq.is_some_and(|seq| *told == 0 || told == seq), || {
+                    format!(
+                        "{stream}: publisher {publisher}'s event {number} was acknowledged as number {told}, and is not there ({seq:?})"
+                    )
+                })?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+}
