@@ -12,11 +12,13 @@
 //! Everything is evaluated directly on the published events, with none of the history's index, floors or
 //! marks; a check of all that one client got takes time in proportion to it.
 
-use tailwater_env::HashSet;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use tailwater_env::HashSet;
 
 use crate::event::{Collect, Event, Kind};
+use crate::predicate::Predicate;
 
 /// A stream as it was published, from number 1.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +114,8 @@ pub struct Collections {
     before: u64,
     older_than_ms: u64,
     keys: HashSet<Bytes>,
+    /// By text, so that each is parsed once.
+    predicates: BTreeMap<Bytes, Predicate>,
 }
 
 impl Collections {
@@ -123,7 +127,13 @@ impl Collections {
             Collect::KeepLast(n) => self.before = self.before.max(event.seq.saturating_sub(*n)),
             Collect::Before(seq) => self.before = self.before.max(*seq),
             Collect::OlderThan(time_ms) => self.older_than_ms = self.older_than_ms.max(*time_ms),
-            Collect::Matching(_) => {}
+            Collect::Matching(text) => {
+                if !self.predicates.contains_key(text)
+                    && let Ok(predicate) = Predicate::parse(text)
+                {
+                    self.predicates.insert(text.clone(), predicate);
+                }
+            }
         }
     }
 
@@ -135,6 +145,7 @@ impl Collections {
                 .content()
                 .and_then(|content| content.key.as_ref())
                 .is_some_and(|key| self.keys.contains(key))
+            || self.predicates.values().any(|predicate| predicate.holds(event))
     }
 }
 

@@ -30,6 +30,8 @@ mod table;
 mod tests;
 mod work;
 
+use bytes::Bytes;
+
 use crate::batch::{Batch, EventRef};
 use crate::event::Collect;
 
@@ -149,12 +151,28 @@ impl History {
         self.last = batch.last;
         self.blocks.raise_floor(floor);
         if keyed || slow {
+            // The last of several events in a row with the same predicate collects for all of them.
+            let mut predicate: Option<(Bytes, u64)> = None;
             let mut cursor = batch.cursor();
             while let Some(event) = cursor.next().expect(checked) {
                 if let Some(key) = event.key {
                     self.index(key, &event);
                 }
-                self.work.plan(&event);
+                match event.collect {
+                    Some(Collect::OlderThan(time_ms)) => self.work.age(event.seq, *time_ms),
+                    Some(Collect::Matching(text)) => match &mut predicate {
+                        Some((same, before)) if same == text => *before = event.seq,
+                        _ => {
+                            if let Some((text, before)) = predicate.replace((text.clone(), event.seq)) {
+                                self.match_all(&text, before);
+                            }
+                        }
+                    },
+                    _ => {}
+                }
+            }
+            if let Some((text, before)) = predicate {
+                self.match_all(&text, before);
             }
         }
         self.registry.forget(self.blocks.floor());
@@ -186,7 +204,28 @@ impl History {
             }
             Some(Entry::Many(_)) => {
                 keys.add(hash, event.seq, |_| true);
-                work.follow(hash, key, event.seq);
+                work.follow(hash, key, event.seq, None);
+            }
+        }
+    }
+
+    /// Collects those before an event for which a predicate holds, at once or later.
+    fn match_all(&mut self, text: &[u8], before: u64) {
+        let Self { blocks, keys, registry, work, .. } = self;
+        // A head admits no other; elsewhere one that does not parse collects nothing.
+        let Some(predicate) = registry.predicate(text) else { return };
+        let Some(pins) = predicate.pins() else { return work.pass(before, &predicate) };
+        for key in pins {
+            let hash = keys.hash(key);
+            match keys.entry(hash) {
+                None => {}
+                Some(Entry::One(seq)) if seq >= before => {}
+                Some(Entry::One(seq)) => {
+                    let wanted = |old: &EventRef<'_>| old.key == Some(key) && predicate.holds(old);
+                    let (_, thin) = blocks.collect_if(seq, wanted);
+                    work.compact(thin);
+                }
+                Some(Entry::Many(_)) => work.follow(hash, key, before, Some(&predicate)),
             }
         }
     }

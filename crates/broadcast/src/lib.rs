@@ -18,10 +18,7 @@ pub mod limits;
 pub mod membership;
 pub mod message;
 pub mod name;
-pub mod positions;
-pub mod region;
-pub mod replica;
-pub mod server;
+pub mod predicate;
 mod varint;
 pub mod wire;
 
@@ -29,4 +26,4 @@ pub use batch::{Batch, Malformed, TooLarge, Writer};
 pub use event::{Collect, Content, Event, Kind};
 pub use history::{Gap, History, HistoryOptions, HistoryStats, Refusal};
 pub use name::Stream;
-pub use positions::Positions;
+pub use predicate::Predicate;

@@ -48,6 +48,17 @@ pub(super) enum Outcome {
     Kept,
 }
 
+/// What [`Block::collect_all`] did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// The last number it got to.
+    pub(super) reached: u64,
+    /// How many events it looked at.
+    pub(super) events: u32,
+    /// How many it collected.
+    pub(super) collected: u32,
+}
+
 impl Block {
     /// A block of a batch; `seen` is shown every event.
     pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>)) -> Result<Self, Malformed> {
@@ -155,18 +166,20 @@ impl Block {
         }
     }
 
-    /// Collects those with the numbers (`after`, `before`) that are to be collected, and learns the times of
-    /// those that are left. Answers how many it collected.
+    /// Collects those with the numbers (`after`, `before`) that are to be collected, but looks at no more than
+    /// about `most` events. Learns the times of those that are left, if it looks at all.
     pub(super) fn collect_all(
         &mut self,
         after: u64,
         before: u64,
+        most: u32,
         mut wanted: impl FnMut(&EventRef<'_>) -> bool,
-    ) -> u32 {
+    ) -> Look {
         let mut places = Vec::new();
         let (mut time_min, mut time_max) = (u64::MAX, 0);
-        let mut cursor = self.batch.cursor();
-        let mut place = 0;
+        let (mut cursor, first) = self.cursor(after);
+        let mut place = first;
+        let mut reached = self.batch.last;
         while let Ok(Some(event)) = cursor.next() {
             if !self.is_collected(place) {
                 if event.seq > after && event.seq < before && wanted(&event) {
@@ -177,12 +190,34 @@ impl Block {
                 }
             }
             place += 1;
+            if event.seq > after && place - first >= most.max(STRIDE) && place < self.batch.count {
+                reached = event.seq;
+                break;
+            }
         }
-        (self.time_min, self.time_max) = (time_min, time_max);
-        places.iter().for_each(|&place| {
-            self.collect(place);
-        });
-        places.len() as u32
+        if first == 0 && place == self.batch.count {
+            (self.time_min, self.time_max) = (time_min, time_max);
+        }
+        for place in &places {
+            self.collect(*place);
+        }
+        Look { reached, events: place - first, collected: places.len() as u32 }
+    }
+
+    /// Shows the events with the numbers (`after`, `last`] that are not collected, as long as it answers true.
+    /// Whether it did for all.
+    pub(super) fn all(&self, after: u64, last: u64, mut show: impl FnMut(&EventRef<'_>) -> bool) -> bool {
+        let (mut cursor, mut place) = self.cursor(after);
+        while let Ok(Some(event)) = cursor.next() {
+            if event.seq > last {
+                break;
+            }
+            if event.seq > after && !self.is_collected(place) && !show(&event) {
+                return false;
+            }
+            place += 1;
+        }
+        true
     }
 
     /// How many events that are not collected have at most this number.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::batch::{Batch, EventRef, Malformed, Writer};
 
-use super::block::{Block, Outcome};
+use super::block::{Block, Look, Outcome};
 
 /// Bytes of the events of a block that is never put together with others, however much of it was collected.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -194,30 +194,47 @@ impl Blocks {
         (outcome, is_thin(block).then_some(after))
     }
 
-    /// The next block that covers a number greater than `after`: what it is about, to look at it and collect
-    /// all of its events with smaller numbers than `before` that are to be collected. Answers its last number,
-    /// how many events were looked at, and whether it is worth a [`compact`](Self::compact).
+    /// Looks at the next block that covers a number greater than `after`, if it is `worth` it: collects those
+    /// of its events with the numbers (`after`, `before`) that are to be collected, and looks at no more than
+    /// about `most`. `None` if there is no such block.
     pub(super) fn collect_in_next(
         &mut self,
         after: u64,
         before: u64,
+        most: u32,
         worth: impl FnOnce(&Block) -> bool,
         wanted: impl FnMut(&EventRef<'_>) -> bool,
-    ) -> Option<Looked> {
+    ) -> Option<(Look, Option<u64>)> {
         let key = self.following(after)?.batch.after;
-        let floor = self.floor;
+        let after = after.max(self.floor);
         let block = self.blocks.get_mut(&key)?;
         if block.batch.last <= after || block.batch.after + 1 >= before {
             return None;
         }
-        let mut looked = Looked { block: key, last: block.batch.last, events: 1, thin: false };
-        if worth(block) {
-            looked.events += block.batch.count;
-            let collected = block.collect_all(floor.max(after), before, wanted);
-            self.collected += u64::from(collected);
-            looked.thin = is_thin(block);
+        if !worth(block) {
+            return Some((Look { reached: block.batch.last, events: 1, collected: 0 }, None));
         }
-        Some(looked)
+        let look = block.collect_all(after, before, most, wanted);
+        self.collected += u64::from(look.collected);
+        Some((look, is_thin(block).then_some(key)))
+    }
+
+    /// Shows the events with the numbers (`after`, `last`] that are not collected, as long as it answers true.
+    /// Whether it did for all.
+    pub(super) fn all(&self, after: u64, last: u64, mut show: impl FnMut(&EventRef<'_>) -> bool) -> bool {
+        let mut at = after.max(self.floor);
+        while at < last
+            && let Some(block) = self.following(at)
+        {
+            if !block.all(at, last, &mut show) {
+                return false;
+            }
+            if block.batch.last <= at {
+                break;
+            }
+            at = block.batch.last;
+        }
+        true
     }
 
     /// Drops what is collected of a block if that is much, and puts the rest together with a neighbour if both
@@ -266,16 +283,4 @@ impl Blocks {
 /// Whether half of a block's events or more are collected.
 fn is_thin(block: &Block) -> bool {
     block.collected() > 0 && block.collected() * 2 >= block.batch.count
-}
-
-/// What [`Blocks::collect_in_next`] did.
-pub(super) struct Looked {
-    /// The number before the block's first.
-    pub(super) block: u64,
-    /// Its last number.
-    pub(super) last: u64,
-    /// Events looked at, and one for the block itself.
-    pub(super) events: u32,
-    /// Whether it is worth being compacted.
-    pub(super) thin: bool,
 }

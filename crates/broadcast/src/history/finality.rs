@@ -7,24 +7,40 @@
 //!   before `g'`, and so whatever `g'` does. It is always final.
 //! - One by key matches `g'` with that key. It is final if that collects by key too. So the events that have a
 //!   key and collect in another way are known by key.
+//! - One by a predicate matches those for which the predicate holds. Whole kinds of them are found to be no
+//!   matter by what the predicate looks at ([`Predicate::is_stable`]): one with upper bounds of `seq` only, any;
+//!   one on the key, those that collect by key. Of the other kinds, those are looked at for which it may hold: by
+//!   key if the predicate pins it, else all. What `g'` collects is turned into facts about an event, and the
+//!   predicate has to hold given the facts alone.
 //! - One by age matches `g'` with an earlier time. It is final if no event before `g'` has a later time than
 //!   that: if no clock went back. So the times of collections that are behind an earlier event's are known.
 //!
 //! All of this errs on the safe side: where ranges had to be put together, a collection may be refused that
 //! would have been final.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::batch::{Batch, EventRef, Malformed};
 use crate::event::Collect;
+use crate::predicate::{Facts, Numbers, Predicate, SyntaxError, Truth, Values};
 
 use super::History;
 use super::keys::Entry;
 use super::prefix_bound;
 use super::table::Table;
+use super::work::PASSES_MAX;
 
-/// Stored events that are looked at for one event that is to be admitted; beyond, it is refused.
-pub const EXAMINED_MAX: usize = 16 << 10;
+/// Steps that may be taken for one event that is to be admitted; beyond, it is refused. To look at a stored event
+/// takes 4 and the [cost](Predicate::cost) of the predicate: with a simple one some 10,000 can be looked at.
+pub const ADMIT_STEPS_MAX: usize = 64 << 10;
+/// Predicates of garbage-collection events that are kept parsed.
+const PREDICATES_MAX: usize = 256;
+/// Runs of garbage-collection events that are known apart, and numbers that one has at least.
+const RUNS_MAX: usize = 1024;
+const RUN_LENGTH: u64 = 64;
 /// Ranges of times that are known apart.
 const LATE_MAX: usize = 64;
 
@@ -56,15 +72,31 @@ pub enum Refusal {
     },
     /// Whether it would undo garbage collection takes too long to find out.
     #[error(
-        "the event may remove more than {EXAMINED_MAX} garbage-collection events: too many to look at each"
+        "the event may remove too many garbage-collection events to look at each within {ADMIT_STEPS_MAX} steps; \
+         collect those first by number (keep last, before)"
     )]
     TooMany {
+        /// The place of the event among those to be admitted, from 0.
+        place: u64,
+    },
+    /// Its predicate is none.
+    #[error("{error}")]
+    Predicate {
+        /// The place of the event among those to be admitted, from 0.
+        place: u64,
+        /// What is wrong with it.
+        error: Box<SyntaxError>,
+    },
+    /// Many predicates are still being applied to all events.
+    #[error("{PASSES_MAX} predicates are still being applied to all events; try again later, or name keys")]
+    Busy {
         /// The place of the event among those to be admitted, from 0.
         place: u64,
     },
 }
 
 const NOT_BY_KEY: &str = "that one does not collect by key only";
+const NOT_IMPLIED: &str = "the predicate does not hold for everything that one collects";
 const LATE: &str = "it may collect events with a later time, since a clock went back before it";
 
 /// Garbage-collection events whose time is behind that of an event before them: a collection by a time in
@@ -85,18 +117,92 @@ pub(super) struct Registry {
     late: VecDeque<Late>,
     /// The last event that has a key with this hash and collects, but not by key only.
     not_by_key: Table,
+    /// Where there are garbage-collection events, and of which kinds.
+    runs: VecDeque<Run>,
+    /// The predicates, by text.
+    predicates: BTreeMap<Bytes, Known>,
+    /// The last event with a predicate that is not among them.
+    unknown: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Run {
+    first: u64,
+    last: u64,
+    kinds: u8,
+}
+
+/// Kinds of garbage-collection events.
+const BY_KEY: u8 = 1;
+const BY_NUMBER: u8 = 2;
+const BY_AGE: u8 = 4;
+const BY_PREDICATE: u8 = 8;
+
+fn kind(collect: &Collect) -> u8 {
+    match collect {
+        Collect::SameKey => BY_KEY,
+        Collect::KeepLast(_) | Collect::Before(_) => BY_NUMBER,
+        Collect::OlderThan(_) => BY_AGE,
+        Collect::Matching(_) => BY_PREDICATE,
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    predicate: Arc<Predicate>,
+    /// The last event with it.
+    last: u64,
 }
 
 impl Registry {
     /// Notes the next event.
     #[inline]
     pub(super) fn see(&mut self, event: &EventRef<'_>) {
-        if event.time_ms >= self.time_max {
-            self.time_max = event.time_ms;
-        } else if let Some(collect) = event.collect
-            && !is_vacuous(event, collect)
-        {
+        let time_max = self.time_max;
+        self.time_max = time_max.max(event.time_ms);
+        let Some(collect) = event.collect.filter(|collect| !is_vacuous(event, collect)) else { return };
+        if event.time_ms < time_max {
             self.see_late(event, collect);
+        }
+        let (seq, kind) = (event.seq, kind(collect));
+        match self.runs.back_mut() {
+            Some(run) if run.kinds == kind || seq - run.first < RUN_LENGTH => {
+                run.last = seq;
+                run.kinds |= kind;
+            }
+            _ => self.see_run(Run { first: seq, last: seq, kinds: kind }),
+        }
+        if let Collect::Matching(text) = collect {
+            self.see_predicate(text, seq);
+        }
+    }
+
+    #[cold]
+    fn see_run(&mut self, run: Run) {
+        self.runs.push_back(run);
+        if self.runs.len() > RUNS_MAX
+            && let (Some(a), Some(b)) = (self.runs.pop_front(), self.runs.pop_front())
+        {
+            self.runs.push_front(Run { first: a.first, last: b.last, kinds: a.kinds | b.kinds });
+        }
+    }
+
+    fn see_predicate(&mut self, text: &Bytes, seq: u64) {
+        if let Some(known) = self.predicates.get_mut(text) {
+            known.last = seq;
+        } else if self.predicates.len() >= PREDICATES_MAX {
+            self.unknown = seq;
+        } else if let Ok(predicate) = Predicate::parse(text) {
+            let text = Bytes::copy_from_slice(text);
+            self.predicates.insert(text, Known { predicate: Arc::new(predicate), last: seq });
+        }
+    }
+
+    /// A predicate of an event that was admitted.
+    pub(super) fn predicate(&self, text: &[u8]) -> Option<Arc<Predicate>> {
+        match self.predicates.get(text) {
+            Some(known) => Some(known.predicate.clone()),
+            None => Predicate::parse(text).ok().map(Arc::new),
         }
     }
 
@@ -127,13 +233,93 @@ impl Registry {
     /// Notes an event that has a key with this hash and is not collected by the floor.
     #[inline]
     pub(super) fn see_keyed(&mut self, hash: u64, event: &EventRef<'_>, floor: u64) {
-        if is_not_by_key(event) {
+        if self.is_not_by_key(event) {
             self.not_by_key.insert(hash, event.seq, |_, seq| seq > floor);
         }
     }
 
+    /// Whether it collects others than those with its own key.
+    fn is_not_by_key(&self, event: &EventRef<'_>) -> bool {
+        let Some(collect) = event.collect.filter(|collect| !is_vacuous(event, collect)) else { return false };
+        match collect {
+            Collect::SameKey => false,
+            Collect::Matching(text) => {
+                let predicate = self.predicate(text);
+                let pins = predicate.as_ref().and_then(|predicate| predicate.pins());
+                !pins.is_some_and(|pins| pins.iter().all(|pin| event.key == Some(pin)))
+            }
+            _ => true,
+        }
+    }
+
+    /// The kinds of garbage-collection events for which it is open whether a predicate that holds for one of
+    /// them holds for all that it collects.
+    fn open_kinds(&self, predicate: &Predicate, floor: u64, steps: &mut Steps) -> Result<u8, Refusal> {
+        let time_before = |time_ms| self.undone_by_age(time_ms, floor).is_none();
+        let live = self.runs.iter().filter(|run| run.last > floor).fold(0, |kinds, run| kinds | run.kinds);
+        if live == 0 || predicate.is_stable(false, time_before) {
+            return Ok(0);
+        }
+        let mut open = live;
+        if predicate.is_stable(true, time_before) {
+            open &= !BY_KEY;
+        }
+        if open & BY_PREDICATE != 0 && self.unknown <= floor {
+            let mut implied = true;
+            for known in self.predicates.values().filter(|known| known.last > floor) {
+                let branches = known.predicate.branches();
+                steps.take(branches.len() * predicate.cost() as usize)?;
+                implied &= *known.predicate == *predicate
+                    || branches.iter().all(|facts| predicate.holds_given(facts) == Truth::True);
+            }
+            if implied {
+                open &= !BY_PREDICATE;
+            }
+        }
+        Ok(open)
+    }
+
+    /// Whether a predicate holds for everything that a garbage-collection event collects.
+    fn is_implied(
+        &self,
+        predicate: &Predicate,
+        collection: &EventRef<'_>,
+        floor: u64,
+        steps: &mut Steps,
+    ) -> Result<bool, Refusal> {
+        let seq = collection.seq;
+        let is_late = self.late.iter().any(|late| late.last > floor && late.first <= seq && seq <= late.last);
+        let time_max = if is_late { self.time_max } else { collection.time_ms };
+        let mut facts = Facts { seq: Numbers::below(seq), time_ms: Numbers(0, time_max), ..Facts::default() };
+        let mut parsed = None;
+        match collection.collect {
+            None => return Ok(true),
+            Some(Collect::SameKey) => {
+                facts.key = Values::OneOf(collection.key.map(Bytes::copy_from_slice).into_iter().collect());
+            }
+            Some(Collect::OlderThan(time_ms)) => facts.time_ms = facts.time_ms.and(Numbers::below(*time_ms)),
+            Some(Collect::Matching(text)) => {
+                if !self.predicates.contains_key(text) {
+                    steps.take(text.len())?;
+                }
+                parsed = self.predicate(text);
+            }
+            Some(prefix) => facts.seq = facts.seq.and(Numbers::below(prefix_bound(prefix, seq))),
+        }
+        let Some(parsed) = parsed else { return Ok(predicate.holds_given(&facts) == Truth::True) };
+        steps.take(parsed.branches().len() * predicate.cost() as usize)?;
+        let mut branches = parsed.branches().iter().map(|branch| branch.clone().and(facts.clone()));
+        Ok(*parsed == *predicate || branches.all(|branch| predicate.holds_given(&branch) == Truth::True))
+    }
+
     /// Forgets what is about events up to a number.
     pub(super) fn forget(&mut self, floor: u64) {
+        while self.runs.front().is_some_and(|run| run.last <= floor) {
+            self.runs.pop_front();
+        }
+        if self.predicates.len() >= PREDICATES_MAX / 2 {
+            self.predicates.retain(|_, known| known.last > floor);
+        }
         while self.late.front().is_some_and(|late| late.last <= floor) {
             self.late.pop_front();
         }
@@ -161,8 +347,22 @@ fn is_vacuous(event: &EventRef<'_>, collect: &Collect) -> bool {
     }
 }
 
-fn is_not_by_key(event: &EventRef<'_>) -> bool {
-    event.collect.is_some_and(|collect| *collect != Collect::SameKey && !is_vacuous(event, collect))
+/// What is left of [`ADMIT_STEPS_MAX`] for an event.
+struct Steps {
+    left: usize,
+    place: u64,
+}
+
+impl Steps {
+    fn take(&mut self, steps: usize) -> Result<(), Refusal> {
+        match self.left.checked_sub(steps) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Refusal::TooMany { place: self.place }),
+        }
+    }
 }
 
 /// See [`History::admit`].
@@ -179,15 +379,19 @@ pub(super) fn admit(history: &History, batch: &Batch) -> Result<(), Refusal> {
     if final_anyway {
         return Ok(());
     }
-    let mut admission = Admission {
-        history,
-        batch,
-        fresh: Registry { time_max: history.registry.time_max, ..Registry::default() },
-    };
+    let fresh = Registry { time_max: history.registry.time_max, ..Registry::default() };
+    let mut admission = Admission { history, batch, fresh };
     let mut cursor = batch.cursor();
     let mut place = 0;
+    let mut before: Option<Collect> = None;
     while let Some(event) = cursor.next()? {
-        admission.admit(place, &event)?;
+        // What the event right before was admitted for needs no second look.
+        let same = matches!(event.collect, Some(Collect::OlderThan(_) | Collect::Matching(_)))
+            && before.as_ref() == event.collect;
+        admission.admit(place, &event, same)?;
+        if !same {
+            before = event.collect.cloned();
+        }
         place += 1;
     }
     Ok(())
@@ -202,10 +406,11 @@ struct Admission<'a> {
 }
 
 impl Admission<'_> {
-    fn admit(&mut self, place: u64, event: &EventRef<'_>) -> Result<(), Refusal> {
+    fn admit(&mut self, place: u64, event: &EventRef<'_>, same: bool) -> Result<(), Refusal> {
         let floor = self.history.blocks.floor();
         let hash = event.key.map(|key| (key, self.history.keys.hash(key)));
         match (event.collect, hash) {
+            _ if same => {}
             (Some(Collect::SameKey), Some((key, hash))) => self.admit_by_key(place, key, hash)?,
             (Some(Collect::OlderThan(time_ms)), _) => {
                 let registries = [&self.history.registry, &self.fresh];
@@ -214,6 +419,7 @@ impl Admission<'_> {
                     return Err(Refusal::Undoes { place, earlier, why: LATE });
                 }
             }
+            (Some(Collect::Matching(text)), _) => self.admit_by_predicate(place, text, event.seq)?,
             _ => {}
         }
         self.fresh.see(event);
@@ -225,40 +431,97 @@ impl Admission<'_> {
 
     fn admit_by_key(&self, place: u64, key: &[u8], hash: u64) -> Result<(), Refusal> {
         let undoes = |earlier| Err(Refusal::Undoes { place, earlier, why: NOT_BY_KEY });
-        let is_bad = |event: &EventRef<'_>| event.key == Some(key) && is_not_by_key(event);
+        let History { registry, blocks, keys, .. } = self.history;
         if let Some(seq) = self.fresh.not_by_key.get(hash) {
             // Which one it is, and that it is no other key with the same hash.
             let mut cursor = self.batch.cursor();
             while let Some(event) = cursor.next()?.filter(|event| event.seq <= seq) {
-                if is_bad(&event) {
+                if event.key == Some(key) && self.fresh.is_not_by_key(&event) {
                     return undoes(event.seq);
                 }
             }
         }
-        let History { registry, blocks, keys, .. } = self.history;
         let Some(last) = registry.not_by_key.get(hash).filter(|&seq| seq > blocks.floor()) else {
             return Ok(());
         };
-        if blocks.with(last, is_bad) == Some(true) {
+        let is_undone = |seq| {
+            blocks.with(seq, |event| event.key == Some(key) && registry.is_not_by_key(event)) == Some(true)
+        };
+        if is_undone(last) {
             return undoes(last);
         }
         // That one was collected alone, or has another key: one before it may be there.
-        match keys.entry(hash) {
-            None => Ok(()),
-            Some(Entry::One(seq)) => match blocks.with(seq, is_bad) {
-                Some(true) => undoes(seq),
-                _ => Ok(()),
-            },
-            Some(Entry::Many(list)) => {
-                let numbers = keys.list(list);
-                if numbers.len() > EXAMINED_MAX {
-                    return Err(Refusal::TooMany { place });
+        let numbers = match keys.entry(hash) {
+            None => return Ok(()),
+            Some(Entry::One(seq)) => return if is_undone(seq) { undoes(seq) } else { Ok(()) },
+            Some(Entry::Many(list)) => keys.list(list),
+        };
+        Steps { left: ADMIT_STEPS_MAX, place }.take(4 * numbers.len())?;
+        numbers.iter().find(|&&seq| is_undone(seq)).map_or(Ok(()), |&seq| undoes(seq))
+    }
+
+    fn admit_by_predicate(&self, place: u64, text: &Bytes, seq: u64) -> Result<(), Refusal> {
+        let History { registry, blocks, keys, work, .. } = self.history;
+        let known = registry.predicates.get(text).or_else(|| self.fresh.predicates.get(text));
+        let predicate = match known {
+            Some(known) => known.predicate.clone(),
+            None => {
+                let parsed = Predicate::parse(text);
+                Arc::new(parsed.map_err(|error| Refusal::Predicate { place, error: Box::new(error) })?)
+            }
+        };
+        if predicate.pins().is_none() && work.predicates() >= PASSES_MAX {
+            return Err(Refusal::Busy { place });
+        }
+        let floor = blocks.floor();
+        let mut steps = Steps { left: ADMIT_STEPS_MAX, place };
+        // Whether it undoes an event, of these kinds, that is known to this registry.
+        let look = |event: &EventRef<'_>, registry: &Registry, kinds: u8, steps: &mut Steps| {
+            steps.take(4 + predicate.cost() as usize)?;
+            let matched = event.collect.is_some_and(|collect| {
+                kind(collect) & kinds != 0 && !is_vacuous(event, collect) && predicate.holds(event)
+            });
+            if matched && !registry.is_implied(&predicate, event, floor, steps)? {
+                return Err(Refusal::Undoes { place, earlier: event.seq, why: NOT_IMPLIED });
+            }
+            Ok(())
+        };
+        let open = self.fresh.open_kinds(&predicate, floor, &mut steps)?;
+        let mut cursor = self.batch.cursor();
+        while open != 0
+            && let Some(event) = cursor.next()?.filter(|event| event.seq < seq)
+        {
+            look(&event, &self.fresh, open, &mut steps)?;
+        }
+        let open = registry.open_kinds(&predicate, floor, &mut steps)?;
+        if open == 0 {
+            return Ok(());
+        }
+        for key in predicate.pins().unwrap_or_default() {
+            let one;
+            let numbers = match keys.entry(keys.hash(key)) {
+                None => continue,
+                Some(Entry::One(seq)) => {
+                    one = [seq];
+                    &one[..]
                 }
-                match numbers.iter().find(|&&seq| blocks.with(seq, is_bad) == Some(true)) {
-                    Some(&seq) => undoes(seq),
-                    None => Ok(()),
-                }
+                Some(Entry::Many(list)) => keys.list(list),
+            };
+            for &seq in numbers {
+                blocks.with(seq, |event| look(event, registry, open, &mut steps)).unwrap_or(Ok(()))?;
             }
         }
+        if predicate.pins().is_some() {
+            return Ok(());
+        }
+        for run in registry.runs.iter().filter(|run| run.last > floor && run.kinds & open != 0) {
+            let mut result = Ok(());
+            blocks.all(run.first - 1, run.last, |event| {
+                result = look(event, registry, open, &mut steps);
+                result.is_ok()
+            });
+            result?;
+        }
+        Ok(())
     }
 }

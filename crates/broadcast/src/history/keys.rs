@@ -5,8 +5,12 @@
 //! the stored event. An event whose key no other stored event has takes an entry of the table, about 30 bytes;
 //! otherwise 8 to 16 bytes in a list.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::predicate::Predicate;
 
 use super::table::Table;
 
@@ -170,6 +174,8 @@ pub(super) struct Following {
     pub(super) key: Bytes,
     /// Only those with smaller numbers.
     pub(super) before: u64,
+    /// Only those for which it holds.
+    pub(super) only: Option<Arc<Predicate>>,
     /// How many of the list's numbers are still to be looked at; `None` if it has not begun.
     pub(super) left: Option<usize>,
 }

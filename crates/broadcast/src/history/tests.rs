@@ -17,9 +17,26 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..40u64).prop_map(|n| Some(Collect::KeepLast(n))),
         1 => (0..200u64).prop_map(|n| Some(Collect::Before(n))),
         1 => (900..1400u64).prop_map(|time_ms| Some(Collect::OlderThan(time_ms))),
+        2 => predicate().prop_map(|text| Some(Collect::Matching(text.into()))),
     ];
     let clock = prop_oneof![8 => 0..10i64, 1 => -40..0i64];
     (proptest::option::weighted(0.8, 0..12u8), collect, clock, proptest::bool::weighted(0.3))
+}
+
+/// Predicates about the keys, headers, numbers and times that the other steps make.
+fn predicate() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (0..12u8).prop_map(|key| format!("key = \"key-{key}\"")),
+        (0..12u8, 0..12u8).prop_map(|(a, b)| format!("key in (\"key-{a}\", \"key-{b}\")")),
+        (0..12u8, 0..3u8).prop_map(|(key, n)| format!("key = \"key-{key}\" and header.n = \"{n}\"")),
+        (0..200u64).prop_map(|seq| format!("seq < {seq}")),
+        (0..3u8).prop_map(|n| format!("header.n = \"{n}\"")),
+        (0..3u8, 0..200u64).prop_map(|(n, seq)| format!("header.n = \"{n}\" and seq <= {seq}")),
+        (900..1400u64).prop_map(|time_ms| format!("time < {time_ms}")),
+        Just("key starts with \"key-1\"".to_owned()),
+        Just("key is missing".to_owned()),
+        Just("key is missing or key > \"key-5\" or seq < 5".to_owned()),
+    ]
 }
 
 /// A head: it admits and appends what is published, and leaves out what it refuses.
@@ -38,7 +55,7 @@ impl Head {
         }
     }
 
-    fn publish(&mut self, events: &[(Content, Option<Collect>)], time_ms: u64) -> bool {
+    fn publish(&mut self, events: &[Event], time_ms: u64) -> bool {
         let mut writer = Writer::new(self.history.last());
         for (content, collect) in events {
             writer.publish(content, collect.as_ref()).unwrap();
@@ -94,16 +111,24 @@ fn content(key: Option<u8>) -> Content {
     Content { key, payload: Bytes::from_static(b"some payload"), ..Content::default() }
 }
 
-/// The runs of steps that are published together, with their times.
-/// What is published together, and when.
-type Publication = (Vec<(Content, Option<Collect>)>, u64);
+fn with_header(key: Option<u8>, n: u64) -> Content {
+    let headers = vec![(Bytes::from_static(b"n"), Bytes::from((n % 4).to_string()))];
+    Content { headers, ..content(key) }
+}
 
-fn batches(steps: &[Step]) -> Vec<Publication> {
+fn matching(text: &str) -> Option<Collect> {
+    Some(Collect::Matching(Bytes::copy_from_slice(text.as_bytes())))
+}
+
+type Event = (Content, Option<Collect>);
+
+/// The runs of steps that are published together, with their times.
+fn batches(steps: &[Step]) -> Vec<(Vec<Event>, u64)> {
     let mut out: Vec<(Vec<_>, u64)> = Vec::new();
     let mut now = 1000u64;
     for (key, collect, moved, begins) in steps {
         now = now.saturating_add_signed(*moved);
-        let event = (content(*key), collect.clone());
+        let event = (with_header(*key, now), collect.clone());
         match out.last_mut() {
             Some((batch, _)) if !begins => batch.push(event),
             _ => out.push((vec![event], now)),
@@ -254,4 +279,87 @@ fn small_batches_are_put_together_and_large_ones_kept_as_they_are() {
     head.history.append(&batch).unwrap();
     let read = head.history.read(5000, 5001, 1 << 20).unwrap();
     assert_eq!(read.bytes.as_ptr(), batch.bytes.as_ptr(), "not copied");
+}
+
+#[test]
+fn a_predicate_collects_what_it_holds_for_in_bounded_steps() {
+    let mut head = Head::new();
+    for n in 0..40 {
+        let events: Vec<Event> = (0..500).map(|at| (with_header(None, n + at), None)).collect();
+        head.publish(&events, 1);
+    }
+    assert!(head.publish(&[(content(None), matching("header.n in (\"1\", \"2\", \"3\")"))], 2));
+    let before = head.history.stats();
+    assert!(before.live > 19_000 && before.predicates == 1, "not at once: {before:?}");
+    let mut sweeps = 0;
+    while head.history.sweep(1000) {
+        sweeps += 1;
+    }
+    assert!(sweeps > 100, "{sweeps}");
+    assert_eq!(head.history.stats().live, 5001);
+    head.check_exact();
+    head.listen(0, 10_000);
+}
+
+#[test]
+fn a_predicate_that_names_keys_collects_them_at_once() {
+    let mut head = Head::new();
+    for n in 0..12 {
+        head.publish(&vec![(with_header(Some(n), n.into()), None); if n == 3 { 500 } else { 1 }], 1);
+    }
+    assert!(head.publish(&[(content(None), matching("key in (\"key-1\", \"key-2\", \"key-7\")"))], 1));
+    assert_eq!(head.history.stats().live, 509);
+    // With many events of one key it may take several sweeps.
+    assert!(head.publish(&[(content(None), matching("key = \"key-3\" and header.n = \"3\""))], 1));
+    head.check_exact();
+    assert_eq!(head.history.stats().live, 10);
+}
+
+#[test]
+fn a_predicate_that_does_not_cover_what_it_removes_is_refused() {
+    let mut head = Head::new();
+    head.publish(&[(with_header(Some(1), 1), None), (with_header(Some(1), 2), Some(Collect::SameKey))], 1);
+    assert!(!head.publish(&[(content(None), matching("header.n = \"2\""))], 1), "event 1 would come back");
+    assert!(matches!(head.refused[0], Refusal::Undoes { place: 0, earlier: 2, .. }), "{:?}", head.refused);
+    assert!(head.publish(&[(content(None), matching("key = \"key-1\""))], 1));
+    // It collects what that one collects: by the predicate, and by what the predicate says.
+    assert!(head.publish(&[(with_header(Some(1), 3), matching("key = \"key-1\""))], 1));
+    assert!(head.publish(&[(content(None), matching("key = \"key-1\" and header.n = \"7\" or seq < 3"))], 1));
+    assert!(head.publish(&[(content(Some(1)), Some(Collect::SameKey))], 1));
+    assert!(!head.publish(&[(content(None), matching("key is missing"))], 1));
+    assert!(!head.publish(&[(content(None), matching("key is missing and"))], 1));
+    let said = head.refused.last().unwrap().to_string();
+    assert!(said.contains("column 19") && said.contains('^'), "{said}");
+    head.check_exact();
+}
+
+#[test]
+fn a_predicate_that_may_remove_too_many_collections_is_refused_without_looking_at_all() {
+    let mut head = Head::new();
+    for n in 0..200u64 {
+        let events: Vec<Event> = (0..100)
+            .map(|at| {
+                let key = Some(Bytes::from(format!("{}", n * 100 + at)));
+                (Content { key, ..Content::default() }, Some(Collect::SameKey))
+            })
+            .collect();
+        head.publish(&events, 1);
+    }
+    assert!(!head.publish(&[(content(None), matching("header.n = \"1\""))], 1));
+    assert!(matches!(head.refused[0], Refusal::TooMany { place: 0 }), "{:?}", head.refused);
+    assert!(head.publish(&[(content(None), matching("key >= \"1\" or seq < 100"))], 1));
+    head.check_exact();
+}
+
+#[test]
+fn predicates_that_wait_to_be_applied_are_bounded() {
+    let mut head = Head::new();
+    head.publish(&vec![(with_header(None, 0), None); 1000], 1);
+    for n in 0..2000 {
+        head.publish(&[(content(None), matching(&format!("header.n = \"{n}\"")))], 1);
+        assert!(head.history.stats().predicates <= 64);
+    }
+    assert!(head.refused.iter().any(|refusal| matches!(refusal, Refusal::Busy { .. })));
+    assert_eq!(head.history.stats().predicates_dropped, 0);
+    head.check_exact();
 }

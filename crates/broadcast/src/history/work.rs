@@ -2,11 +2,11 @@
 //! blocks. It is done in steps, so that no call takes long.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::batch::EventRef;
-use crate::event::Collect;
+use crate::predicate::Predicate;
 
 use super::History;
 use super::block::Outcome;
@@ -14,6 +14,9 @@ use super::keys::{Entry, Following};
 
 /// Steps that it takes to find one event by its number.
 const FIND: i64 = 16;
+/// Predicates that wait to go through all blocks. A head admits no more; where there are more nevertheless, they
+/// are given up, and what they match stays.
+pub(super) const PASSES_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Work {
@@ -26,7 +29,18 @@ pub(super) struct Work {
     ages_after: u64,
     /// The ages for the next pass.
     ages_next: Vec<Age>,
+    /// Predicates that go through all blocks, one after the other.
+    passes: VecDeque<Pass>,
     dropped: u64,
+}
+
+/// Collects the events with smaller numbers than `before` for which a predicate holds; it has been through those
+/// up to `after`.
+#[derive(Clone, Debug)]
+struct Pass {
+    predicate: Arc<Predicate>,
+    before: u64,
+    after: u64,
 }
 
 /// Collects the events with smaller numbers than `before` and times before `time_ms`. Of several, the later
@@ -46,31 +60,48 @@ impl Work {
         }
     }
 
-    /// Notes that all events before `seq` with a key are to be collected, where the index has a list of them.
-    pub(super) fn follow(&mut self, hash: u64, key: &[u8], seq: u64) {
+    /// Notes that all events before `seq` with a key are to be collected, or those for which a predicate holds,
+    /// where the index has a list of them.
+    pub(super) fn follow(&mut self, hash: u64, key: &[u8], seq: u64, only: Option<&Arc<Predicate>>) {
         let queue = self.following.entry(hash).or_default();
         let key = Bytes::copy_from_slice(key);
         // One that has not begun yet collects these on its way.
-        if let Some(same) = queue.back_mut().filter(|last| last.left.is_none() && last.key == key) {
-            same.before = seq;
+        let only = only.cloned();
+        if let Some(last) = queue.back_mut()
+            && last.left.is_none()
+            && last.key == key
+            && last.only == only
+        {
+            last.before = seq;
             return;
         }
-        queue.push_back(Following { key, before: seq, left: None });
+        queue.push_back(Following { key, before: seq, only, left: None });
     }
 
-    /// Notes what an event collects by going through all blocks.
-    #[inline]
-    pub(super) fn plan(&mut self, event: &EventRef<'_>) {
-        if let Some(Collect::OlderThan(time_ms)) = event.collect {
-            let kept = self.ages_next.partition_point(|age| age.time_ms > *time_ms);
-            self.ages_next.truncate(kept);
-            self.ages_next.push(Age { before: event.seq, time_ms: *time_ms });
+    /// Notes that all events before `seq` that are older are to be collected.
+    pub(super) fn age(&mut self, seq: u64, time_ms: u64) {
+        let kept = self.ages_next.partition_point(|age| age.time_ms > time_ms);
+        self.ages_next.truncate(kept);
+        self.ages_next.push(Age { before: seq, time_ms });
+    }
+
+    /// Notes that all events before `seq` for which a predicate holds are to be collected.
+    pub(super) fn pass(&mut self, seq: u64, predicate: &Arc<Predicate>) {
+        if let Some(last) = self.passes.back_mut()
+            && last.after == 0
+            && last.predicate == *predicate
+        {
+            last.before = seq;
+        } else if self.passes.len() >= PASSES_MAX {
+            self.dropped += 1;
+        } else {
+            self.passes.push_back(Pass { predicate: predicate.clone(), before: seq, after: 0 });
         }
     }
 
     /// How many predicates are being applied.
     pub(super) fn predicates(&self) -> usize {
-        0
+        self.passes.len()
     }
 
     /// How many predicates were given up.
@@ -100,6 +131,11 @@ pub(super) fn sweep(history: &mut History, steps: usize) -> bool {
                 return true;
             }
             left -= sweep_ages(history);
+        } else if !work.passes.is_empty() {
+            if left <= 0 {
+                return true;
+            }
+            left -= sweep_pass(history, left);
         } else {
             return false;
         }
@@ -120,7 +156,9 @@ fn sweep_key(history: &mut History, left: &mut i64) {
         if seq >= task.before {
             return Outcome::Kept;
         }
-        let (outcome, block) = blocks.collect_if(seq, |event| event.key == Some(&task.key));
+        let (outcome, block) = blocks.collect_if(seq, |event| {
+            event.key == Some(&task.key) && task.only.as_ref().is_none_or(|only| only.holds(event))
+        });
         thin.extend(block);
         outcome
     };
@@ -167,24 +205,43 @@ fn sweep_ages(history: &mut History) -> i64 {
         work.ages_after = 0;
     }
     let ages = &work.ages;
-    // The oldest of them has the greatest time and the least number, the newest the greatest number.
-    let (Some(oldest), Some(newest)) = (ages.first(), ages.last()) else { return 1 };
+    // The first of them has the greatest time and the least number, the last the greatest number.
+    let (Some(first), Some(last)) = (ages.first(), ages.last()) else { return 1 };
     let looked = blocks.collect_in_next(
         work.ages_after,
-        newest.before,
-        |block| block.time_min < oldest.time_ms,
+        last.before,
+        // Its times are known better only if it is gone through at once.
+        u32::MAX,
+        |block| block.time_min < first.time_ms,
         |event| {
             let first = ages.partition_point(|age| age.before <= event.seq);
             ages.get(first).is_some_and(|age| event.time_ms < age.time_ms)
         },
     );
-    let Some(looked) = looked else {
+    let Some((look, thin)) = looked else {
         work.ages.clear();
         return 1;
     };
-    work.ages_after = looked.last;
-    if looked.thin {
-        work.compact.insert(looked.block);
-    }
-    i64::from(looked.events)
+    work.ages_after = look.reached;
+    work.compact(thin);
+    i64::from(look.events)
+}
+
+/// Looks at some events of the next block, whether the first predicate holds for them. Answers the steps it
+/// took.
+fn sweep_pass(history: &mut History, left: i64) -> i64 {
+    let History { blocks, work, .. } = history;
+    let Some(pass) = work.passes.front_mut() else { return 1 };
+    let predicate = &pass.predicate;
+    let cost = 1 + i64::from(predicate.cost());
+    let most = u32::try_from(left / cost).unwrap_or(u32::MAX);
+    let looked =
+        blocks.collect_in_next(pass.after, pass.before, most, |_| true, |event| predicate.holds(event));
+    let Some((look, thin)) = looked else {
+        work.passes.pop_front();
+        return 1;
+    };
+    pass.after = look.reached;
+    work.compact(thin);
+    i64::from(look.events) * cost
 }
