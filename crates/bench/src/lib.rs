@@ -13,6 +13,7 @@
 mod ablation;
 mod acks;
 mod append;
+mod broadcast;
 mod cache;
 mod charts;
 mod check;
@@ -56,6 +57,9 @@ pub enum Command {
     Ablation(ablation::Args),
     /// Consumers that wait while nothing happens: what they cost.
     Idle(idle::Args),
+    /// The experiments of the Sprinkler paper, by the numbers of its figures.
+    #[command(subcommand)]
+    Broadcast(broadcast::Command),
     /// One process of a bench; reads what to do from standard input.
     #[command(hide = true)]
     Worker,
@@ -72,6 +76,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Cache(args) => cache::run(args),
         Command::Ablation(args) => ablation::run(args),
         Command::Idle(args) => idle::run(args),
+        Command::Broadcast(command) => broadcast::run(command),
         Command::Worker => worker::run(),
         Command::Child(args) => child::run(args),
     }

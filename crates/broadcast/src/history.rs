@@ -154,9 +154,9 @@ impl History {
             // The last of several events in a row with the same predicate collects for all of them.
             let mut predicate: Option<(Bytes, u64)> = None;
             let mut cursor = batch.cursor();
-            while let Some(event) = cursor.next().expect(checked) {
+            while let Some(event) = &cursor.next().expect(checked) {
                 if let Some(key) = event.key {
-                    self.index(key, &event);
+                    self.index(key, event);
                 }
                 match event.collect {
                     Some(Collect::OlderThan(time_ms)) => self.work.age(event.seq, *time_ms),

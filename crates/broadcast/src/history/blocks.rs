@@ -3,7 +3,7 @@
 //!
 //! Small blocks are put together so that their number stays small, and each of their bytes is copied a few
 //! times at most: 16 neighbours of one size class (up to 256 bytes, up to 4 KiB) become one of the next when they
-//! are the last of the stream; and two that garbage collection left below 32 KiB become one.
+//! are the last of the stream; and two that garbage collection left below 16 KiB become one.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::batch::{Batch, EventRef, Malformed, Writer};
 
 use super::block::{Block, Look, Outcome};
 
-/// Bytes of the events of a block that is never put together with others, however much of it was collected.
-const BLOCK_BYTES: usize = 64 << 10;
+/// Bytes of the events below which garbage collection puts a block together with a neighbour.
+const SMALL_BYTES: usize = 16 << 10;
 /// Blocks of one class at the end of the stream that become one.
 const RUN: usize = 16;
 
@@ -244,27 +244,21 @@ impl Blocks {
         if !is_thin(block) {
             return 0;
         }
-        let count = block.batch.count;
-        let end = after + 1;
-        self.join(after, end);
-        let small = |block: &Block| block.batch.bytes.len() < BLOCK_BYTES / 2;
-        let Some(kept) = self.blocks.get(&after) else { return count };
-        if !small(kept) {
-            return count;
+        let small = |block: &Block| block.live_bytes() < SMALL_BYTES;
+        let (mut first, mut last, mut count) = (after, after, block.batch.count);
+        if small(block) {
+            let mut next = self.blocks.range(after + 1..);
+            if let Some((&next, block)) = next.next().filter(|(_, block)| small(block)) {
+                last = next;
+                count += block.batch.count;
+            } else if let Some((&before, block)) =
+                self.blocks.range(..after).next_back().filter(|(_, block)| small(block))
+            {
+                first = before;
+                count += block.batch.count;
+            }
         }
-        let left = kept.batch.count;
-        let next = self.blocks.range(end..).next().filter(|(_, block)| small(block));
-        if let Some((&next, block)) = next {
-            let passed = left + block.batch.count;
-            self.join(after, next + 1);
-            return count + passed;
-        }
-        let before = self.blocks.range(..after).next_back().filter(|(_, block)| small(block));
-        if let Some((&before, block)) = before {
-            let passed = left + block.batch.count;
-            self.join(before, end);
-            return count + passed;
-        }
+        self.join(first, last + 1);
         count
     }
 

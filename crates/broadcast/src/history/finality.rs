@@ -117,15 +117,17 @@ pub(super) struct Registry {
     late: VecDeque<Late>,
     /// The last event that has a key with this hash and collects, but not by key only.
     not_by_key: Table,
-    /// Where there are garbage-collection events, and of which kinds.
+    /// Where there are garbage-collection events, and of which kinds: before the last run, and that.
     runs: VecDeque<Run>,
+    run: Run,
     /// The predicates, by text.
     predicates: BTreeMap<Bytes, Known>,
     /// The last event with a predicate that is not among them.
     unknown: u64,
 }
 
-#[derive(Clone, Debug)]
+/// None if `kinds` is 0.
+#[derive(Clone, Copy, Debug, Default)]
 struct Run {
     first: u64,
     last: u64,
@@ -165,21 +167,29 @@ impl Registry {
             self.see_late(event, collect);
         }
         let (seq, kind) = (event.seq, kind(collect));
-        match self.runs.back_mut() {
-            Some(run) if run.kinds == kind || seq - run.first < RUN_LENGTH => {
-                run.last = seq;
-                run.kinds |= kind;
-            }
-            _ => self.see_run(Run { first: seq, last: seq, kinds: kind }),
+        if self.run.kinds == kind || seq - self.run.first < RUN_LENGTH {
+            self.run.last = seq;
+            self.run.kinds |= kind;
+        } else {
+            self.see_run(Run { first: seq, last: seq, kinds: kind });
         }
         if let Collect::Matching(text) = collect {
             self.see_predicate(text, seq);
         }
     }
 
+    /// The runs that the floor has not passed.
+    fn runs(&self, floor: u64) -> impl Iterator<Item = &Run> {
+        let last = std::iter::once(&self.run).filter(|run| run.kinds != 0);
+        self.runs.iter().chain(last).filter(move |run| run.last > floor)
+    }
+
     #[cold]
     fn see_run(&mut self, run: Run) {
-        self.runs.push_back(run);
+        let ended = std::mem::replace(&mut self.run, run);
+        if ended.kinds != 0 {
+            self.runs.push_back(ended);
+        }
         if self.runs.len() > RUNS_MAX
             && let (Some(a), Some(b)) = (self.runs.pop_front(), self.runs.pop_front())
         {
@@ -256,7 +266,7 @@ impl Registry {
     /// them holds for all that it collects.
     fn open_kinds(&self, predicate: &Predicate, floor: u64, steps: &mut Steps) -> Result<u8, Refusal> {
         let time_before = |time_ms| self.undone_by_age(time_ms, floor).is_none();
-        let live = self.runs.iter().filter(|run| run.last > floor).fold(0, |kinds, run| kinds | run.kinds);
+        let live = self.runs(floor).fold(0, |kinds, run| kinds | run.kinds);
         if live == 0 || predicate.is_stable(false, time_before) {
             return Ok(0);
         }
@@ -514,9 +524,9 @@ impl Admission<'_> {
         if predicate.pins().is_some() {
             return Ok(());
         }
-        for run in registry.runs.iter().filter(|run| run.last > floor && run.kinds & open != 0) {
+        for run in registry.runs(floor).filter(|run| run.kinds & open != 0) {
             let mut result = Ok(());
-            blocks.all(run.first - 1, run.last, |event| {
+            blocks.all(run.first.saturating_sub(1), run.last, |event| {
                 result = look(event, registry, open, &mut steps);
                 result.is_ok()
             });
