@@ -30,6 +30,8 @@ mod table;
 mod tests;
 mod work;
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use crate::batch::{Batch, EventRef};
@@ -45,6 +47,20 @@ use work::Work;
 
 /// Steps of due work that an append does for each of its events: more than an event can make due on average.
 const STEPS_PER_EVENT: usize = 6;
+
+/// Events that are looked up in the index together.
+const GROUP: usize = 64;
+/// Blocks that are few enough to be in the processor's cache.
+const BLOCKS_CACHED: usize = 64;
+
+/// An event with a key.
+struct Keyed {
+    hash: u64,
+    seq: u64,
+    /// Where the key is in the batch's bytes.
+    key: Range<usize>,
+    by_key: bool,
+}
 
 /// How a history is kept.
 #[derive(Clone, Debug, Default)]
@@ -137,9 +153,9 @@ impl History {
         }
         let checked = "the batch was checked where it came in";
         let Some(batch) = batch.rest(self.last).expect(checked) else { return Ok(()) };
-        let (mut keyed, mut slow, mut floor) = (false, false, 0);
+        let (mut has_keys, mut slow, mut floor) = (false, false, 0);
         let block = Block::new(batch.clone(), |event| {
-            keyed |= event.key.is_some();
+            has_keys |= event.key.is_some();
             self.registry.see(event);
             match event.collect {
                 None | Some(Collect::SameKey) => {}
@@ -150,61 +166,72 @@ impl History {
         self.blocks.push(block.expect(checked));
         self.last = batch.last;
         self.blocks.raise_floor(floor);
-        if keyed || slow {
-            // The last of several events in a row with the same predicate collects for all of them.
-            let mut predicate: Option<(Bytes, u64)> = None;
+        let floor = self.blocks.floor();
+        if has_keys || slow {
+            let mut keyed = Vec::with_capacity(if has_keys { batch.count as usize } else { 0 });
+            let mut predicates: Vec<(Bytes, u64)> = Vec::new();
             let mut cursor = batch.cursor();
             while let Some(event) = &cursor.next().expect(checked) {
-                if let Some(key) = event.key {
-                    self.index(key, event);
+                if let Some(key) = event.key.filter(|_| event.seq > floor) {
+                    let hash = self.keys.hash(key);
+                    let start = key.as_ptr().addr() - batch.bytes.as_ptr().addr();
+                    let by_key = event.collect == Some(&Collect::SameKey);
+                    keyed.push(Keyed { hash, seq: event.seq, key: start..start + key.len(), by_key });
+                    self.registry.see_keyed(hash, event, floor);
                 }
                 match event.collect {
                     Some(Collect::OlderThan(time_ms)) => self.work.age(event.seq, *time_ms),
-                    Some(Collect::Matching(text)) => match &mut predicate {
+                    Some(Collect::Matching(text)) => match predicates.last_mut() {
+                        // The last of several in a row with the same predicate collects for all of them.
                         Some((same, before)) if same == text => *before = event.seq,
-                        _ => {
-                            if let Some((text, before)) = predicate.replace((text.clone(), event.seq)) {
-                                self.match_all(&text, before);
-                            }
-                        }
+                        _ => predicates.push((text.clone(), event.seq)),
                     },
                     _ => {}
                 }
             }
-            if let Some((text, before)) = predicate {
-                self.match_all(&text, before);
-            }
+            keyed.chunks(GROUP).for_each(|group| self.index(&batch.bytes, group));
+            predicates.iter().for_each(|(text, before)| self.match_all(text, *before));
         }
         self.registry.forget(self.blocks.floor());
         self.sweep(batch.count as usize * STEPS_PER_EVENT);
         Ok(())
     }
 
-    /// Puts an event with a key into the index, and collects those with the same key if it says so.
-    #[inline]
-    fn index(&mut self, key: &[u8], event: &EventRef<'_>) {
-        if event.seq <= self.blocks.floor() {
-            return;
+    /// Puts events with keys into the index, and collects those with the same keys where they say so.
+    ///
+    /// All of a group are looked up before the first is changed: then the memory that this touches, most of it
+    /// in no cache if much is stored, is read for many of them at the same time.
+    fn index(&mut self, bytes: &[u8], group: &[Keyed]) {
+        let Self { blocks, keys, work, .. } = self;
+        if blocks.len() > BLOCKS_CACHED {
+            keys.touch(group.iter().map(|keyed| keyed.hash));
         }
-        let Self { blocks, keys, registry, work, .. } = self;
-        let hash = keys.hash(key);
-        if event.collect != Some(&Collect::SameKey) {
-            keys.add(hash, event.seq, |seq| blocks.with(seq, |_| ()).is_some());
-            registry.see_keyed(hash, event, blocks.floor());
-            return;
-        }
-        match keys.replace(hash, event.seq, |seq| blocks.with(seq, |_| ()).is_some()) {
-            None => {}
-            Some(Entry::One(seq)) => {
-                let (outcome, thin) = blocks.collect_if(seq, |old| old.key == Some(key));
-                work.compact(thin);
-                if outcome == Outcome::Kept {
-                    keys.add(hash, seq, |seq| blocks.with(seq, |_| ()).is_some());
+        let mut replaced = Vec::with_capacity(group.len());
+        for keyed in group {
+            let live = |seq| blocks.with(seq, |_| ()).is_some();
+            if !keyed.by_key {
+                keys.add(keyed.hash, keyed.seq, live);
+                continue;
+            }
+            match keys.replace(keyed.hash, keyed.seq, live) {
+                None => {}
+                Some(Entry::One(old)) => replaced.push((old, keyed)),
+                Some(Entry::Many(_)) => {
+                    keys.add(keyed.hash, keyed.seq, |_| true);
+                    work.follow(keyed.hash, &bytes[keyed.key.clone()], keyed.seq, None);
                 }
             }
-            Some(Entry::Many(_)) => {
-                keys.add(hash, event.seq, |_| true);
-                work.follow(hash, key, event.seq, None);
+        }
+        if blocks.len() > BLOCKS_CACHED {
+            blocks.touch(replaced.iter().map(|(old, _)| *old));
+        }
+        for (old, keyed) in replaced {
+            let (outcome, thin) =
+                blocks.collect_if(old, |event| event.key == Some(&bytes[keyed.key.clone()]));
+            work.compact(thin);
+            if outcome == Outcome::Kept {
+                // Another key with the same hash.
+                keys.add(keyed.hash, old, |seq| blocks.with(seq, |_| ()).is_some());
             }
         }
     }

@@ -18,7 +18,11 @@ pub mod limits;
 pub mod membership;
 pub mod message;
 pub mod name;
+pub mod positions;
 pub mod predicate;
+pub mod region;
+pub mod replica;
+pub mod server;
 mod varint;
 pub mod wire;
 
@@ -26,4 +30,5 @@ pub use batch::{Batch, Malformed, TooLarge, Writer};
 pub use event::{Collect, Content, Event, Kind};
 pub use history::{Gap, History, HistoryOptions, HistoryStats, Refusal};
 pub use name::Stream;
+pub use positions::Positions;
 pub use predicate::Predicate;

@@ -185,6 +185,18 @@ impl Block {
         low + marks[low..high].partition_point(|mark| mark.seq <= after)
     }
 
+    /// Where the mark before an event is.
+    pub(super) fn position(&self, seq: u64) -> usize {
+        let passed = self.passed(seq - 1);
+        passed.checked_sub(1).map_or(0, |at| self.marks[at].position as usize)
+    }
+
+    /// Reads something of the events at a position.
+    pub(super) fn peek(&self, position: usize) -> u8 {
+        let byte = |at: usize| self.batch.bytes.get(at).copied().unwrap_or(0);
+        byte(position) ^ byte(position + 128) ^ byte(position + 256)
+    }
+
     /// Shows the event with a number and its place, if it is stored.
     #[inline]
     pub(super) fn with<T>(&self, seq: u64, show: impl FnOnce(u32, &EventRef<'_>) -> T) -> Option<T> {

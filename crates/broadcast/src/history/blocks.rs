@@ -77,6 +77,15 @@ impl Blocks {
         (block.batch.last >= seq).then_some(&**block)
     }
 
+    /// Brings some events into the processor's cache: step by step, each for all of them, so that the reads of
+    /// different events need not wait for each other.
+    pub(super) fn touch(&self, seqs: impl Iterator<Item = u64>) {
+        let found: Vec<(&Block, u64)> = seqs.filter_map(|seq| Some((self.covering(seq)?, seq))).collect();
+        let positions: Vec<usize> = found.iter().map(|(block, seq)| block.position(*seq)).collect();
+        let sum = found.iter().zip(positions).fold(0, |sum, ((block, _), at)| sum ^ block.peek(at));
+        std::hint::black_box(sum);
+    }
+
     /// The first block that covers a number greater than `after`.
     pub(super) fn following(&self, after: u64) -> Option<&Block> {
         self.covering(after.checked_add(1)?).or_else(|| self.blocks.values().next().map(|first| &**first))

@@ -65,6 +65,12 @@ impl Keys {
         self.entries.get(hash).map(decode)
     }
 
+    /// Brings what there is for some hashes into the processor's cache.
+    pub(super) fn touch(&self, hashes: impl Iterator<Item = u64>) {
+        let sum = hashes.fold(0, |sum, hash| sum ^ self.entries.get(hash).unwrap_or(0));
+        std::hint::black_box(sum);
+    }
+
     /// Sets a number to be the only one for a hash, unless there is a list; answers what there was.
     #[inline]
     pub(super) fn replace(&mut self, hash: u64, seq: u64, live: impl Fn(u64) -> bool) -> Option<Entry> {

@@ -138,6 +138,9 @@ fn batches(steps: &[Step]) -> Vec<(Vec<Event>, u64)> {
 }
 
 proptest! {
+    // A case reads the history from each of its numbers.
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
     #[test]
     fn every_client_gets_every_event_or_a_tombstone_that_a_later_event_explains(
         steps in proptest::collection::vec(step(), 1..250), sweeps in 0..40usize, bytes_max in 1..400usize,
