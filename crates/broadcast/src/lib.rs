@@ -11,6 +11,7 @@
 pub mod batch;
 pub mod checks;
 pub mod client;
+mod collect;
 pub mod event;
 mod frame;
 pub mod history;

@@ -37,7 +37,10 @@ impl Membership {
     /// `now_ms` on for those that were not heard yet.
     pub fn new(now_ms: u64, chain: Chain, silence_ms: u64, lost_ms: u64) -> Self {
         let replicas = chain.members.iter().chain(&chain.joining);
-        let seen = replicas.map(|member| (member.id, Seen { at_ms: now_ms, durable: true })).collect();
+        let comes_back = |id: ReplicaId| id & 1 == 0;
+        let seen = replicas
+            .map(|member| (member.id, Seen { at_ms: now_ms, durable: comes_back(member.id) }))
+            .collect();
         Self {
             chain,
             seen,
@@ -187,6 +190,18 @@ mod tests {
         assert_eq!(step(&mut service, 3), None);
         service.join(4, member(1), true, true);
         assert_eq!(step(&mut service, 4), Some((vec![2], vec![1])));
+    }
+
+    #[test]
+    fn a_service_that_restarts_waits_for_members_that_can_come_back_and_replaces_those_that_can_not() {
+        for (last, replaced) in [(8, false), (7, true)] {
+            let chain = Chain { epoch: 5, region: "eu".into(), members: vec![member(last)], joining: vec![] };
+            let mut service = Membership::new(0, chain, 1000);
+            service.join(0, member(2), false, true);
+            assert_eq!(step(&mut service, 0), Some((vec![last], vec![2])));
+            service.alive(2000, 2, 6, &[]);
+            assert_eq!(step(&mut service, 2000), replaced.then(|| (vec![2], vec![])));
+        }
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub const FRAME_BYTES_MAX: usize = 4 << 20;
 /// As a position: what comes from now on.
 pub const FROM_NOW: u64 = u64::MAX;
 
-/// A replica of a region's proxy; unique in its region, and never reused for a replica with another memory.
+/// A replica of a region's proxy; unique in its region, and never reused for a replica with another memory. One that
+/// keeps its events in memory only has an odd number, so that whoever reads of it in an old chain knows that it can't
+/// come back.
 pub type ReplicaId = u64;
 /// A publisher. It draws the number at random when it starts, so that a retry is known for what it is.
 pub type PublisherId = u128;

@@ -1,11 +1,17 @@
 //! The JSON of `/v1`: what the node answers, and the command line reads.
 
+mod broadcast;
+mod event;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
+
+pub use self::broadcast::{BroadcastStreamView, BroadcastView, ReplicaView};
+pub use self::event::{EventView, Text};
 
 /// `GET /v1/node`
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,8 +30,20 @@ pub struct NodeView {
     /// Where SQS's clients connect, if their protocol is spoken.
     #[serde(default)]
     pub sqs: Option<SocketAddr>,
+    /// Its part in broadcasts, if it has one.
+    #[serde(default)]
+    pub broadcast: Option<BroadcastAt>,
     /// Its cells.
     pub cells: Vec<CellView>,
+}
+
+/// A node's part in broadcasts, as in `GET /v1/node`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BroadcastAt {
+    /// Its region.
+    pub region: String,
+    /// Where publishers and listeners connect.
+    pub address: String,
 }
 
 /// One cell, as in `GET /v1/cells`.

@@ -3,6 +3,8 @@
 //! A variable names a key with its section, joined by two underscores: `TAILWATER_LISTEN__ADMIN` is `admin` in
 //! `[listen]`. Unknown keys are refused, so that a misspelt one does not go unnoticed.
 
+mod broadcast;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +14,8 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 use tailwater_kafka::KafkaConfig;
 use tailwater_sqs::SqsConfig;
+
+pub use self::broadcast::BroadcastConfig;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,6 +41,8 @@ pub struct Config {
     pub queues: QueuesConfig,
     /// SQS's protocol.
     pub sqs: SqsConfig,
+    /// Broadcasts.
+    pub broadcast: BroadcastConfig,
     /// Metrics.
     pub metrics: MetricsConfig,
     /// Logging.
@@ -184,6 +190,7 @@ impl Default for Config {
             kafka: KafkaConfig::default(),
             queues: QueuesConfig::default(),
             sqs: SqsConfig::default(),
+            broadcast: BroadcastConfig::default(),
             metrics: MetricsConfig::default(),
             logging: Logging::default(),
         }
@@ -277,6 +284,7 @@ impl Config {
             "KAFKA",
             "QUEUES",
             "SQS",
+            "BROADCAST",
             "METRICS",
             "LOGGING",
         ];
@@ -408,6 +416,7 @@ impl Config {
             self.queues.checkpoint_bytes
         );
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
+        self.broadcast.check()?;
         Ok(())
     }
 }

@@ -10,10 +10,13 @@
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
+//! | `GET /v1/broadcast` | the node as a replica: chain, place in it, counters |
+//! | `GET /v1/broadcast/streams` | how far it is in each broadcast stream, and what it stores |
 //! | `GET /v1/groups` | Kafka's groups, with their lag |
 //! | `GET, DELETE /v1/groups/{name}` | describes, deletes |
 //! | `POST /v1/groups/{name}/reset` | commits a position for a group without members |
 
+mod broadcast;
 mod connections;
 mod groups;
 
@@ -31,7 +34,7 @@ use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::Locate;
 
 use crate::Shared;
-use crate::api::{CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
+use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
 use crate::{metrics, views};
 
@@ -50,6 +53,8 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
+        .route("/v1/broadcast", get(broadcast::describe))
+        .route("/v1/broadcast/streams", get(broadcast::streams))
         .route("/v1/groups", get(groups::list))
         .route("/v1/groups/{name}", get(groups::describe).delete(groups::delete))
         .route("/v1/groups/{name}/reset", post(groups::reset))
@@ -66,7 +71,7 @@ fn refused(status: StatusCode, code: ErrorCode, message: String) -> Response {
 
 async fn unknown_path(uri: Uri) -> Response {
     let why = format!(
-        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/groups",
+        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/broadcast, /v1/groups",
         uri.path()
     );
     refused(StatusCode::NOT_FOUND, ErrorCode::Malformed, why)
@@ -125,6 +130,10 @@ async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
         unix: shared.unix.clone(),
         kafka: shared.kafka.as_ref().map(|kafka| kafka.address()),
         sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
+        broadcast: shared.broadcast.as_ref().map(|broadcast| {
+            let (address, region) = broadcast.at();
+            BroadcastAt { region, address }
+        }),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })
 }

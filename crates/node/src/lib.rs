@@ -6,11 +6,13 @@
 //!   clients --one-sided reads------------------------------> cells
 //!   Kafka's clients --> Broker --> Log
 //!   SQS's clients --> Front --> Queues --> the same journal
+//!   publishers, listeners, other regions --> Broadcast --> the chain in meta
 //!   people  --HTTP--> /metrics, /v1
 //! ```
 
 pub mod api;
 pub mod backend;
+mod broadcast;
 mod calls;
 mod cells;
 mod config;
@@ -39,9 +41,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::backend::CellKind;
+use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::NodeCell;
-pub use crate::config::{CellConfig, CellMode, Config, LogFormat, Logging};
+pub use crate::config::{BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging};
 use crate::metrics::Meters;
 
 /// How long a stopping node waits for requests under way.
@@ -62,6 +65,7 @@ struct Shared {
     kafka: Option<tailwater_kafka::Server>,
     queues: Queues,
     sqs: Option<tailwater_sqs::Server>,
+    broadcast: Option<Broadcast>,
     meters: Arc<Meters>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
@@ -111,6 +115,13 @@ impl Node {
             })?),
             false => None,
         };
+        let broadcast = match config.broadcast.enabled {
+            true => Some(TcpListener::bind(config.broadcast.listen).await.with_context(|| {
+                let listen = config.broadcast.listen;
+                format!("broadcasts can't be carried on {listen}: choose another address with --broadcast, or --no-broadcast")
+            })?),
+            false => None,
+        };
         // The directory's lock comes first of all: a second node must not touch the first one's sockets.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
         let data_cell = NodeCell::start(&env, CellKind::Data, &config).await?;
@@ -141,6 +152,10 @@ impl Node {
             Some(listener) => Some(start_sqs(&env, &config, listener, &queues)?),
             None => None,
         };
+        let broadcast = match broadcast {
+            Some(listener) => Some(Broadcast::start(&env, listener, &config.broadcast, log.meta())?),
+            None => None,
+        };
         let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
         let service: Arc<dyn Service> = Arc::new(service);
         let server = start_server(&env, &config, service)?;
@@ -158,6 +173,7 @@ impl Node {
             kafka,
             queues,
             sqs,
+            broadcast,
             meters,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,

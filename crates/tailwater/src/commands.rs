@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+pub mod broadcast;
 pub mod cache;
 pub mod consume;
 pub mod doctor;

@@ -3,6 +3,7 @@
 mod admin;
 mod commands;
 mod output;
+mod template;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,6 +36,9 @@ enum Command {
     Group(commands::group::Command),
     /// Create, list, describe, purge and delete queues; send, receive, look at and move their messages.
     Queue(commands::queue::Args),
+    /// Publish events in broadcast streams, listen to them, and look at the replicas that carry them.
+    #[command(subcommand)]
+    Broadcast(commands::broadcast::Command),
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         Command::Consume(args) => commands::consume::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),
         Command::Queue(args) => commands::queue::run(&cli.server, args),
+        Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         Command::Bench(command) => tailwater_bench::run(command),
         Command::Demo(args) => tailwater_bench::demo::run(args),

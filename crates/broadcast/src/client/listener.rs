@@ -39,6 +39,8 @@ pub struct Listener {
 pub enum Received {
     /// Events; they continue what came before of their stream.
     Events(Stream, Batch),
+    /// Where it begins, of the streams that it was told of: for `Positions::now` the numbers that "now" is.
+    Began(Vec<(Stream, u64)>),
     /// How far the region's proxy is: a listener that has all of it was up to date when this was sent.
     Counts(Vec<(Stream, u64)>),
     /// The connection to the proxy is gone; the listener may be out of date until [`Received::Counts`] comes.
@@ -68,8 +70,12 @@ impl Listener {
     /// What comes next. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Result<Received, ListenError> {
         let received = self.received.recv().await.ok_or(ListenError::Ended)?;
-        if let Received::Events(stream, batch) = &received {
-            self.positions.streams.insert(stream.clone(), batch.last);
+        match &received {
+            Received::Events(stream, batch) => {
+                self.positions.streams.insert(stream.clone(), batch.last);
+            }
+            Received::Began(positions) => self.began(positions),
+            Received::Counts(_) | Received::Lost => {}
         }
         Ok(received)
     }
@@ -81,11 +87,25 @@ impl Listener {
                 self.positions.streams.insert(stream.clone(), event.seq);
                 return Ok((stream, event));
             }
-            let received = self.received.recv().await.ok_or(ListenError::Ended)?;
-            if let Received::Events(stream, batch) = received {
-                for event in batch.events() {
-                    self.events.push_back((stream.clone(), event?));
+            match self.received.recv().await.ok_or(ListenError::Ended)? {
+                Received::Events(stream, batch) => {
+                    for event in batch.events() {
+                        self.events.push_back((stream.clone(), event?));
+                    }
                 }
+                Received::Began(positions) => self.began(&positions),
+                Received::Counts(_) | Received::Lost => {}
+            }
+        }
+    }
+
+    /// From here on a token says the number that "now" was, so that who resumes from it misses nothing.
+    fn began(&mut self, positions: &[(Stream, u64)]) {
+        for (stream, after) in positions {
+            if let Some(position) = self.positions.streams.get_mut(stream)
+                && *position == FROM_NOW
+            {
+                *position = *after;
             }
         }
     }
@@ -137,13 +157,14 @@ impl State {
                 match message {
                     Message::Events { stream, batch } => self.received(stream, batch).await?,
                     Message::Listening { positions } => {
-                        for (stream, after) in positions {
-                            if let Some(position) = self.positions.streams.get_mut(&stream)
+                        for (stream, after) in &positions {
+                            if let Some(position) = self.positions.streams.get_mut(stream)
                                 && *position == FROM_NOW
                             {
-                                *position = after;
+                                *position = *after;
                             }
                         }
+                        self.events.send(Received::Began(positions)).await?;
                     }
                     Message::Advertise { counts } => {
                         if !counts.is_empty() {

@@ -230,10 +230,16 @@ impl Core {
             is_head: self.replica.is_head(),
             is_tail: self.replica.is_tail(),
             streams: streams
-                .map(|(stream, state)| StreamSnapshot {
-                    stream: stream.clone(),
-                    last: state.last(),
-                    held: state.held(),
+                .map(|(stream, state)| {
+                    let stats = state.history.stats();
+                    StreamSnapshot {
+                        stream: stream.clone(),
+                        last: state.last(),
+                        held: state.held(),
+                        live: stats.live,
+                        stored: stats.stored,
+                        bytes: stats.bytes,
+                    }
                 })
                 .collect(),
             connections: self.writers.len(),

@@ -39,6 +39,12 @@ pub struct StreamSnapshot {
     pub last: u64,
     /// The last number that all replicas from it to the tail hold.
     pub held: u64,
+    /// Events up to `held` that are not collected.
+    pub live: u64,
+    /// Events that are stored: those, and collected ones that were not dropped yet.
+    pub stored: u64,
+    /// Bytes of the stored ones, encoded.
+    pub bytes: u64,
 }
 
 impl Handle {

@@ -135,7 +135,7 @@ impl Server {
     }
 }
 
-/// A number for a replica or a publisher that keeps nothing over a restart.
+/// A number for a replica that keeps nothing over a restart: a random odd one.
 pub fn fresh_id(env: &Env) -> ReplicaId {
     env.random_u64() | 1
 }

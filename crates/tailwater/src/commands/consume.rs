@@ -44,7 +44,7 @@ pub struct Args {
     count: Option<u64>,
     /// How a record is written: %k key, %v value, %o offset, %s shard, %t timestamp in ms, %T the same in
     /// RFC 3339, %d DLSN, %h headers, %S stream, %% a percent sign; \n, \t and \\ as usual.
-    #[arg(long, default_value = "%v\\n", value_parser = Template::parse)]
+    #[arg(long, default_value = "%v\\n", value_parser = format::template)]
     format: Template,
     /// With `json`, each record is a line.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -168,7 +168,7 @@ fn is_at_end(consumer: &Consumer, ends: &[(u32, tailwater_format::Offset)]) -> b
 
 fn write_record(out: &mut impl Write, args: &Args, batch: &Batch, record: &Record<'_>) -> anyhow::Result<()> {
     if args.output == Format::Table {
-        args.format.write(out, &args.name, batch, record)?;
+        format::write(&args.format, out, &args.name, batch, record)?;
         return Ok(());
     }
     let headers = record.headers.iter().filter_map(Result::ok);

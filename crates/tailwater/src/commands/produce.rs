@@ -152,7 +152,8 @@ async fn send(
     }
 }
 
-fn split<'a>(line: &'a [u8], delimiter: Option<&str>) -> (Option<&'a [u8]>, &'a [u8]) {
+/// A line's key, which ends before the first delimiter, and its value.
+pub fn split<'a>(line: &'a [u8], delimiter: Option<&str>) -> (Option<&'a [u8]>, &'a [u8]) {
     let Some(delimiter) = delimiter.map(str::as_bytes).filter(|delimiter| !delimiter.is_empty()) else {
         return (None, line);
     };

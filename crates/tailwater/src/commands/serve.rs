@@ -33,6 +33,12 @@ pub struct Args {
     /// Do not speak SQS's protocol.
     #[arg(long, conflicts_with = "sqs")]
     no_sqs: bool,
+    /// Where publishers, listeners and other replicas of broadcasts connect.
+    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
+    broadcast: Option<SocketAddr>,
+    /// Take no part in broadcasts.
+    #[arg(long, conflicts_with = "broadcast")]
+    no_broadcast: bool,
     /// Print the configuration that would be used, as a file, and stop.
     #[arg(long)]
     print_config: bool,
@@ -51,6 +57,8 @@ struct Flags {
     kafka: FrontFlags,
     #[serde(skip_serializing_if = "FrontFlags::is_empty")]
     sqs: FrontFlags,
+    #[serde(skip_serializing_if = "FrontFlags::is_empty")]
+    broadcast: FrontFlags,
 }
 
 /// Of a protocol's front.
@@ -89,6 +97,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         listen: ListenFlags { data: args.listen, admin: args.admin },
         kafka: FrontFlags { listen: args.kafka, enabled: args.no_kafka.then_some(false) },
         sqs: FrontFlags { listen: args.sqs, enabled: args.no_sqs.then_some(false) },
+        broadcast: FrontFlags { listen: args.broadcast, enabled: args.no_broadcast.then_some(false) },
     };
     let config = Config::load(args.config.as_ref(), flags)?;
     if args.print_config {

@@ -114,6 +114,8 @@ pub struct Node {
     pub kafka: String,
     /// Where SQS's clients connect.
     pub sqs: String,
+    /// Where publishers and listeners of broadcasts connect.
+    pub broadcast: String,
     flags: Vec<String>,
     environment: Vec<(String, String)>,
 }
@@ -128,19 +130,26 @@ impl Node {
 
     /// Starts one with more flags and variables.
     pub fn start_with(dir: &Path, flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_at(dir, &format!("127.0.0.1:{}", free_port()), flags, environment)
+    }
+
+    /// Starts one whose broadcasts are at an address that others were told of before.
+    pub fn start_at(dir: &Path, broadcast: &str, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let broadcast = broadcast.to_owned();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let [admin, data, kafka, sqs] = std::array::from_fn(|_| format!("127.0.0.1:{}", free_port()));
-        let process = Self::spawn(dir, [&admin, &data, &kafka, &sqs], &flags, &environment);
-        let mut node = Self { dir: dir.to_owned(), process, admin, data, kafka, sqs, flags, environment };
+        let process = Self::spawn(dir, [&admin, &data, &kafka, &sqs, &broadcast], &flags, &environment);
+        let mut node =
+            Self { dir: dir.to_owned(), process, admin, data, kafka, sqs, broadcast, flags, environment };
         node.wait_until_ready();
         node
     }
 
     fn spawn(
         dir: &Path,
-        [admin, data, kafka, sqs]: [&str; 4],
+        [admin, data, kafka, sqs, broadcast]: [&str; 5],
         flags: &Vec<String>,
         environment: &[(String, String)],
     ) -> Process {
@@ -149,14 +158,16 @@ impl Node {
         let log = std::env::temp_dir().join(format!("tailwater-test-{}-{number}.log", std::process::id()));
         let mut command = tailwater();
         command.arg("serve").arg("--data").arg(dir);
-        command.args(["--admin", admin, "--listen", data, "--kafka", kafka, "--sqs", sqs]).args(flags);
+        command.args(["--admin", admin, "--listen", data, "--kafka", kafka, "--sqs", sqs]);
+        command.args(["--broadcast", broadcast]).args(flags);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         Process::start(&mut command, &log)
     }
 
     /// Starts it again on the same directory and ports, after it ended.
     pub fn restart(&mut self) {
-        let addresses = [&self.admin, &self.data, &self.kafka, &self.sqs].map(String::as_str);
+        let addresses =
+            [&self.admin, &self.data, &self.kafka, &self.sqs, &self.broadcast].map(String::as_str);
         self.process = Self::spawn(&self.dir, addresses, &self.flags, &self.environment);
         self.wait_until_ready();
     }
@@ -213,7 +224,8 @@ impl Node {
         text.lines().map(str::to_owned).collect()
     }
 
-    fn output(&self, args: &[&str], input: &[u8]) -> Output {
+    /// Runs a command with an input; what it wrote and whether it ended well.
+    pub fn output(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = self
             .command(args)
             .stdin(Stdio::piped())

@@ -1,0 +1,72 @@
+//! The JSON of `/v1/broadcast`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/broadcast`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BroadcastView {
+    /// The region whose proxy the node is a replica of.
+    pub region: String,
+    /// The replica's number, in hexadecimal.
+    pub replica: String,
+    /// Where publishers, listeners and other replicas connect.
+    pub address: String,
+    /// `only`, `head`, `middle`, `tail`, `joining`, or `none` if it is not in the chain.
+    pub role: String,
+    /// Whether it answers listeners: a new tail does once it has been handed the token.
+    pub answers: bool,
+    /// Of the chain; grows with every change.
+    pub epoch: u64,
+    /// The region's replicas, head first, those that are joining at the end.
+    pub chain: Vec<ReplicaView>,
+    /// The other regions' replicas, as configured.
+    pub regions: BTreeMap<String, Vec<String>>,
+    /// Connections of clients and replicas.
+    pub connections: usize,
+    /// Streams that it has something of.
+    pub streams: usize,
+    /// Events numbered here, as the head, since the start; likewise for all below.
+    pub published: u64,
+    /// Events that a publisher's retry brought again, and that were left out.
+    pub repeated: u64,
+    /// Events that were refused.
+    pub refused: u64,
+    /// Events that came from other regions.
+    pub remote: u64,
+    /// Times that a stream's subscription moved to another proxy.
+    pub moved: u64,
+    /// Batches that were left out because events before them were missing.
+    pub gaps: u64,
+}
+
+/// A replica of a chain.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReplicaView {
+    /// Its number, in hexadecimal.
+    pub id: String,
+    /// Where it is reached.
+    pub address: String,
+    /// `only`, `head`, `middle`, `tail` or `joining`.
+    pub role: String,
+}
+
+/// A stream, as in `GET /v1/broadcast/streams`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BroadcastStreamView {
+    /// `REGION/NAME`.
+    pub stream: String,
+    /// The last number that the node has.
+    pub last: u64,
+    /// The last number that it knows all replicas from it to the tail to hold.
+    pub held: u64,
+    /// Events up to `held` that are not collected.
+    pub live: u64,
+    /// Events that it stores: those, and collected ones that were not dropped yet.
+    pub stored: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// The part of all numbers up to `held` that tombstones stand for.
+    pub tombstone_ratio: f64,
+}

@@ -1,0 +1,116 @@
+//! Broadcast events in JSON: what listeners are sent over HTTP, and what the command line prints.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tailwater_broadcast::{Event, Kind};
+
+/// Bytes in JSON: a string if they are UTF-8, otherwise `{"base64": "…"}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text(pub Bytes);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Form {
+    Plain(String),
+    Encoded { base64: String },
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("base64", &STANDARD.encode(&self.0))?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Form::deserialize(deserializer).map_err(|_| wanted("neither"))? {
+            Form::Plain(text) => Ok(Self(text.into())),
+            Form::Encoded { base64 } => {
+                let bytes = STANDARD.decode(base64).map_err(|_| wanted("no base64"))?;
+                Ok(Self(bytes.into()))
+            }
+        }
+    }
+}
+
+fn wanted<E: serde::de::Error>(is: &str) -> E {
+    E::custom(format!("a string or {{\"base64\": \"…\"}} is wanted, and it is {is}"))
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventView {
+    /// Its number; of a tombstone the last one that it covers.
+    pub seq: u64,
+    /// How many numbers it covers, if it is a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tombstone: Option<u64>,
+    /// When it was given its number, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// Its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Text>,
+    /// Its headers' names and values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(Text, Text)>,
+    /// What it collects: `same-key`, `keep-last=N`, `before=N`, `older-than=TIME_MS`, `matching=PREDICATE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collect: Option<String>,
+    /// Its payload; none if it is a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Text>,
+}
+
+impl From<Event> for EventView {
+    fn from(event: Event) -> Self {
+        let Event { seq, range, time_ms, kind } = event;
+        let (content, collect) = match kind {
+            Kind::Data(content) => (Some(content), None),
+            Kind::Collection(content, collect) => (Some(content), Some(collect.to_string())),
+            Kind::Tombstone => (None, None),
+        };
+        let tombstone = content.is_none().then_some(range);
+        let Some(content) = content else {
+            return Self { seq, tombstone, time_ms, key: None, headers: Vec::new(), collect, payload: None };
+        };
+        Self {
+            seq,
+            tombstone,
+            time_ms,
+            key: content.key.map(Text),
+            headers: content.headers.into_iter().map(|(name, value)| (Text(name), Text(value))).collect(),
+            collect,
+            payload: Some(Text(content.payload)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_travel_as_base64_and_come_back() {
+        for bytes in [&b"text"[..], b"", b"\xff\x00", "\u{1f600}\n\"".as_bytes()] {
+            let text = Text(Bytes::from_static(bytes));
+            let json = serde_json::to_string(&text).unwrap();
+            assert_eq!(serde_json::from_str::<Text>(&json).unwrap(), text, "{json}");
+        }
+        assert_eq!(
+            serde_json::to_string(&Text(Bytes::from_static(b"\xff"))).unwrap(),
+            r#"{"base64":"/w=="}"#
+        );
+        assert!(serde_json::from_str::<Text>(r#"{"base64":"?"}"#).is_err());
+        assert!(serde_json::from_str::<Text>("7").is_err());
+    }
+}

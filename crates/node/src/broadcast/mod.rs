@@ -1,0 +1,135 @@
+//! This node as a replica of its region's proxy.
+
+use std::sync::Arc;
+
+use tailwater_broadcast::message::ReplicaId;
+use tailwater_broadcast::replica;
+use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
+use tailwater_env::Env;
+use tailwater_meta::Meta;
+use tokio::net::TcpListener;
+
+use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView};
+use crate::config::BroadcastConfig;
+
+/// The replica, and what it was started with.
+pub struct Broadcast {
+    server: Server,
+    id: ReplicaId,
+    config: BroadcastConfig,
+}
+
+impl Broadcast {
+    /// Starts it; it is in the region's chain some time later.
+    pub fn start(
+        env: &Env,
+        listener: TcpListener,
+        config: &BroadcastConfig,
+        meta: &Arc<dyn Meta>,
+    ) -> anyhow::Result<Self> {
+        let id = fresh_id(env);
+        let configuration = match config.configuration.as_str() {
+            "" => ConfigurationAt::Here(Arc::clone(meta)),
+            there if there == config.reached_at() => ConfigurationAt::Here(Arc::clone(meta)),
+            there => ConfigurationAt::There(there.to_owned()),
+        };
+        let server = ServerConfig {
+            replica: replica::Config {
+                advertise_ms: config.advertise_ms,
+                damping: config.damping,
+                silence_ms: config.silence_ms,
+                streams_max: config.streams_max,
+                ..replica::Config::new(&config.region, id)
+            },
+            advertised: Some(config.advertised.clone()).filter(|advertised| !advertised.is_empty()),
+            regions: config.regions.clone(),
+            configuration,
+            silence_ms: config.silence_ms,
+            connections_max: config.connections_max,
+        };
+        let server = Server::start(env, listener, server)?;
+        tracing::info!(broadcast = %server.address(), region = config.region, "broadcasts are carried");
+        Ok(Self { server, id, config: config.clone() })
+    }
+
+    /// How it stands; `None` while the node stops.
+    pub async fn snapshot(&self) -> Option<Snapshot> {
+        self.server.handle().snapshot().await
+    }
+
+    /// Where it is reached, and its region.
+    pub fn at(&self) -> (String, String) {
+        let bound = self.server.address().to_string();
+        let advertised = Some(&self.config.advertised).filter(|advertised| !advertised.is_empty());
+        (advertised.cloned().unwrap_or(bound), self.config.region.clone())
+    }
+
+    /// What `/v1/broadcast` tells.
+    pub fn view(&self, snapshot: &Snapshot) -> BroadcastView {
+        let (address, region) = self.at();
+        let chain = &snapshot.chain;
+        let members = chain.members.iter().enumerate().map(|(place, member)| ReplicaView {
+            id: shown(member.id),
+            address: member.address.clone(),
+            role: role(place, chain.members.len()).to_owned(),
+        });
+        let joining = chain.joining.iter().map(|member| ReplicaView {
+            id: shown(member.id),
+            address: member.address.clone(),
+            role: "joining".to_owned(),
+        });
+        let chain: Vec<ReplicaView> = members.chain(joining).collect();
+        let id = shown(self.id);
+        let own = chain.iter().find(|replica| replica.id == id).map(|replica| replica.role.clone());
+        let counters = snapshot.counters;
+        BroadcastView {
+            region,
+            replica: id,
+            address,
+            role: own.unwrap_or_else(|| "none".to_owned()),
+            answers: snapshot.is_tail,
+            epoch: snapshot.chain.epoch,
+            chain,
+            regions: self.config.regions.clone(),
+            connections: snapshot.connections,
+            streams: snapshot.streams.len(),
+            published: counters.published,
+            repeated: counters.repeated,
+            refused: counters.refused,
+            remote: counters.remote,
+            moved: counters.moved,
+            gaps: counters.gaps,
+        }
+    }
+}
+
+/// A replica's number: random, and too large for the numbers of some readers of JSON.
+fn shown(id: ReplicaId) -> String {
+    format!("{id:016x}")
+}
+
+fn role(place: usize, members: usize) -> &'static str {
+    match place {
+        0 if members == 1 => "only",
+        0 => "head",
+        place if place + 1 == members => "tail",
+        _ => "middle",
+    }
+}
+
+/// What `/v1/broadcast/streams` tells.
+pub fn streams(snapshot: &Snapshot) -> Vec<BroadcastStreamView> {
+    let view = |stream: &tailwater_broadcast::server::StreamSnapshot| BroadcastStreamView {
+        stream: stream.stream.to_string(),
+        last: stream.last,
+        held: stream.held,
+        live: stream.live,
+        stored: stream.stored,
+        bytes: stream.bytes,
+        tombstone_ratio: match stream.held {
+            0 => 0.0,
+            held => held.saturating_sub(stream.live) as f64 / held as f64,
+        },
+    };
+    snapshot.streams.iter().map(view).collect()
+}

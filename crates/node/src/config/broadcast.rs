@@ -1,0 +1,133 @@
+//! The `[broadcast]` section.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use tailwater_broadcast::name::is_region;
+
+/// How the node takes part in broadcasts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BroadcastConfig {
+    /// Whether it does at all.
+    pub enabled: bool,
+    /// Where publishers, listeners and other replicas connect.
+    pub listen: SocketAddr,
+    /// The `host:port` of `listen` that others are told; empty is `listen` itself.
+    pub advertised: String,
+    /// The region whose proxy this node is a replica of.
+    pub region: String,
+    /// The `host:port` of the replica that decides who is in this region's chain; empty is this node itself.
+    pub configuration: String,
+    /// A replica of this region that says nothing for so many milliseconds is removed from the chain, and a proxy that
+    /// does is not waited for.
+    pub silence_ms: u64,
+    /// How often a proxy tells the others how far it is, in milliseconds.
+    pub advertise_ms: u64,
+    /// The paper's C, in events times seconds: a proxy is left for another one that is further by this, divided by the
+    /// seconds since it was last further itself.
+    pub damping: f64,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Streams of this region.
+    pub streams_max: usize,
+    /// The replicas of the other regions' proxies: region to `host:port`s.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub regions: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for BroadcastConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            listen: SocketAddr::from(([127, 0, 0, 1], 9400)),
+            advertised: String::new(),
+            region: "local".to_owned(),
+            configuration: String::new(),
+            silence_ms: 1_000,
+            advertise_ms: 100,
+            damping: 100.0,
+            connections_max: 10_000,
+            streams_max: 64,
+            regions: BTreeMap::new(),
+        }
+    }
+}
+
+impl BroadcastConfig {
+    /// Where others reach this replica.
+    pub fn reached_at(&self) -> String {
+        if self.advertised.is_empty() { self.listen.to_string() } else { self.advertised.clone() }
+    }
+
+    /// Whether every key lies in its bounds; if not, which one does not and what to do.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let within = |name: &str, given: u64, min: u64, max: u64| {
+            anyhow::ensure!(
+                (min..=max).contains(&given),
+                "[broadcast] {name} = {given} is not between {min} and {max}"
+            );
+            Ok(())
+        };
+        within("silence_ms", self.silence_ms, 100, 3_600_000)?;
+        within("advertise_ms", self.advertise_ms, 10, self.silence_ms / 2)?;
+        within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
+        within("streams_max", self.streams_max as u64, 1, 4_096)?;
+        anyhow::ensure!(
+            (0.0..=1e12).contains(&self.damping),
+            "[broadcast] damping = {} is not between 0 and 1e12",
+            self.damping
+        );
+        anyhow::ensure!(
+            !self.enabled || !self.advertised.is_empty() || !self.listen.ip().is_unspecified(),
+            "[broadcast] listen = \"{}\" is no address that others could be told: set `advertised` to a host:port \
+             by which they reach it",
+            self.listen
+        );
+        let mut regions = vec![&self.region];
+        regions.extend(self.regions.keys());
+        for region in regions {
+            anyhow::ensure!(
+                is_region(region),
+                "[broadcast] {region:?} is no region: it wants 1 to 63 letters, digits, '.', '_' or '-'"
+            );
+        }
+        anyhow::ensure!(
+            !self.regions.contains_key(&self.region),
+            "[broadcast] regions lists {0}, which is this node's own region: leave it out, replicas of {0} find each \
+             other through `configuration`",
+            self.region
+        );
+        let mut addresses = vec![&self.advertised, &self.configuration];
+        addresses.retain(|address| !address.is_empty());
+        addresses.extend(self.regions.values().flatten());
+        for address in addresses {
+            let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            anyhow::ensure!(port.is_some(), "[broadcast] {address:?} is no host:port");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_key_s_name() {
+        let refusal = |change: fn(&mut BroadcastConfig)| {
+            let mut config = BroadcastConfig::default();
+            change(&mut config);
+            config.check().expect_err("refused").to_string()
+        };
+        assert!(refusal(|c| c.region = "a/b".to_owned()).contains("a/b"));
+        assert!(refusal(|c| drop(c.regions.insert("local".to_owned(), vec![]))).contains("own region"));
+        assert!(
+            refusal(|c| drop(c.regions.insert("us".to_owned(), vec!["us".to_owned()]))).contains("\"us\"")
+        );
+        assert!(refusal(|c| c.listen = SocketAddr::from(([0, 0, 0, 0], 9400))).contains("advertised"));
+        assert!(refusal(|c| c.advertise_ms = 900).contains("advertise_ms"));
+        assert!(BroadcastConfig::default().check().is_ok());
+    }
+}

@@ -1,0 +1,33 @@
+//! `/v1/broadcast`: the node as a replica of its region's proxy.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use tailwater_broadcast::server::Snapshot;
+use tailwater_format::call::{CallRefusal, ErrorCode};
+
+use super::{Answer, Failed};
+use crate::Shared;
+use crate::api::{BroadcastStreamView, BroadcastView};
+use crate::broadcast::{self, Broadcast};
+
+async fn snapshot(shared: &Shared) -> Result<(&Broadcast, Snapshot), Failed> {
+    let refused = |code, why: &str| Failed(CallRefusal::new(code, why.to_owned()));
+    let broadcast = shared.broadcast.as_ref().ok_or_else(|| {
+        refused(ErrorCode::Malformed, "the node takes no part in broadcasts: [broadcast] enabled is false")
+    })?;
+    let snapshot = broadcast.snapshot().await;
+    let snapshot = snapshot.ok_or_else(|| refused(ErrorCode::Unavailable, "the node is stopping"))?;
+    Ok((broadcast, snapshot))
+}
+
+pub async fn describe(State(shared): State<Arc<Shared>>) -> Answer<BroadcastView> {
+    let (broadcast, snapshot) = snapshot(&shared).await?;
+    Ok(Json(broadcast.view(&snapshot)))
+}
+
+pub async fn streams(State(shared): State<Arc<Shared>>) -> Answer<Vec<BroadcastStreamView>> {
+    let (_, snapshot) = snapshot(&shared).await?;
+    Ok(Json(broadcast::streams(&snapshot)))
+}

@@ -1,0 +1,138 @@
+//! `tailwater broadcast …`
+
+mod listen;
+mod publish;
+
+use anyhow::Context;
+use clap::Subcommand;
+use tailwater_broadcast::Stream;
+use tailwater_node::api::{BroadcastStreamView, BroadcastView};
+
+use crate::admin::Server;
+use crate::output::{self, Format};
+
+/// What to do with broadcasts.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Publish the lines of a file, or of standard input, in a stream.
+    Publish(publish::Args),
+    /// Write out the events of streams as they come, from a position on.
+    Listen(listen::Args),
+    /// List streams: how far the node is in them, and what of them is kept.
+    Streams {
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Show the chain of replicas that the node is in, and its counters.
+    Stats {
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+}
+
+/// Runs one of them.
+pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    match command {
+        Command::Publish(args) => {
+            let proxy = Proxy::of(server)?;
+            runtime()?.block_on(publish::run(&proxy, args))
+        }
+        Command::Listen(args) => {
+            let proxy = Proxy::of(server)?;
+            let streams = server.get("/v1/broadcast/streams")?;
+            runtime()?.block_on(listen::run(&proxy, streams, args))
+        }
+        Command::Streams { output } => streams(server, output),
+        Command::Stats { output } => stats(server, output),
+    }
+}
+
+/// The proxy of the node's region.
+struct Proxy {
+    region: String,
+    addresses: Vec<String>,
+}
+
+impl Proxy {
+    fn of(server: &Server) -> anyhow::Result<Self> {
+        let view: BroadcastView = server.get("/v1/broadcast")?;
+        let mut addresses = vec![view.address];
+        for replica in view.chain {
+            if !addresses.contains(&replica.address) {
+                addresses.push(replica.address);
+            }
+        }
+        Ok(Self { region: view.region, addresses })
+    }
+
+    /// A stream by its name, in this region if none is given.
+    fn stream(&self, name: &str) -> anyhow::Result<Stream> {
+        let full = if name.contains('/') { name.to_owned() } else { format!("{}/{name}", self.region) };
+        Stream::parse(&full).with_context(|| format!("{name} can't be a stream"))
+    }
+}
+
+fn streams(server: &Server, output: Format) -> anyhow::Result<()> {
+    let streams: Vec<BroadcastStreamView> = server.get("/v1/broadcast/streams")?;
+    if output == Format::Json {
+        return streams.iter().try_for_each(output::print_json);
+    }
+    let mut table = output::table(&["stream", "last", "held", "live", "stored", "bytes", "tombstones"]);
+    for stream in streams {
+        table.add_row([
+            stream.stream,
+            stream.last.to_string(),
+            stream.held.to_string(),
+            stream.live.to_string(),
+            stream.stored.to_string(),
+            output::bytes(stream.bytes),
+            format!("{:.1} %", 100.0 * stream.tombstone_ratio),
+        ]);
+    }
+    output::print(&table)
+}
+
+fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
+    let view: BroadcastView = server.get("/v1/broadcast")?;
+    if output == Format::Json {
+        return output::print_json(&view);
+    }
+    let mut table = output::table(&["key", "value"]);
+    for (key, value) in [
+        ("region", &view.region),
+        ("replica", &view.replica),
+        ("address", &view.address),
+        ("role", &view.role),
+        ("answers listeners", &if view.answers { "yes" } else { "no" }.to_owned()),
+        ("epoch", &view.epoch.to_string()),
+        ("connections", &view.connections.to_string()),
+        ("streams", &view.streams.to_string()),
+        ("published", &view.published.to_string()),
+        ("repeated", &view.repeated.to_string()),
+        ("refused", &view.refused.to_string()),
+        ("remote", &view.remote.to_string()),
+        ("moved", &view.moved.to_string()),
+        ("gaps", &view.gaps.to_string()),
+    ] {
+        table.add_row([key, value]);
+    }
+    output::print(&table)?;
+    output::print(&"")?;
+    let mut table = output::table(&["role", "address", "replica"]);
+    for replica in view.chain {
+        table.add_row([replica.role, replica.address, replica.id]);
+    }
+    output::print(&table)?;
+    if !view.regions.is_empty() {
+        output::print(&"")?;
+        let mut table = output::table(&["region", "addresses"]);
+        for (region, addresses) in view.regions {
+            table.add_row([region, addresses.join(" ")]);
+        }
+        output::print(&table)?;
+    }
+    Ok(())
+}

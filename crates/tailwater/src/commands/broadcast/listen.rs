@@ -1,0 +1,220 @@
+//! `tailwater broadcast listen`
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::FutureExt;
+use serde::Serialize;
+use tailwater_broadcast::client::Listener;
+use tailwater_broadcast::{Event, Positions, Stream};
+use tailwater_env::Env;
+use tailwater_node::api::{BroadcastStreamView, EventView};
+
+use super::Proxy;
+use crate::output::Format;
+use crate::template::{Template, write_headers, write_time};
+
+/// How often the token is written to its file, at most.
+const TOKEN_EVERY: Duration = Duration::from_millis(500);
+
+/// Flags of `broadcast listen`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Streams: REGION/NAME, or NAME in the node's own region. All of them, and those that begin later, if not given.
+    stream: Vec<String>,
+    /// Where to begin: start (all that still matters), now, or token:TOKEN (where another listener ended).
+    #[arg(long, default_value = "start")]
+    from: From,
+    /// Go on from the token in this file, if it is there, and write the token there as it goes on.
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    token_file: Option<PathBuf>,
+    /// Stop behind the events that are there at the start.
+    #[arg(short, long)]
+    exit_at_end: bool,
+    /// Stop after so many events, tombstones included.
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// How an event is written: %k key, %v payload, %n number, %S stream, %t time in ms, %T the same in RFC 3339, %h
+    /// headers, %c what it collects, %% a percent sign; \n, \t and \\ as usual.
+    #[arg(long, default_value = "%v\\n", value_parser = template)]
+    format: Template,
+    /// How a tombstone is written: %a the first number that it covers, %n the last, %S and %t as above.
+    #[arg(long, value_name = "FORMAT", default_value = "# %S: %a to %n collected\\n", value_parser = tombstone)]
+    tombstone_format: Template,
+    /// With `json`, each event is a line.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Clone)]
+enum From {
+    Start,
+    Now,
+    Token(Positions),
+}
+
+impl std::str::FromStr for From {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "start" => Ok(Self::Start),
+            "now" => Ok(Self::Now),
+            other => match other.strip_prefix("token:") {
+                Some(token) => Positions::parse(token).map(Self::Token).map_err(|error| error.to_string()),
+                None => Err("use start, now or token:TOKEN".to_owned()),
+            },
+        }
+    }
+}
+
+fn template(text: &str) -> Result<Template, String> {
+    Template::parse(text, "kvnStThc")
+}
+
+fn tombstone(text: &str) -> Result<Template, String> {
+    Template::parse(text, "anSt")
+}
+
+#[derive(Serialize)]
+struct JsonEvent<'a> {
+    stream: &'a str,
+    #[serde(flatten)]
+    event: EventView,
+}
+
+/// Writes events to standard output until it is interrupted, or there is an end.
+pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> anyhow::Result<()> {
+    let env = Env::real();
+    let held: BTreeMap<Stream, u64> = known
+        .into_iter()
+        .map(|view| Ok((Stream::parse(&view.stream)?, view.held)))
+        .collect::<anyhow::Result<_>>()?;
+    let positions = positions(proxy, &held, &args).await?;
+    let mut left = args.exit_at_end.then(|| ends(&positions, held));
+    let mut listener = Listener::new(&env, proxy.addresses.clone(), positions);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut count = args.count.unwrap_or(u64::MAX);
+    let mut stop = Box::pin(tailwater_node::signal::stop_requested());
+    let mut token_at = env.now();
+    while count > 0 && left.as_ref().is_none_or(|left| !left.is_empty()) {
+        let event = match listener.get_event().now_or_never() {
+            Some(event) => event,
+            None => {
+                // Nothing more for now: what was written so far should be seen.
+                out.flush()?;
+                if let Some(file) = args.token_file.as_ref().filter(|_| env.now() >= token_at + TOKEN_EVERY) {
+                    write_token(file, listener.positions()).await?;
+                    token_at = env.now();
+                }
+                tokio::select! {
+                    biased;
+                    () = &mut stop => break,
+                    event = listener.get_event() => event,
+                }
+            }
+        };
+        let (stream, event) = event?;
+        count -= 1;
+        if let Some(left) = &mut left
+            && left.get(&stream).is_some_and(|end| event.seq >= *end)
+        {
+            left.remove(&stream);
+        }
+        write_event(&mut out, &args, &stream, event)?;
+    }
+    out.flush()?;
+    match &args.token_file {
+        Some(file) => write_token(file, listener.positions()).await?,
+        None => eprintln!("token:{}", listener.positions().token()),
+    }
+    Ok(())
+}
+
+async fn positions(proxy: &Proxy, held: &BTreeMap<Stream, u64>, args: &Args) -> anyhow::Result<Positions> {
+    let named = args.stream.iter().map(|name| proxy.stream(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut from = args.from.clone();
+    if let Some(file) = &args.token_file
+        && let Some(token) = read_token(file).await?
+    {
+        from = From::Token(Positions::parse(&token).with_context(|| file.display().to_string())?);
+    }
+    Ok(match from {
+        From::Start if named.is_empty() => Positions::start(),
+        From::Start => Positions::of(named),
+        // Streams that begin later are all "from now".
+        From::Now if named.is_empty() => Positions { others: true, ..Positions::now(held.keys().cloned()) },
+        From::Now => Positions::now(named),
+        From::Token(positions) if named.is_empty() => positions,
+        From::Token(positions) => {
+            let at = |stream: Stream| {
+                let after = positions.streams.get(&stream).copied().unwrap_or(0);
+                (stream, after)
+            };
+            Positions { streams: named.into_iter().map(at).collect(), others: false }
+        }
+    })
+}
+
+/// The streams that are not at their ends, with those.
+fn ends(positions: &Positions, held: BTreeMap<Stream, u64>) -> BTreeMap<Stream, u64> {
+    let mut ends = held;
+    ends.retain(|stream, end| match positions.streams.get(stream) {
+        Some(after) => after < end,
+        None => positions.others && *end > 0,
+    });
+    ends
+}
+
+fn write_event(out: &mut impl Write, args: &Args, stream: &Stream, event: Event) -> anyhow::Result<()> {
+    if args.output == Format::Json {
+        serde_json::to_writer(&mut *out, &JsonEvent { stream: stream.as_str(), event: event.into() })?;
+        out.write_all(b"\n")?;
+        return Ok(());
+    }
+    let Some(content) = event.content() else {
+        args.tombstone_format.write(out, |out, letter| match letter {
+            'a' => write!(out, "{}", event.after() + 1),
+            'n' => write!(out, "{}", event.seq),
+            't' => write!(out, "{}", event.time_ms),
+            _ => write!(out, "{stream}"),
+        })?;
+        return Ok(());
+    };
+    args.format.write(out, |out, letter| match letter {
+        'k' => out.write_all(content.key.as_deref().unwrap_or_default()),
+        'v' => out.write_all(&content.payload),
+        'n' => write!(out, "{}", event.seq),
+        't' => write!(out, "{}", event.time_ms),
+        'T' => write_time(out, event.time_ms as i64),
+        'h' => {
+            write_headers(out, content.headers.iter().map(|(name, value)| (name.as_ref(), value.as_ref())))
+        }
+        'c' => match &event.kind {
+            tailwater_broadcast::Kind::Collection(_, collect) => write!(out, "{collect}"),
+            _ => Ok(()),
+        },
+        _ => write!(out, "{stream}"),
+    })?;
+    Ok(())
+}
+
+async fn read_token(file: &Path) -> anyhow::Result<Option<String>> {
+    match tokio::fs::read_to_string(file).await {
+        Ok(token) => Ok(Some(token.trim().trim_start_matches("token:").to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("can't read {}", file.display())),
+    }
+}
+
+/// Writes the token beside the file, and then into its place: whoever is interrupted has the old one.
+async fn write_token(file: &Path, positions: &Positions) -> anyhow::Result<()> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".new");
+    let failed = || format!("can't write {}", file.display());
+    tokio::fs::write(&beside, positions.token() + "\n").await.with_context(failed)?;
+    tokio::fs::rename(&beside, file).await.with_context(failed)
+}

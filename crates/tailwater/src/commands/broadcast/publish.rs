@@ -1,0 +1,156 @@
+//! `tailwater broadcast publish`
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use bytes::Bytes;
+use futures::stream::FuturesOrdered;
+use futures::{FutureExt, StreamExt};
+use serde::Serialize;
+use tailwater_broadcast::client::{PublishError, Publisher};
+use tailwater_broadcast::{Collect, Content};
+use tailwater_env::Env;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
+
+use super::Proxy;
+use crate::output::{self, Format};
+
+/// Longest line, in bytes.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// Events that are not acknowledged yet; beyond it no more lines are read.
+const UNACKNOWLEDGED_MAX: usize = 65_536;
+
+/// Flags of `broadcast publish`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The stream: REGION/NAME, or NAME in the node's own region. Its first event makes it.
+    stream: String,
+    /// File whose lines become events; standard input if not given.
+    file: Option<PathBuf>,
+    /// The key of all of them.
+    #[arg(long, value_name = "TEXT", conflicts_with = "key_delimiter")]
+    key: Option<String>,
+    /// What separates key and payload in a line; lines without it have no key.
+    #[arg(short, long, value_name = "TEXT")]
+    key_delimiter: Option<String>,
+    /// A header of all of them; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    header: Vec<(Bytes, Bytes)>,
+    /// Which earlier events each of them makes obsolete: same-key, keep-last=N, before=NUMBER, older-than=AGE (as in
+    /// 7d, 12h, 5m, 30s, 100ms) or matching=PREDICATE.
+    #[arg(long, value_name = "WHICH")]
+    collect: Option<String>,
+    /// With `json`, a line for each acknowledged event: stream, and its number (null if a retry was needed and the
+    /// number is not known).
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Published<'a> {
+    stream: &'a str,
+    seq: Option<u64>,
+}
+
+fn header(text: &str) -> Result<(Bytes, Bytes), String> {
+    let (name, value) = text.split_once('=').ok_or("a header is NAME=VALUE")?;
+    Ok((Bytes::copy_from_slice(name.as_bytes()), Bytes::copy_from_slice(value.as_bytes())))
+}
+
+/// Publishes lines until there are no more and all are acknowledged.
+pub async fn run(proxy: &Proxy, args: Args) -> anyhow::Result<()> {
+    let env = Env::real();
+    let stream = proxy.stream(&args.stream)?;
+    anyhow::ensure!(
+        stream.region() == proxy.region,
+        "{stream} belongs to region {}, and the node to region {}: name a node of {0} with --server",
+        stream.region(),
+        proxy.region
+    );
+    let now_ms = env.wall_ms().max(0) as u64;
+    let collect = args.collect.as_deref().map(|text| Collect::parse(text, now_ms)).transpose()?;
+    let name = args.file.as_ref().map_or("standard input".into(), |file| file.to_string_lossy());
+    let mut input: Box<dyn AsyncBufRead + Unpin> = match &args.file {
+        Some(path) if path.as_os_str() != "-" => {
+            let file = tokio::fs::File::open(path).await;
+            Box::new(BufReader::new(file.with_context(|| format!("can't read {}", path.display()))?))
+        }
+        _ => Box::new(BufReader::new(tokio::io::stdin())),
+    };
+    let publisher = Publisher::new(&env, proxy.addresses.clone());
+    let mut answers = FuturesOrdered::new();
+    let mut published = 0u64;
+    let mut tell = |answer: Result<u64, PublishError>| {
+        let seq = answer.with_context(|| format!("{published} events were published before this"))?;
+        published += 1;
+        match args.output {
+            Format::Json => output::print_json(&Published {
+                stream: stream.as_str(),
+                seq: Some(seq).filter(|seq| *seq > 0),
+            }),
+            Format::Table => Ok(()),
+        }
+    };
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A terminal or a pipe may be silent for long: what was published is reported meanwhile.
+        let read = loop {
+            let mut limited = (&mut input).take(LINE_BYTES_MAX + 1);
+            tokio::select! {
+                biased;
+                Some(answer) = answers.next() => tell(answer)?,
+                read = limited.read_until(b'\n', &mut line), if answers.len() < UNACKNOWLEDGED_MAX => {
+                    break read.with_context(|| format!("can't read {name}"))?;
+                }
+            }
+        };
+        if read == 0 {
+            break;
+        }
+        anyhow::ensure!(
+            line.len() as u64 <= LINE_BYTES_MAX,
+            "a line is longer than {LINE_BYTES_MAX} bytes; those before it were sent"
+        );
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        let content = content(&line, &args);
+        loop {
+            // It is in the publisher's queue when this returns, or was refused.
+            let mut answer = publisher.publish(&stream, &content, collect.as_ref()).boxed();
+            match futures::poll!(&mut answer) {
+                std::task::Poll::Ready(Err(PublishError::Full)) => match answers.next().await {
+                    Some(answer) => tell(answer)?,
+                    None => env.sleep(std::time::Duration::from_millis(1)).await,
+                },
+                // Told behind those that are waited for.
+                std::task::Poll::Ready(answer) => {
+                    answers.push_back(std::future::ready(answer).boxed());
+                    break;
+                }
+                std::task::Poll::Pending => {
+                    answers.push_back(answer);
+                    break;
+                }
+            }
+        }
+    }
+    while let Some(answer) = answers.next().await {
+        tell(answer)?;
+    }
+    if args.output == Format::Table {
+        eprintln!("{published} events published in {stream}");
+    }
+    Ok(())
+}
+
+fn content(line: &[u8], args: &Args) -> Content {
+    let (mut key, payload) = crate::commands::produce::split(line, args.key_delimiter.as_deref());
+    key = args.key.as_ref().map(String::as_bytes).or(key);
+    Content {
+        key: key.map(Bytes::copy_from_slice),
+        headers: args.header.clone(),
+        payload: Bytes::copy_from_slice(payload),
+    }
+}

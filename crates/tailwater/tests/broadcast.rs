@@ -1,0 +1,269 @@
+//! Broadcasts through real nodes, one or several, and the command line.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes and real files
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Follower, Node, free_port, wait_for};
+
+fn address() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+/// What `/v1/broadcast` tells.
+fn view(node: &Node) -> Option<Value> {
+    serde_json::from_str(&node.get("/v1/broadcast")?).ok()
+}
+
+/// Addresses of the chain's members, head first; none if the node can't be asked.
+fn members(node: &Node) -> Vec<String> {
+    let view = view(node).unwrap_or_default();
+    let members = view["chain"].as_array().cloned().unwrap_or_default();
+    let members = members.iter().filter(|member| member["role"] != "joining");
+    members.filter_map(|member| Some(member["address"].as_str()?.to_owned())).collect()
+}
+
+fn wait_until_in_chain(node: &Node) {
+    wait_for("the node to be in its chain", || members(node).contains(&node.broadcast).then_some(()));
+}
+
+fn publish(node: &Node, args: &[&str], lines: &str) {
+    let output = node.output(&[&["broadcast", "publish"], args].concat(), lines.as_bytes());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn heard(node: &Node, args: &[&str]) -> Vec<String> {
+    let args = [&["broadcast", "listen", "--exit-at-end"], args].concat();
+    node.run(&args).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_published_is_heard_listed_and_resumed_behind_by_a_token() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    publish(&node, &["prices", "-k", "=", "--header", "from=test"], "a=1\nb=2\nno key\n");
+    let lines = heard(&node, &["prices", "--format", "%S %n %k|%v|%h\\n"]);
+    assert_eq!(
+        lines,
+        ["local/prices 1 a|1|from=test", "local/prices 2 b|2|from=test", "local/prices 3 |no key|from=test"]
+    );
+
+    // The end tells a token, and what came since is all that follows from it.
+    let ended = node.output(&["broadcast", "listen", "-n", "2"], b"");
+    let token = String::from_utf8(ended.stderr).expect("text");
+    let token = token.lines().find(|line| line.starts_with("token:")).expect("a token").to_owned();
+    publish(&node, &["other"], "x\n");
+    let mut since = heard(&node, &["--from", &token]);
+    since.sort(); // the two streams' events come in either order
+    assert_eq!(since, ["no key", "x"]);
+
+    // A file keeps it.
+    let file = dir.path().join("token").display().to_string();
+    assert_eq!(heard(&node, &["--token-file", &file]).len(), 4);
+    assert_eq!(heard(&node, &["--token-file", &file]).len(), 0);
+    publish(&node, &["other"], "y\n");
+    assert_eq!(heard(&node, &["other", "--token-file", &file]), ["y"]);
+
+    // From now on: what was published before is not heard.
+    let now =
+        Follower::of(&mut node.command(&["broadcast", "listen", "prices", "--from", "now", "-o", "json"]));
+    let first = {
+        let mut number = 0;
+        wait_for("an event that was published after the listener began", || {
+            publish(&node, &["prices", "--collect", "same-key", "--key", "k"], &format!("new {number}\n"));
+            number += 1;
+            now.try_next()
+        })
+    };
+    let event: Value = serde_json::from_str(&first).expect("JSON");
+    assert_eq!(
+        (&event["stream"], &event["key"], &event["collect"]),
+        (&"local/prices".into(), &"k".into(), &"same-key".into())
+    );
+    assert!(event["payload"].as_str().is_some_and(|payload| payload.starts_with("new ")), "{event}");
+
+    let streams = node.run(&["broadcast", "streams", "-o", "json"]);
+    let other: Value = serde_json::from_str(streams.lines().next().expect("a stream")).expect("JSON");
+    assert_eq!(
+        (&other["stream"], &other["last"], &other["held"]),
+        (&"local/other".into(), &2.into(), &2.into())
+    );
+    assert!(node.run(&["broadcast", "stats"]).contains("only"));
+}
+
+#[test]
+fn what_can_not_be_published_or_listened_to_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let refused = |args: &[&str], expected: &str| {
+        let error = node.run_failing(&[&["broadcast"], args].concat());
+        assert!(error.contains(expected), "{error}");
+    };
+    refused(&["publish", "elsewhere/prices"], "name a node of elsewhere");
+    refused(&["publish", "no name"], "wants a name");
+    refused(&["publish", "s", "--collect", "older-than=5w"], "keep-last=N");
+    refused(&["listen", "--from", "token:abc"], "no resume token");
+    refused(&["listen", "--from", "yesterday"], "start, now or token");
+    let off = [("TAILWATER_BROADCAST__ENABLED", "false")];
+    let without = Node::start_with(&dir.path().join("without"), &[], &off);
+    assert!(without.run_failing(&["broadcast", "streams"]).contains("[broadcast] enabled"));
+}
+
+#[test]
+fn a_node_that_restarts_alone_takes_events_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    publish(&node, &["s"], "before\n");
+    node.process.kill();
+    node.restart();
+    publish(&node, &["s"], "after\n");
+    assert_eq!(heard(&node, &["s"]).last().map(String::as_str), Some("after"));
+}
+
+#[test]
+fn events_of_either_region_are_heard_in_both() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (us, eu) = (address(), address());
+    let start = |region: &str, own: &str, other: (&str, &str)| {
+        let regions = format!("{{{}=[\"{}\"]}}", other.0, other.1);
+        let environment =
+            [("TAILWATER_BROADCAST__REGION", region), ("TAILWATER_BROADCAST__REGIONS", &regions)];
+        Node::start_at(&dir.path().join(region), own, &[], &environment)
+    };
+    let us_node = start("us", &us, ("eu", &eu));
+    let eu_node = start("eu", &eu, ("us", &us));
+    let far =
+        Follower::of(&mut eu_node.command(&["broadcast", "listen", "us/prices", "--format", "%S %n %v\\n"]));
+    let lines: String = (1..=1000).map(|n| format!("{n}\n")).collect();
+    publish(&us_node, &["prices"], &lines);
+    for n in 1..=1000 {
+        assert_eq!(far.next(), format!("us/prices {n} {n}"));
+    }
+    let far = Follower::of(&mut us_node.command(&["broadcast", "listen", "eu/flags"]));
+    publish(&eu_node, &["flags"], "on\n");
+    assert_eq!(far.next(), "on");
+    let error = eu_node.run_failing(&["broadcast", "publish", "us/prices"]);
+    assert!(error.contains("name a node of us"), "{error}");
+}
+
+/// A publisher that is given lines, numbered from 0, until it is told to end.
+struct Load {
+    child: Child,
+    feeding: Arc<AtomicBool>,
+    feeder: std::thread::JoinHandle<u64>,
+    acknowledged: std::thread::JoinHandle<Vec<Value>>,
+}
+
+impl Load {
+    fn start(node: &Node, stream: &str) -> Self {
+        let mut child = node
+            .command(&["broadcast", "publish", stream, "-o", "json"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let feeding = Arc::new(AtomicBool::new(true));
+        let goes_on = Arc::clone(&feeding);
+        let feed = move || {
+            let mut fed = 0;
+            while goes_on.load(Ordering::Relaxed) {
+                for _ in 0..5 {
+                    writeln!(input, "{fed}").expect("it reads");
+                    fed += 1;
+                }
+                // So many a second: there is nothing to wait for.
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+            fed
+        };
+        let read = move || output.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        let thread = std::thread::Builder::new;
+        Self {
+            child,
+            feeding,
+            feeder: thread().spawn(feed).expect("a thread"),
+            acknowledged: thread().spawn(read).expect("a thread"),
+        }
+    }
+
+    /// Ends it; what was acknowledged, which is all that it was given.
+    fn end(mut self) -> Vec<Value> {
+        self.feeding.store(false, Ordering::Relaxed);
+        let fed = self.feeder.join().expect("it fed");
+        assert!(self.child.wait().expect("it ends").success());
+        let acknowledged = self.acknowledged.join().expect("it read");
+        assert_eq!(acknowledged.len() as u64, fed);
+        acknowledged
+    }
+}
+
+fn start_chain(dir: &Path) -> Vec<Node> {
+    let addresses = [address(), address(), address()];
+    let mut nodes = Vec::new();
+    for (number, own) in addresses.iter().enumerate() {
+        let environment =
+            [("TAILWATER_BROADCAST__REGION", "eu"), ("TAILWATER_BROADCAST__CONFIGURATION", &addresses[0])];
+        nodes.push(Node::start_at(&dir.join(number.to_string()), own, &[], &environment));
+        wait_until_in_chain(&nodes[number]);
+    }
+    nodes
+}
+
+#[test]
+fn head_middle_and_tail_are_killed_in_turn_under_load_and_nothing_is_lost_repeated_or_out_of_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut nodes = start_chain(dir.path());
+    let load = Load::start(&nodes[0], "prices");
+    let listener =
+        Follower::of(&mut nodes[0].command(&["broadcast", "listen", "prices", "--format", "%n %v\\n"]));
+    let mut heard_to = 0u64;
+    let mut hear = |until: u64| {
+        while heard_to < until {
+            assert_eq!(listener.next(), format!("{} {heard_to}", heard_to + 1));
+            heard_to += 1;
+        }
+        heard_to
+    };
+    hear(100);
+    // The last round's head decides who is in the chain: nothing moves until it is back.
+    for place in [1, 2, 0, 1, 2, 0] {
+        let chain = members(&nodes[0]);
+        assert_eq!(chain.len(), 3);
+        let killed = nodes.iter().position(|node| node.broadcast == chain[place]).expect("one of ours");
+        nodes[killed].process.kill();
+        if killed != 0 {
+            let dead = nodes[killed].broadcast.clone();
+            wait_for("the chain to go on without it", || {
+                let chain = members(&nodes[0]);
+                (chain.len() == 2 && !chain.contains(&dead)).then_some(())
+            });
+            let more = hear(0) + 200;
+            hear(more);
+        }
+        nodes[killed].restart();
+        wait_for("it to join again", || (members(&nodes[0]).len() == 3).then_some(()));
+        wait_until_in_chain(&nodes[killed]);
+        let more = hear(0) + 200;
+        hear(more);
+    }
+    let acknowledged = load.end();
+    let published = acknowledged.len() as u64;
+    hear(published);
+    for (number, answer) in (1u64..).zip(&acknowledged) {
+        assert!(answer["seq"].is_null() || answer["seq"] == number, "{answer} of event {number}");
+    }
+    let expected: Vec<String> = (0..published).map(|number| number.to_string()).collect();
+    for node in &nodes {
+        assert_eq!(heard(node, &["prices"]), expected);
+    }
+}
