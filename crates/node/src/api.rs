@@ -44,6 +44,9 @@ pub struct BroadcastAt {
     pub region: String,
     /// Where publishers and listeners connect.
     pub address: String,
+    /// Where they do over HTTP, if they can.
+    #[serde(default)]
+    pub http: Option<SocketAddr>,
 }
 
 /// One cell, as in `GET /v1/cells`.

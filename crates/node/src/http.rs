@@ -132,7 +132,7 @@ async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
         sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
         broadcast: shared.broadcast.as_ref().map(|broadcast| {
             let (address, region) = broadcast.at();
-            BroadcastAt { region, address }
+            BroadcastAt { region, address, http: broadcast.http() }
         }),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })

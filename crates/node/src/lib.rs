@@ -153,7 +153,7 @@ impl Node {
             None => None,
         };
         let broadcast = match broadcast {
-            Some(listener) => Some(Broadcast::start(&env, listener, &config.broadcast, log.meta())?),
+            Some(listener) => Some(Broadcast::start(&env, listener, &config.broadcast, log.meta()).await?),
             None => None,
         };
         let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
@@ -182,7 +182,7 @@ impl Node {
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
         let routes = http::router(Arc::clone(&shared));
-        let serve = http::serve(env.clone(), admin, routes, config.admin.clone(), stopped);
+        let serve = http::serve(env.clone(), admin, routes, "[admin]", config.admin.clone(), stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })

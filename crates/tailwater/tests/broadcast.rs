@@ -156,10 +156,20 @@ fn events_of_either_region_are_heard_in_both() {
 
 /// A publisher that is given lines, numbered from 0, until it is told to end.
 struct Load {
-    child: Child,
+    child: Publisher,
     feeding: Arc<AtomicBool>,
     feeder: std::thread::JoinHandle<u64>,
     acknowledged: std::thread::JoinHandle<Vec<Value>>,
+}
+
+/// Killed with the test, whatever becomes of that.
+struct Publisher(Child);
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Load {
@@ -189,7 +199,7 @@ impl Load {
         let read = move || output.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
         let thread = std::thread::Builder::new;
         Self {
-            child,
+            child: Publisher(child),
             feeding,
             feeder: thread().spawn(feed).expect("a thread"),
             acknowledged: thread().spawn(read).expect("a thread"),
@@ -200,7 +210,7 @@ impl Load {
     fn end(mut self) -> Vec<Value> {
         self.feeding.store(false, Ordering::Relaxed);
         let fed = self.feeder.join().expect("it fed");
-        assert!(self.child.wait().expect("it ends").success());
+        assert!(self.child.0.wait().expect("it ends").success());
         let acknowledged = self.acknowledged.join().expect("it read");
         assert_eq!(acknowledged.len() as u64, fed);
         acknowledged

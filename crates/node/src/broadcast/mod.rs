@@ -1,27 +1,42 @@
-//! This node as a replica of its region's proxy.
+//! This node as a replica of its region's proxy, and what of it is reached over HTTP.
 
+mod http;
+mod hub;
+mod ring;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::Context;
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
 use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
-use tailwater_env::Env;
+use tailwater_env::{Env, Task};
 use tailwater_meta::Meta;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView};
-use crate::config::BroadcastConfig;
+use crate::config::{AdminConfig, BroadcastConfig};
 
 /// The replica, and what it was started with.
 pub struct Broadcast {
     server: Server,
     id: ReplicaId,
     config: BroadcastConfig,
+    http: Option<Http>,
+}
+
+/// The HTTP in front of it; it ends when this is dropped.
+struct Http {
+    address: SocketAddr,
+    _stop: oneshot::Sender<()>,
+    _task: Task,
 }
 
 impl Broadcast {
     /// Starts it; it is in the region's chain some time later.
-    pub fn start(
+    pub async fn start(
         env: &Env,
         listener: TcpListener,
         config: &BroadcastConfig,
@@ -49,7 +64,38 @@ impl Broadcast {
         };
         let server = Server::start(env, listener, server)?;
         tracing::info!(broadcast = %server.address(), region = config.region, "broadcasts are carried");
-        Ok(Self { server, id, config: config.clone() })
+        let mut broadcast = Self { server, id, config: config.clone(), http: None };
+        if config.http.enabled {
+            broadcast.http = Some(broadcast.serve_http(env).await?);
+        }
+        Ok(broadcast)
+    }
+
+    async fn serve_http(&self, env: &Env) -> anyhow::Result<Http> {
+        let config = &self.config.http;
+        let listener = TcpListener::bind(config.listen).await.with_context(|| {
+            let listen = config.listen;
+            format!("broadcasts over HTTP can't be answered on {listen}: see listen below [broadcast.http]")
+        })?;
+        let address = listener.local_addr()?;
+        let handle = self.server.handle().clone();
+        let front = http::Front::new(env, self.config.clone(), handle, self.at().0);
+        let limits = AdminConfig {
+            connections_max: config.connections_max,
+            body_bytes_max: config.body_bytes_max,
+            timeout_ms: config.timeout_ms,
+            ..AdminConfig::default()
+        };
+        let (stop, stopped) = oneshot::channel();
+        let serve =
+            crate::http::serve(env.clone(), listener, front.router(), "[broadcast.http]", limits, stopped);
+        tracing::info!(http = %address, "broadcasts are published and heard over HTTP");
+        Ok(Http { address, _stop: stop, _task: env.spawn("broadcast-http", serve) })
+    }
+
+    /// Where it is reached over HTTP.
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|http| http.address)
     }
 
     /// How it stands; `None` while the node stops.

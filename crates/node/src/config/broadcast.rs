@@ -32,9 +32,46 @@ pub struct BroadcastConfig {
     pub connections_max: usize,
     /// Streams of this region.
     pub streams_max: usize,
+    /// Broadcasts over HTTP.
+    pub http: BroadcastHttpConfig,
     /// The replicas of the other regions' proxies: region to `host:port`s.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub regions: BTreeMap<String, Vec<String>>,
+}
+
+/// The `[broadcast.http]` section: broadcasts over HTTP.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BroadcastHttpConfig {
+    /// Whether they can be reached so.
+    pub enabled: bool,
+    /// Where publishers and listeners connect.
+    pub listen: SocketAddr,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Bytes of one request's body.
+    pub body_bytes_max: usize,
+    /// Bytes of the newest events that are kept for all listeners together; one that is further behind catches up by
+    /// itself.
+    pub listener_bytes_max: usize,
+    /// How long a request may take to come, an event to be acknowledged, or an answer to be read, in milliseconds.
+    pub timeout_ms: u64,
+    /// Origins (`https://host:port`) whose pages may publish and listen from a browser.
+    pub origins: Vec<String>,
+}
+
+impl Default for BroadcastHttpConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            listen: SocketAddr::from(([127, 0, 0, 1], 9401)),
+            connections_max: 10_000,
+            body_bytes_max: 2 << 20,
+            listener_bytes_max: 8 << 20,
+            timeout_ms: 30_000,
+            origins: Vec::new(),
+        }
+    }
 }
 
 impl Default for BroadcastConfig {
@@ -50,6 +87,7 @@ impl Default for BroadcastConfig {
             damping: 100.0,
             connections_max: 10_000,
             streams_max: 64,
+            http: BroadcastHttpConfig::default(),
             regions: BTreeMap::new(),
         }
     }
@@ -74,6 +112,10 @@ impl BroadcastConfig {
         within("advertise_ms", self.advertise_ms, 10, self.silence_ms / 2)?;
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("streams_max", self.streams_max as u64, 1, 4_096)?;
+        within("http.connections_max", self.http.connections_max as u64, 1, 1_000_000)?;
+        within("http.body_bytes_max", self.http.body_bytes_max as u64, 1 << 10, 4 << 20)?;
+        within("http.listener_bytes_max", self.http.listener_bytes_max as u64, 64 << 10, 1 << 30)?;
+        within("http.timeout_ms", self.http.timeout_ms, 100, 3_600_000)?;
         anyhow::ensure!(
             (0.0..=1e12).contains(&self.damping),
             "[broadcast] damping = {} is not between 0 and 1e12",

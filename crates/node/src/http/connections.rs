@@ -1,4 +1,4 @@
-//! The connections of admin HTTP, and what each may take.
+//! The connections of admin HTTP, and of broadcasts over HTTP, and what each may take.
 //!
 //! Health checks and metrics have to answer whatever else comes in on the port. So there are at most
 //! `connections_max` connections, each has a head and a body of bounded size and the time `timeout_ms` to send
@@ -37,16 +37,18 @@ const LINES_EVERY: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted, for lack of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers requests until `stopped`, then finishes those under way.
+/// Answers requests until `stopped`, then finishes those under way. `section` is where `config` can be changed.
 pub async fn serve(
     env: Env,
     listener: TcpListener,
     routes: Router,
+    section: &'static str,
     config: AdminConfig,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let complaints = Arc::new(Complaints { env: env.clone(), state: Mutex::default() });
-    let routes = routes.layer(middleware::from_fn_with_state((env.clone(), config.clone()), bound_body));
+    let routes =
+        routes.layer(middleware::from_fn_with_state((env.clone(), section, config.clone()), bound_body));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         // From the connection's begin, and from the end of each answer: it also ends idle connections.
@@ -71,7 +73,7 @@ pub async fn serve(
         };
         if under_way.count() >= config.connections_max {
             complaints.tell(Some(peer), "refused: there are connections_max connections already");
-            refuse(&socket);
+            refuse(&socket, section);
             continue;
         }
         // Best effort: without it the peer is dropped later.
@@ -94,24 +96,25 @@ pub async fn serve(
 }
 
 /// Tells one connection too many that it is. It may be gone by then.
-fn refuse(socket: &TcpStream) {
+fn refuse(socket: &TcpStream, section: &str) {
     // Without a length, so that the body ends where the connection does.
-    const ANSWER: &[u8] =
-        b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 1\r\n\
-        connection: close\r\n\r\ntoo many connections: see connections_max below [admin]\n";
-    let _ = socket.try_write(ANSWER);
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 1\r\n\
+        connection: close\r\n\r\ntoo many connections: see connections_max below {section}\n"
+    );
+    let _ = socket.try_write(answer.as_bytes());
 }
 
 /// Reads a request's body, within the bounds, before anything is done about the request.
 async fn bound_body(
-    State((env, config)): State<(Env, AdminConfig)>,
+    State((env, section, config)): State<(Env, &'static str, AdminConfig)>,
     request: Request,
     next: Next,
 ) -> Response {
     let (head, body) = request.into_parts();
     let most = config.body_bytes_max;
     let too_long = || {
-        let why = format!("the body is longer than {most} bytes: see body_bytes_max below [admin]");
+        let why = format!("the body is longer than {most} bytes: see body_bytes_max below {section}");
         refused(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::Malformed, why)
     };
     let announced =

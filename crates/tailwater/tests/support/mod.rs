@@ -159,6 +159,8 @@ impl Node {
         let mut command = tailwater();
         command.arg("serve").arg("--data").arg(dir);
         command.args(["--admin", admin, "--listen", data, "--kafka", kafka, "--sqs", sqs]);
+        // Any port: `/v1/node` tells which.
+        command.env("TAILWATER_BROADCAST__HTTP__LISTEN", "127.0.0.1:0");
         command.args(["--broadcast", broadcast]).args(flags);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         Process::start(&mut command, &log)

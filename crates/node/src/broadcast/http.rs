@@ -1,0 +1,300 @@
+//! Broadcasts over HTTP, for applications: publishing by POST, listening by server-sent events.
+//!
+//! | path | |
+//! |---|---|
+//! | `POST /v1/streams/{region}/{name}/events` | publishes; answers once all replicas of the region hold it |
+//! | `GET /v1/events?stream=…&from=…&token=…` | server-sent events: a batch each, whose id is the resume token |
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::json;
+use tailwater_broadcast::client::{PublishError, Publisher};
+use tailwater_broadcast::message::Reason;
+use tailwater_broadcast::server::Handle;
+use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
+use tailwater_env::Env;
+
+use super::hub::{Feed, Hub};
+use crate::api::{ErrorBody, Text};
+use crate::config::BroadcastConfig;
+
+/// How often a listener for which there is nothing is sent a line, so that a connection that is gone is noticed.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Streams that one listener may name.
+const STREAMS_MAX: usize = 1_000;
+
+/// What the routes need.
+pub struct Front {
+    env: Env,
+    config: BroadcastConfig,
+    handle: Handle,
+    /// Where each region's proxy is; the own one's first of all.
+    regions: BTreeMap<String, Vec<String>>,
+    hub: tokio::sync::Mutex<Weak<Hub>>,
+    publishers: Mutex<BTreeMap<String, Arc<Publisher>>>,
+}
+
+struct Failed(StatusCode, &'static str, String);
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        (self.0, Json(ErrorBody { error: self.1.to_owned(), message: self.2 })).into_response()
+    }
+}
+
+fn malformed(why: impl ToString) -> Failed {
+    Failed(StatusCode::BAD_REQUEST, "malformed", why.to_string())
+}
+
+impl From<PublishError> for Failed {
+    fn from(error: PublishError) -> Self {
+        let (status, code) = match &error {
+            PublishError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            PublishError::Malformed(_) => (StatusCode::PAYLOAD_TOO_LARGE, "malformed"),
+            PublishError::Refused { reason: Reason::Limit, .. } => (StatusCode::TOO_MANY_REQUESTS, "limit"),
+            PublishError::Refused { .. } => (StatusCode::CONFLICT, "refused"),
+            PublishError::Full | PublishError::Ended => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+        };
+        Self(status, code, error.to_string())
+    }
+}
+
+impl Front {
+    /// For the proxy that `handle` is a replica of, which is at `address`.
+    pub fn new(env: &Env, config: BroadcastConfig, handle: Handle, address: String) -> Arc<Self> {
+        let mut regions = config.regions.clone();
+        regions.insert(config.region.clone(), vec![address]);
+        let (hub, publishers) = Default::default();
+        Arc::new(Self { env: env.clone(), config, handle, regions, hub, publishers })
+    }
+
+    /// The routes.
+    pub fn router(self: Arc<Self>) -> Router {
+        Router::new()
+            .route("/v1/streams/{region}/{name}/events", post(publish))
+            .route("/v1/events", get(listen))
+            .layer(DefaultBodyLimit::disable())
+            .layer(middleware::from_fn_with_state(Arc::clone(&self), check_origin))
+            .with_state(self)
+    }
+
+    async fn hub(&self) -> Result<Arc<Hub>, Failed> {
+        let mut hub = self.hub.lock().await;
+        if let Some(hub) = hub.upgrade() {
+            return Ok(hub);
+        }
+        let started = Hub::start(
+            &self.env,
+            self.regions[&self.config.region].clone(),
+            self.streams().await?,
+            self.config.http.listener_bytes_max,
+        );
+        *hub = Arc::downgrade(&started);
+        Ok(started)
+    }
+
+    async fn streams(&self) -> Result<Vec<Stream>, Failed> {
+        let snapshot = self.handle.snapshot().await;
+        let stopping =
+            Failed(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the node is stopping".to_owned());
+        Ok(snapshot.ok_or(stopping)?.streams.into_iter().map(|stream| stream.stream).collect())
+    }
+
+    fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
+        let Some(addresses) = self.regions.get(region) else {
+            let why =
+                format!("there is no region {region} in [broadcast.regions], and it is not this node's own");
+            return Err(Failed(StatusCode::NOT_FOUND, "unknown_region", why));
+        };
+        let mut publishers = self.publishers.lock();
+        let publisher = publishers.entry(region.to_owned());
+        Ok(Arc::clone(publisher.or_insert_with(|| Arc::new(Publisher::new(&self.env, addresses.clone())))))
+    }
+}
+
+/// Any page in a browser could publish and listen through the browser's own machine: those whose origin is not
+/// allowed may not.
+async fn check_origin(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+    let Some(origin) = request.headers().get(header::ORIGIN).cloned() else { return next.run(request).await };
+    if !front.config.http.origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) {
+        let why = format!("pages of {origin:?} may not use this: see origins below [broadcast.http]");
+        return Failed(StatusCode::FORBIDDEN, "not_authorized", why).into_response();
+    }
+    let mut answer = next.run(request).await;
+    answer.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    answer
+}
+
+/// An event that is to be published.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishEvent {
+    #[serde(default)]
+    key: Option<Text>,
+    #[serde(default)]
+    headers: Vec<(Text, Text)>,
+    #[serde(default)]
+    collect: Option<String>,
+    #[serde(default)]
+    payload: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PublishEvents {
+    Many(Vec<PublishEvent>),
+    One(PublishEvent),
+}
+
+/// The events of a request, in the form that its type says.
+fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed> {
+    let text = |name: &str| match headers.get(name).map(|value| value.to_str()) {
+        Some(Ok(text)) => Ok(Some(text.to_owned())),
+        Some(Err(_)) => Err(malformed(format!("the header {name} is no text"))),
+        None => Ok(None),
+    };
+    let kind = text("content-type")?.unwrap_or_default();
+    match kind.split(';').next().unwrap_or_default().trim() {
+        "application/json" => match serde_json::from_slice(body).map_err(malformed)? {
+            PublishEvents::Many(events) => Ok(events),
+            PublishEvents::One(event) => Ok(vec![event]),
+        },
+        "application/x-ndjson" => {
+            let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+            lines.map(|line| serde_json::from_slice(line).map_err(malformed)).collect()
+        }
+        _ => {
+            let mut pairs = Vec::new();
+            for value in headers.get_all("tailwater-header") {
+                let pair = value.to_str().ok().and_then(|text| text.split_once('='));
+                let (name, value) = pair.ok_or_else(|| malformed("a Tailwater-Header is name=value"))?;
+                pairs.push((Text(name.to_owned().into()), Text(value.to_owned().into())));
+            }
+            let key = text("tailwater-key")?.map(|key| Text(key.into()));
+            let collect = text("tailwater-collect")?;
+            Ok(vec![PublishEvent { key, headers: pairs, collect, payload: Text(body.clone()) }])
+        }
+    }
+}
+
+async fn publish(
+    State(front): State<Arc<Front>>,
+    Path((region, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<serde_json::Value>, Failed> {
+    let stream = Stream::parse(&format!("{region}/{name}")).map_err(malformed)?;
+    let now_ms = front.env.wall_ms().max(0) as u64;
+    let mut writer = Writer::new(0);
+    for event in events(&headers, &body)? {
+        let collect =
+            event.collect.map(|text| Collect::parse(&text, now_ms)).transpose().map_err(malformed)?;
+        let content = Content {
+            key: event.key.map(|key| key.0),
+            headers: event.headers.into_iter().map(|(name, value)| (name.0, value.0)).collect(),
+            payload: event.payload.0,
+        };
+        writer.publish(&content, collect.as_ref()).map_err(PublishError::from)?;
+    }
+    let count = writer.count();
+    if count == 0 {
+        return Err(malformed("there is no event in the body"));
+    }
+    let publisher = front.publisher(&region)?;
+    let patience = Duration::from_millis(front.config.http.timeout_ms);
+    let answer = publisher.publish_batch(&stream, writer.finish(0));
+    let Some(answer) = front.env.timeout(patience, answer).await else {
+        let why =
+            format!("not all replicas acknowledged within {patience:?}: whether it is published is open");
+        return Err(Failed(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why));
+    };
+    // Not known if a retry was needed.
+    let last = Some(answer?).filter(|last| *last > 0);
+    Ok(Json(json!({ "stream": stream.as_str(), "published": count, "last": last })))
+}
+
+/// Where a listener wants to begin.
+async fn positions(
+    front: &Front,
+    headers: &HeaderMap,
+    query: Vec<(String, String)>,
+) -> Result<Positions, Failed> {
+    let (mut named, mut from, mut token) = (Vec::new(), "start".to_owned(), None);
+    for (key, value) in query {
+        match key.as_str() {
+            "stream" => named.push(Stream::parse(&value).map_err(malformed)?),
+            "from" => from = value,
+            "token" => token = Some(value),
+            other => return Err(malformed(format!("there is no {other}: use stream, from, token"))),
+        }
+    }
+    if named.len() > STREAMS_MAX {
+        return Err(malformed(format!("{} streams are named, {STREAMS_MAX} at most", named.len())));
+    }
+    // What an EventSource sends when it connects again, by itself.
+    if let Some(last) = headers.get("last-event-id").and_then(|id| id.to_str().ok()) {
+        token = Some(last.to_owned());
+    }
+    if let Some(token) = token.filter(|token| !token.is_empty()) {
+        return Positions::parse(&token).map_err(malformed);
+    }
+    match from.as_str() {
+        "start" if named.is_empty() => Ok(Positions::start()),
+        "start" => Ok(Positions::of(named)),
+        "now" if named.is_empty() => Ok(Positions { others: true, ..Positions::now(front.streams().await?) }),
+        "now" => Ok(Positions::now(named)),
+        other => Err(malformed(format!("from is start or now, not {other:?}"))),
+    }
+}
+
+async fn listen(
+    State(front): State<Arc<Front>>,
+    Query(query): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Result<Response, Failed> {
+    let positions = positions(&front, &headers, query).await?;
+    let feed = Feed::new(front.hub().await?, positions);
+    let frames = futures::stream::unfold(
+        (feed, front.env.clone(), Frame::Begin),
+        |(mut feed, env, next)| async move {
+            let (frame, next) = match next {
+                // So that who heard nothing before its connection ended resumes at the same place.
+                Frame::Begin => {
+                    let token = feed.begin().await;
+                    (Bytes::from(format!("id: {token}\nevent: begin\ndata: {{}}\n\n")), Frame::Piece)
+                }
+                Frame::Piece => match env.timeout(HEARTBEAT, feed.next()).await {
+                    None => (Bytes::from_static(b":\n\n"), Frame::Piece),
+                    Some(piece) => {
+                        (Bytes::from(format!("id: {}\ndata: ", piece.token)), Frame::Body(piece.json))
+                    }
+                },
+                Frame::Body(json) => (json, Frame::End),
+                Frame::End => (Bytes::from_static(b"\n\n"), Frame::Piece),
+            };
+            Some((Ok::<_, Infallible>(frame), (feed, env, next)))
+        },
+    );
+    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((head, Body::from_stream(frames)).into_response())
+}
+
+/// What of the stream of server-sent events comes next. A batch's JSON has no line ends in it, and is sent as it is.
+enum Frame {
+    Begin,
+    Piece,
+    Body(Bytes),
+    End,
+}

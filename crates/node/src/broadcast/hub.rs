@@ -1,0 +1,239 @@
+//! What listeners over HTTP are sent.
+//!
+//! ```text
+//!   proxy --> one Listener --> Ring (each batch encoded once) --> Feed, Feed, Feed … at the live edge
+//!   proxy --> a Listener of its own -----------------------------> Feed that is behind, until it is close
+//! ```
+//!
+//! A feed is a place in the ring and the positions that it was sent, nothing more: a slow one costs nothing, and
+//! finds that its place has left the ring. It then catches up through a listener of its own, with tombstones for what
+//! was collected meanwhile; at most [`CATCHING_UP_MAX`] do at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tailwater_broadcast::client::{Listener, Received};
+use tailwater_broadcast::message::FROM_NOW;
+use tailwater_broadcast::{Batch, Malformed, Positions, Stream};
+use tailwater_env::{Env, Task};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::ring::{Item, Ring};
+use crate::api::EventView;
+
+/// Feeds with a listener of their own; each may have some MiB waiting.
+const CATCHING_UP_MAX: usize = 32;
+/// Items that a feed takes from the ring at once.
+const TAKEN_MAX: usize = 64;
+/// A pause after the proxy sent what can't be read.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A batch in JSON.
+#[derive(Serialize)]
+struct BatchView<'a> {
+    stream: &'a str,
+    after: u64,
+    last: u64,
+    events: Vec<EventView>,
+}
+
+fn encode(stream: &Stream, batch: &Batch) -> Result<Bytes, Malformed> {
+    let events = batch.events().map(|event| event.map(EventView::from)).collect::<Result<_, _>>()?;
+    let view = BatchView { stream: stream.as_str(), after: batch.after, last: batch.last, events };
+    Ok(serde_json::to_vec(&view).expect("text and numbers").into())
+}
+
+/// The live edge; it lives as long as somebody listens.
+pub struct Hub {
+    env: Env,
+    addresses: Vec<String>,
+    live: Arc<Live>,
+    catching_up: Arc<Semaphore>,
+    _task: Task,
+}
+
+struct Live {
+    ring: Mutex<Ring>,
+    /// The ring's end.
+    moved: watch::Sender<u64>,
+}
+
+impl Hub {
+    /// Follows the proxy at `addresses`, from now on; `known` are the streams that it has now.
+    pub fn start(env: &Env, addresses: Vec<String>, known: Vec<Stream>, bytes_max: usize) -> Arc<Self> {
+        let ring = Mutex::new(Ring::new(bytes_max));
+        let live = Arc::new(Live { ring, moved: watch::Sender::new(0) });
+        let positions = Positions { others: true, ..Positions::now(known) };
+        let follow = follow(env.clone(), addresses.clone(), positions, Arc::clone(&live));
+        Arc::new(Self {
+            env: env.clone(),
+            addresses,
+            live,
+            catching_up: Arc::new(Semaphore::new(CATCHING_UP_MAX)),
+            _task: env.spawn("broadcast-hub", follow),
+        })
+    }
+}
+
+async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live: Arc<Live>) {
+    loop {
+        let mut listener = Listener::new(&env, addresses.clone(), positions.clone());
+        while let Ok(received) = listener.next().await {
+            let mut ring = live.ring.lock();
+            match received {
+                Received::Began(positions) => ring.begin(&positions),
+                Received::Events(stream, batch) => match encode(&stream, &batch) {
+                    Ok(json) => ring.push(Item { stream, batch, json }),
+                    Err(_) => break,
+                },
+                _ => continue,
+            }
+            live.moved.send_modify(|end| *end = ring.end());
+            positions = listener.positions().clone();
+        }
+        env.sleep(PAUSE).await;
+    }
+}
+
+/// What a feed answers: a batch, and the token that resumes behind it.
+pub struct Piece {
+    pub token: String,
+    pub json: Bytes,
+}
+
+/// One listener's way through the events.
+pub struct Feed {
+    hub: Arc<Hub>,
+    positions: Positions,
+    at: At,
+    ready: VecDeque<Piece>,
+    moved: watch::Receiver<u64>,
+}
+
+enum At {
+    /// Nowhere yet, or no more.
+    Apart,
+    Behind(Listener, #[allow(dead_code)] OwnedSemaphorePermit),
+    Live(u64),
+}
+
+impl Feed {
+    /// From `positions` on.
+    pub fn new(hub: Arc<Hub>, positions: Positions) -> Self {
+        let moved = hub.live.moved.subscribe();
+        Self { hub, positions, at: At::Apart, ready: VecDeque::new(), moved }
+    }
+
+    /// The token that resumes here. Completes once it is known what "now" was.
+    pub async fn begin(&mut self) -> String {
+        while self.positions.streams.values().any(|after| *after == FROM_NOW) {
+            let place = self.hub.live.ring.lock().join(&mut self.positions);
+            match place {
+                Some(place) => self.at = At::Live(place),
+                // Somebody may want one stream from now on and another one from far back.
+                None if self.hub.live.ring.lock().has_begun() => self.step().await,
+                None => drop(self.moved.changed().await),
+            }
+        }
+        self.positions.token()
+    }
+
+    /// What comes next. Cancelling it loses nothing.
+    pub async fn next(&mut self) -> Piece {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return piece;
+            }
+            self.step().await;
+        }
+    }
+
+    async fn step(&mut self) {
+        if !matches!(self.at, At::Live(_)) {
+            // Dropping a listener loses nothing: the positions tell what was sent.
+            let place = self.hub.live.ring.lock().join(&mut self.positions);
+            if let Some(place) = place {
+                self.at = At::Live(place);
+            }
+        }
+        match &mut self.at {
+            At::Apart => {
+                if !self.hub.live.ring.lock().has_begun() {
+                    let _ = self.moved.changed().await;
+                    return;
+                }
+                let room = Arc::clone(&self.hub.catching_up).acquire_owned().await;
+                let Ok(permit) = room else { return };
+                let addresses = self.hub.addresses.clone();
+                let listener = Listener::new(&self.hub.env, addresses, self.positions.clone());
+                self.at = At::Behind(listener, permit);
+            }
+            At::Behind(listener, _) => match listener.next().await {
+                Ok(Received::Began(positions)) => {
+                    for (stream, after) in positions {
+                        if let Some(position) = self.positions.streams.get_mut(&stream)
+                            && *position == FROM_NOW
+                        {
+                            *position = after;
+                        }
+                    }
+                }
+                Ok(Received::Events(stream, batch)) => self.take(&stream, &batch, None),
+                Ok(_) => {}
+                Err(_) => {
+                    self.at = At::Apart;
+                    self.hub.env.sleep(PAUSE).await;
+                }
+            },
+            At::Live(place) => {
+                let items = self.hub.live.ring.lock().read(*place, TAKEN_MAX);
+                match items {
+                    // Cut off: too much came since it was sent something.
+                    None => self.at = At::Apart,
+                    Some(items) if items.is_empty() => {
+                        let place = *place;
+                        // The hub outlives its feeds, so there is always somebody to tell.
+                        let _ = self.moved.wait_for(|end| *end > place).await;
+                    }
+                    Some(items) => {
+                        *place += items.len() as u64;
+                        for item in items {
+                            self.take(&item.stream, &item.batch, Some(&item.json));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the part of a batch that it was not sent yet; `json` is the whole of it.
+    fn take(&mut self, stream: &Stream, batch: &Batch, json: Option<&Bytes>) {
+        let known = self.positions.streams.get(stream).copied();
+        if known.is_none() && !self.positions.others {
+            return;
+        }
+        let position = known.unwrap_or(0);
+        if batch.last <= position {
+            return;
+        }
+        if batch.after > position {
+            // Not reached: both ways continue what was sent. Should it be, asking anew mends it.
+            self.at = At::Apart;
+            return;
+        }
+        let json = match json {
+            Some(json) if batch.after == position => Ok(json.clone()),
+            _ => batch.rest(position).and_then(|rest| encode(stream, rest.as_ref().unwrap_or(batch))),
+        };
+        let Ok(json) = json else {
+            self.at = At::Apart;
+            return;
+        };
+        self.positions.streams.insert(stream.clone(), batch.last);
+        self.ready.push_back(Piece { token: self.positions.token(), json });
+    }
+}

@@ -1,0 +1,186 @@
+//! Broadcasts over HTTP: publishing by POST, listening by server-sent events.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+
+use serde_json::{Value, json};
+use support::Node;
+
+fn base(node: &Node) -> String {
+    let view: Value = serde_json::from_str(&node.get("/v1/node").expect("it answers")).expect("JSON");
+    format!("http://{}", view["broadcast"]["http"].as_str().expect("an address"))
+}
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
+}
+
+/// Publishes a body; the status and the answer.
+fn post(base: &str, stream: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Value) {
+    let mut request = agent().post(format!("{base}/v1/streams/{stream}/events"));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut answer = request.send(body).expect("it answers");
+    let status = answer.status().as_u16();
+    (status, answer.body_mut().read_json().expect("JSON"))
+}
+
+/// An open stream of server-sent events.
+struct Events(Box<dyn BufRead + Send>);
+
+#[derive(Debug, Default)]
+struct Sent {
+    id: String,
+    event: String,
+    data: Value,
+}
+
+impl Events {
+    fn open(base: &str, query: &str, last_id: Option<&str>) -> Self {
+        let mut request = agent().get(format!("{base}/v1/events?{query}"));
+        if let Some(id) = last_id {
+            request = request.header("Last-Event-ID", id);
+        }
+        let answer = request.call().expect("it answers");
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        let mut events = Self(Box::new(BufReader::new(answer.into_body().into_reader())));
+        assert_eq!(events.next().event, "begin");
+        events
+    }
+
+    fn next(&mut self) -> Sent {
+        let mut sent = Sent::default();
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.0.read_line(&mut line).expect("it is open"), 0, "the stream ended");
+            match line.trim_end().split_once(": ") {
+                Some(("id", id)) => sent.id = id.to_owned(),
+                Some(("event", event)) => sent.event = event.to_owned(),
+                Some(("data", data)) => sent.data = serde_json::from_str(data).expect("JSON"),
+                // An empty line ends an event; a colon alone is a sign of life.
+                _ if line == "\n" && !sent.id.is_empty() => return sent,
+                _ => {}
+            }
+        }
+    }
+
+    /// The next batches' events, until there are `count` of them; and the last id.
+    fn take(&mut self, count: usize) -> (Vec<Value>, String) {
+        let (mut all, mut id) = (Vec::new(), String::new());
+        while all.len() < count {
+            let sent = self.next();
+            all.extend(sent.data["events"].as_array().expect("events").iter().cloned());
+            id = sent.id;
+        }
+        assert_eq!(all.len(), count, "{all:?}");
+        (all, id)
+    }
+}
+
+#[test]
+fn what_is_posted_in_any_form_comes_as_server_sent_events_and_goes_on_behind_the_last_id() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let base = base(&node);
+    let mut live = Events::open(&base, "from=now", None);
+
+    let plain = [("tailwater-key", "k"), ("tailwater-header", "a=b"), ("tailwater-collect", "same-key")];
+    let (status, answer) = post(&base, "local/prices", &plain, b"\xff\x00");
+    assert_eq!((status, &answer["last"]), (200, &json!(1)), "{answer}");
+    let array = br#"[{"key": "x", "payload": "one"}, {"payload": {"base64": "AAE="}}]"#;
+    let (status, answer) = post(&base, "local/prices", &[("content-type", "application/json")], array);
+    assert_eq!((status, &answer["last"], &answer["published"]), (200, &json!(3), &json!(2)), "{answer}");
+    let lines = b"{\"payload\": \"a\\nb\"}\n\n{\"payload\": \"c\", \"headers\": [[\"h\", \"v\"]]}\n";
+    let (status, _) = post(&base, "local/prices", &[("content-type", "application/x-ndjson")], lines);
+    assert_eq!(status, 200);
+
+    let (events, _) = live.take(5);
+    let payloads: Vec<&Value> = events.iter().map(|event| &event["payload"]).collect();
+    let binary = json!({"base64": "/wA="});
+    assert_eq!(payloads, [&binary, &json!("one"), &json!("\u{0}\u{1}"), &json!("a\nb"), &json!("c")]);
+    assert_eq!((&events[0]["key"], &events[0]["headers"]), (&json!("k"), &json!([["a", "b"]])));
+    assert_eq!((&events[0]["collect"], &events[4]["seq"]), (&json!("same-key"), &json!(5)));
+
+    // As an EventSource that lost its connection does.
+    let mut early = Events::open(&base, "stream=local/prices&from=start", None);
+    let mut id = String::new();
+    let mut seen = 0;
+    while seen < 3 {
+        let sent = early.next();
+        seen += sent.data["events"].as_array().expect("events").len();
+        id = sent.id;
+    }
+    drop(early);
+    post(&base, "local/prices", &[], b"last");
+    let (rest, _) = Events::open(&base, "stream=local/prices", Some(&id)).take(6 - seen);
+    assert_eq!(rest.last().expect("one")["payload"], "last");
+    assert_eq!(rest[0]["seq"], seen + 1);
+}
+
+#[test]
+fn what_can_not_be_done_is_refused_in_json() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let base = base(&node);
+    let json_type = ("content-type", "application/json");
+    let large = vec![b'x'; (1 << 20) + 1];
+    let larger = vec![b'x'; (2 << 20) + 1];
+    for (stream, headers, body, expected) in [
+        ("local/a%20b", &[][..], &b"x"[..], (400, "malformed")),
+        ("mars/s", &[], b"x", (404, "unknown_region")),
+        ("local/s", &[json_type], b"[", (400, "malformed")),
+        ("local/s", &[json_type], b"[]", (400, "malformed")),
+        ("local/s", &[json_type], br#"{"payload": 7}"#, (400, "malformed")),
+        ("local/s", &[("tailwater-collect", "everything")], b"x", (400, "malformed")),
+        ("local/s", &[("origin", "https://evil.example")], b"x", (403, "not_authorized")),
+        ("local/s", &[], &large, (413, "too_large")),
+        ("local/s", &[], &larger, (413, "malformed")),
+    ] {
+        let (status, answer) = post(&base, stream, headers, body);
+        assert_eq!((status, answer["error"].as_str()), (expected.0, Some(expected.1)), "{answer}");
+    }
+    for query in ["token=abc", "from=yesterday", "stream=x", "strem=local/x"] {
+        let answer = agent().get(format!("{base}/v1/events?{query}")).call().expect("it answers");
+        assert_eq!(answer.status(), 400, "{query}");
+    }
+}
+
+#[test]
+fn a_listener_that_does_not_read_is_cut_off_and_catches_up_with_tombstones_and_hurts_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let small = [("TAILWATER_BROADCAST__HTTP__LISTENER_BYTES_MAX", "65536")];
+    let node = Node::start_with(&dir.path().join("data"), &[], &small);
+    let base = base(&node);
+    let mut slow = Events::open(&base, "stream=local/s&from=start", None);
+    let mut quick = Events::open(&base, "stream=local/s&from=start", None);
+    let reader = std::thread::Builder::new()
+        .spawn(move || {
+            let mut last = 0;
+            while last < 400 {
+                let sent = quick.next();
+                assert_eq!(sent.data["after"], last);
+                last = sent.data["last"].as_u64().expect("a number");
+            }
+        })
+        .expect("a thread");
+    // Far more than sockets and the ring hold.
+    let payload = vec![b'x'; 100_000];
+    for _ in 0..400 {
+        assert_eq!(post(&base, "local/s", &[("tailwater-collect", "keep-last=10")], &payload).0, 200);
+    }
+    reader.join().expect("the other one got all in order");
+    let (mut last, mut collected) = (0, 0);
+    while last < 400 {
+        let sent = slow.next();
+        assert_eq!(sent.data["after"], last);
+        last = sent.data["last"].as_u64().expect("a number");
+        let events = sent.data["events"].as_array().expect("events");
+        collected += events.iter().filter_map(|event| event["tombstone"].as_u64()).sum::<u64>();
+    }
+    assert!(collected > 100, "{collected} of 400 came as tombstones");
+}
