@@ -45,7 +45,8 @@ struct Fetch {
     asks: Vec<Ask>,
     early: BTreeMap<u64, Early>,
     early_bytes: usize,
-    /// The greatest count that anybody has told.
+    /// The greatest count that anybody has notified of: nothing beyond is asked for. An answer does not raise it, or
+    /// whoever asks a busy member once would ask it for ever, and F would bound nothing.
     horizon: u64,
 }
 
@@ -118,6 +119,8 @@ impl Fetcher {
         for Progress { stream, held, count } in streams {
             let Some(index) = self.index(&stream, count) else { continue };
             self.hear(now_ms, from, index, (held, count));
+            let horizon = &mut self.streams[index].horizon;
+            *horizon = count.max(*horizon);
             self.pursue(now_ms, rng, index, Some(from), out);
         }
     }
@@ -147,8 +150,6 @@ impl Fetcher {
         let known = self.known.entry(from).or_default();
         known.heard_ms = now_ms;
         known.set(index, has);
-        let fetch = &mut self.streams[index];
-        fetch.horizon = fetch.horizon.max(has.1);
     }
 
     /// A request is answered.
@@ -316,7 +317,7 @@ impl Fetcher {
         known.asks += 1;
         let has = known.of(index).1;
         // The proxy may have more than it has told of, but nobody else is asked for what it has not.
-        let up_to = if proxy { up_to.min(fetch.horizon.max(has)) } else { up_to.min(has) };
+        let up_to = if proxy { up_to } else { up_to.min(has) };
         let timeout_ms = self.options.request_timeout_ms.saturating_mul(if proxy { 4 } else { 1 });
         fetch.asks.push(Ask { of, after, up_to, until_ms: now_ms + timeout_ms });
         *(if proxy { &mut self.stats.requests_to_proxy } else { &mut self.stats.requests_to_peers }) += 1;
