@@ -1,0 +1,441 @@
+//! The experiments: what is varied, and what is reported.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::Context;
+use serde::Serialize;
+use tailwater_broadcast::region::Options;
+
+use super::costs;
+use super::net::{Costs, MS, Network, SECOND, Time};
+use super::world::{Setup, World};
+use crate::charts::{Curve, curves};
+use crate::report::{self, Format, ProgressLine};
+use crate::stats::{PercentilesMs, round};
+
+/// What the paper loads three regions with: 864,000 events a second for each.
+const FULL_LOAD: f64 = 2_592_000.0;
+/// Measured by `--measure-costs`, on two busy cores.
+const COSTS: Costs = Costs { message_ns: 3_300.0, event_ns: 14.7 };
+
+/// Flags of the simulated experiments. What is not given is as in the experiment.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Clients of each region.
+    #[arg(long)]
+    clients: Option<u32>,
+    /// Replicas of each proxy.
+    #[arg(long, default_value_t = 3)]
+    replicas: u32,
+    /// Members of a view at most (the paper's V).
+    #[arg(long, default_value_t = 20)]
+    view: usize,
+    /// Fan-outs (the paper's F), by commas.
+    #[arg(long, value_delimiter = ',')]
+    fanouts: Vec<usize>,
+    /// Shuffle times in milliseconds, by commas.
+    #[arg(long, value_delimiter = ',')]
+    shuffles_ms: Vec<u64>,
+    /// Loads as multiples of 2,592,000 events a second over all regions, by commas.
+    #[arg(long, value_delimiter = ',')]
+    loads: Vec<f64>,
+    /// Simulated seconds under load.
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Milliseconds between two notifications by one client.
+    #[arg(long, default_value_t = 5)]
+    notify_ms: u64,
+    /// Kilobytes of events that a client keeps for others.
+    #[arg(long)]
+    recv_kb: Option<usize>,
+    /// Nanoseconds that a message costs its sender, and its receiver.
+    #[arg(long)]
+    message_ns: Option<f64>,
+    /// Nanoseconds that an event costs its receiver.
+    #[arg(long)]
+    event_ns: Option<f64>,
+    /// Measure both on this machine first.
+    #[arg(long)]
+    measure_costs: bool,
+    /// Runs at the same time.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Of all choices.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Draw it.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+struct Run {
+    fanout: usize,
+    shuffle_ms: u64,
+    /// Of 2,592,000 events a second.
+    load: f64,
+    /// Events a second that came to all proxies.
+    offered_s: f64,
+    /// Events a second that each client was delivered.
+    delivered_s: f64,
+    /// Mean and percentiles of the time from an event's arrival at its proxy until all clients had it, weighted by
+    /// events.
+    to_all_mean_ms: f64,
+    to_all_ms: PercentilesMs,
+    /// The mean for each region's own events.
+    to_all_mean_ms_by_region: Vec<f64>,
+    /// Until one client had it.
+    to_each_ms: PercentilesMs,
+    /// Events that had not reached all clients at the end, of those that count.
+    unfinished: f64,
+    /// Of what clients were delivered, how much came from the proxy, in percent.
+    from_proxy_percent: f64,
+    requests_to_proxy_s: f64,
+    timeouts: u64,
+    duplicates_percent: f64,
+    view_min: usize,
+    steps: u64,
+    wall_s: f64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    bench: &'static str,
+    regions: usize,
+    clients: u32,
+    replicas: u32,
+    view: usize,
+    latency_ms: Vec<Vec<f64>>,
+    costs: Costs,
+    seconds: f64,
+    /// The fan-out with the lowest mean delay among those with the best throughput (within one percent).
+    best_fanout: usize,
+    runs: Vec<Run>,
+    wall_s: f64,
+    memory_mb: u64,
+}
+
+/// Latencies between west, west and east coast, and another one on the east coast.
+fn network(regions: usize) -> Network {
+    const FOUR: [[f64; 4]; 4] =
+        [[0.0, 11.0, 35.0, 38.0], [11.0, 0.0, 31.0, 35.0], [35.0, 31.0, 0.0, 15.0], [38.0, 35.0, 15.0, 0.0]];
+    // More regions than that lie around the world: 10 to 100 ms from each other.
+    let latency = |a: usize, b: usize| match a == b {
+        true => 0.0,
+        false if regions <= 4 => FOUR[a][b],
+        false => 10.0 + 90.0 * ((a * b + a + b) % 10) as f64 / 10.0,
+    };
+    Network {
+        latency_ms: (0..regions).map(|a| (0..regions).map(|b| latency(a, b)).collect()).collect(),
+        local_latency_ms: 1.0,
+        local_bits_s: 1e9,
+        region_bits_s: 1e10,
+    }
+}
+
+impl Args {
+    fn setup(&self, regions: usize, costs: Costs, fanout: usize, shuffle_ms: u64, load: f64) -> Setup {
+        let network = network(regions);
+        let seconds = self.seconds.unwrap_or(1.5);
+        let options = Options {
+            view_max: self.view,
+            fanout,
+            shuffle_ms,
+            notify_ms: self.notify_ms,
+            request_timeout_ms: 200,
+            recv_bytes: self.recv_kb.unwrap_or(16 << 10) << 10,
+            // A tenth is left for what are no events.
+            upload_bytes_s: (network.local_bits_s / 8.0 * 0.9) as u64,
+            ..Options::default()
+        };
+        Setup {
+            clients: self.clients.unwrap_or(1_000),
+            replicas: self.replicas,
+            costs,
+            options,
+            events_s: load * FULL_LOAD / regions as f64,
+            lot: 2 * MS,
+            event_bytes: 10,
+            keep: 10_000_000,
+            warm_up: 10 * SECOND,
+            load: (seconds * SECOND as f64) as Time,
+            settle: 300 * MS,
+            drain: 0,
+            cuts: Vec::new(),
+            seed: self.seed,
+            network,
+        }
+    }
+
+    fn costs(&self) -> anyhow::Result<Costs> {
+        let costs = if self.measure_costs { costs::measure()? } else { COSTS };
+        Ok(Costs {
+            message_ns: self.message_ns.unwrap_or(costs.message_ns),
+            event_ns: self.event_ns.unwrap_or(costs.event_ns),
+        })
+    }
+
+    /// The product of what is varied, each run in a world of its own.
+    fn sweep(&self, fanouts: &[usize], shuffles: &[u64], loads: &[f64]) -> anyhow::Result<Report> {
+        let given =
+            |own: &[usize], usual: &[usize]| if own.is_empty() { usual.to_vec() } else { own.to_vec() };
+        let fanouts = given(&self.fanouts, fanouts);
+        let shuffles = if self.shuffles_ms.is_empty() { shuffles.to_vec() } else { self.shuffles_ms.clone() };
+        let loads = if self.loads.is_empty() { loads.to_vec() } else { self.loads.clone() };
+        let costs = self.costs()?;
+        let mut setups = Vec::new();
+        for &fanout in &fanouts {
+            for &shuffle_ms in &shuffles {
+                for &load in &loads {
+                    setups.push((self.setup(3, costs, fanout, shuffle_ms, load), load));
+                }
+            }
+        }
+        let started = Instant::now();
+        let runs = self.run_all(&setups)?;
+        let (setup, _) = &setups[0];
+        Ok(Report {
+            bench: "broadcast",
+            regions: setup.network.latency_ms.len(),
+            clients: setup.clients,
+            replicas: setup.replicas,
+            view: self.view,
+            latency_ms: setup.network.latency_ms.clone(),
+            costs,
+            seconds: setup.load as f64 / SECOND as f64,
+            best_fanout: best_fanout(&runs),
+            runs,
+            wall_s: round(started.elapsed().as_secs_f64(), 1),
+            memory_mb: memory_mb(),
+        })
+    }
+
+    fn run_all(&self, setups: &[(Setup, f64)]) -> anyhow::Result<Vec<Run>> {
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new((Vec::new(), ProgressLine::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.clamp(1, 64) {
+                scope.spawn(|| {
+                    while let Some((setup, load)) = setups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let (_, run) = one(setup.clone(), *load);
+                        let mut done = done.lock().expect("no run panics while it holds this");
+                        done.0.push(run);
+                        let count = done.0.len();
+                        done.1.show(&format!("{count} of {} runs", setups.len()));
+                    }
+                });
+            }
+        });
+        let (mut runs, _) = done.into_inner().map_err(|_| anyhow::anyhow!("a run panicked"))?;
+        let key = |run: &Run| (run.fanout, run.shuffle_ms);
+        runs.sort_by(|a, b| key(a).cmp(&key(b)).then(a.load.total_cmp(&b.load)));
+        Ok(runs)
+    }
+}
+
+fn one(setup: Setup, load: f64) -> (World, Run) {
+    let started = Instant::now();
+    let (fanout, shuffle_ms) = (setup.options.fanout, setup.options.shuffle_ms);
+    let regions = setup.network.latency_ms.len();
+    let (offered_s, load_time) = (setup.events_s * regions as f64, setup.load);
+    let mut world = World::new(setup);
+    let steps = world.run();
+    let stats = world.stats();
+    let (to_all_mean_ms, to_all_ms) = world.watch.to_all_of_all();
+    let percent = |part: u64, whole: u64| round(100.0 * part as f64 / whole.max(1) as f64, 2);
+    let run = Run {
+        fanout,
+        shuffle_ms,
+        load: round(load, 3),
+        offered_s: round(offered_s, 0),
+        delivered_s: round(world.watch.events_s(world.load_end()), 0),
+        to_all_mean_ms,
+        to_all_ms,
+        to_all_mean_ms_by_region: (0..regions).map(|region| world.watch.to_all(region).0).collect(),
+        to_each_ms: world.watch.to_each(),
+        // What was published last is on its way still.
+        unfinished: round(world.watch.missing(world.load_end() - 400 * MS), 3),
+        from_proxy_percent: percent(stats.from_proxy, stats.delivered),
+        requests_to_proxy_s: round(stats.requests_to_proxy as f64 * SECOND as f64 / load_time as f64, 0),
+        timeouts: stats.timeouts,
+        duplicates_percent: percent(stats.duplicates, stats.delivered),
+        view_min: stats.view,
+        steps,
+        wall_s: round(started.elapsed().as_secs_f64(), 1),
+    };
+    (world, run)
+}
+
+fn best_fanout(runs: &[Run]) -> usize {
+    let most = runs.iter().map(|run| run.delivered_s).fold(0.0, f64::max);
+    let good = runs.iter().filter(|run| run.delivered_s >= 0.99 * most && run.unfinished < 0.01);
+    good.min_by(|a, b| a.to_all_mean_ms.total_cmp(&b.to_all_mean_ms)).map_or(0, |run| run.fanout)
+}
+
+/// The most memory that this process has had, in MB.
+fn memory_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kb| kb / 1024)
+}
+
+fn draw(file: Option<&Path>, svg: impl FnOnce() -> String) -> anyhow::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(file, svg()).with_context(|| format!("{} can't be written", file.display()))
+}
+
+/// A line for each fan-out.
+fn lines(runs: &[Run], point: impl Fn(&Run) -> (f64, f64)) -> Vec<Curve> {
+    let mut fanouts: Vec<usize> = runs.iter().map(|run| run.fanout).collect();
+    fanouts.dedup();
+    let curve = |fanout| Curve {
+        name: format!("F = {fanout}"),
+        points: runs.iter().filter(|run| run.fanout == fanout).map(&point).collect(),
+    };
+    fanouts.into_iter().map(curve).collect()
+}
+
+/// Throughput by fan-out and shuffle time at full load.
+pub fn figure_5b(args: &Args) -> anyhow::Result<()> {
+    let report = args.sweep(&[1, 2, 3, 4, 5, 6, 8, 10], &[10, 30, 50, 100, 200], &[1.0])?;
+    draw(args.plot.as_deref(), || {
+        let title = "Events a second delivered to each of the clients, by shuffle time and fan-out";
+        curves(
+            title,
+            "shuffle time, ms",
+            "",
+            &lines(&report.runs, |run| (run.shuffle_ms as f64, run.delivered_s.max(1.0))),
+        )
+    })?;
+    report::print(args.output, &report)
+}
+
+/// Delay and throughput as load grows.
+pub fn figure_6(args: &Args) -> anyhow::Result<()> {
+    let loads: Vec<f64> = (0..6).map(|i| 1.0 / 6.0 + f64::from(i) / 3.0).collect();
+    let report = args.sweep(&[2, 3, 4, 5, 6, 8], &[30], &loads)?;
+    draw(args.plot.as_deref(), || {
+        let title = "Mean time until all clients have an event, by events a second and fan-out";
+        curves(
+            title,
+            "events/s delivered to each client",
+            "ms",
+            &lines(&report.runs, |run| (run.delivered_s.max(1.0), run.to_all_mean_ms.max(0.1))),
+        )
+    })?;
+    report::print(args.output, &report)
+}
+
+#[derive(Serialize)]
+struct CutReport {
+    bench: &'static str,
+    regions: usize,
+    clients: u32,
+    latency_ms: Vec<Vec<f64>>,
+    costs: Costs,
+    cut_s: (f64, f64),
+    /// Times that proxies subscribed elsewhere.
+    moved: u64,
+    unfinished: f64,
+    run: Run,
+    /// Of each region's own events.
+    by_region: Vec<Series>,
+    wall_s: f64,
+    memory_mb: u64,
+}
+
+/// Second by second.
+#[derive(Serialize)]
+struct Series {
+    region: usize,
+    /// Events that each client was delivered.
+    delivered_s: Vec<f64>,
+    /// Milliseconds until all clients had what was published in that second.
+    to_all_mean_ms: Vec<f64>,
+}
+
+/// The link between regions 2 and 3 is cut 19 s after the first event, and heals at 41 s.
+pub fn figure_7(args: &Args) -> anyhow::Result<()> {
+    let costs = args.costs()?;
+    let load = args.loads.first().copied().unwrap_or(0.1);
+    let fanout = args.fanouts.first().copied().unwrap_or(4);
+    let mut setup = args.setup(4, costs, fanout, args.shuffles_ms.first().copied().unwrap_or(30), load);
+    setup.clients = args.clients.unwrap_or(250);
+    setup.load = (args.seconds.unwrap_or(60.0) * SECOND as f64) as Time;
+    setup.lot = 10 * MS;
+    setup.drain = 5 * SECOND;
+    let cut_s = (19.0, 41.0);
+    setup.cuts = vec![(2, 3, 19 * SECOND, 41 * SECOND)];
+    let started = Instant::now();
+    let (world, run) = one(setup.clone(), load);
+    let begin = (world.load_start() / SECOND) as usize;
+    let series = |region: usize| {
+        let seconds: Vec<(f64, f64)> = world.watch.series(region).into_iter().skip(begin).collect();
+        Series {
+            region,
+            delivered_s: seconds.iter().map(|second| second.0).collect(),
+            to_all_mean_ms: seconds.iter().map(|second| second.1).collect(),
+        }
+    };
+    let by_region: Vec<Series> = (0..4).map(series).collect();
+    draw(args.plot.as_deref(), || {
+        let title = "Mean time until all clients have an event, by its second; the link from 2 to 3 is cut from 19 to 41 s";
+        let line = |series: &Series| Curve {
+            name: format!("from region {}", series.region),
+            points: (1u32..).map(f64::from).zip(series.to_all_mean_ms.iter().map(|ms| ms.max(0.1))).collect(),
+        };
+        curves(title, "s", "ms", &by_region.iter().map(line).collect::<Vec<_>>())
+    })?;
+    let report = CutReport {
+        bench: "broadcast",
+        regions: 4,
+        clients: setup.clients,
+        latency_ms: setup.network.latency_ms,
+        costs,
+        cut_s,
+        moved: world.moved(),
+        unfinished: world.watch.missing(world.load_end()),
+        run,
+        by_region,
+        wall_s: round(started.elapsed().as_secs_f64(), 1),
+        memory_mb: memory_mb(),
+    };
+    report::print(args.output, &report)
+}
+
+/// Ten regions of ten thousand clients, and 10,000 events a second.
+pub fn many(args: &Args) -> anyhow::Result<()> {
+    let costs = args.costs()?;
+    let regions = 10;
+    let load = args.loads.first().copied().unwrap_or(10_000.0 / FULL_LOAD);
+    let fanout = args.fanouts.first().copied().unwrap_or(4);
+    let mut setup = args.setup(regions, costs, fanout, args.shuffles_ms.first().copied().unwrap_or(30), load);
+    setup.clients = args.clients.unwrap_or(10_000);
+    setup.lot = 20 * MS;
+    setup.load = (args.seconds.unwrap_or(3.0) * SECOND as f64) as Time;
+    setup.options.recv_bytes = args.recv_kb.unwrap_or(128) << 10;
+    let started = Instant::now();
+    let (_, run) = one(setup.clone(), load);
+    let report = Report {
+        bench: "broadcast",
+        regions,
+        clients: setup.clients,
+        replicas: setup.replicas,
+        view: args.view,
+        latency_ms: setup.network.latency_ms,
+        costs,
+        seconds: setup.load as f64 / SECOND as f64,
+        best_fanout: fanout,
+        runs: vec![run],
+        wall_s: round(started.elapsed().as_secs_f64(), 1),
+        memory_mb: memory_mb(),
+    };
+    report::print(args.output, &report)
+}

@@ -1,0 +1,506 @@
+//! Regions of clients and replicated proxies that run the real protocol code in simulated time: `broadcast::replica`
+//! for chains and between regions, `broadcast::region` within each region.
+//!
+//! Each region has one stream, whose events its head is sent in lots at a fixed rate. The tail of a region's chain is
+//! the member of the region-level protocol that has everything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tailwater_broadcast::message::{Chain, Member, Message, Role};
+use tailwater_broadcast::region::{self, Options, Output, Peer, ProxyPeer};
+use tailwater_broadcast::replica::{self, Config, ConnectionId, Replica};
+use tailwater_broadcast::{Batch, Collect, Content, Stream, Writer};
+
+use super::net::{Costs, Lines, MS, Network, NodeId, Queue, SECOND, Time};
+use super::watch::Watch;
+
+/// Between two ticks of a replica, as its server has them.
+const REPLICA_TICK: Time = 20 * MS;
+/// A wall clock's time at the beginning, in milliseconds.
+const WALL_MS: u64 = 1_700_000_000_000;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Clients of each region.
+    pub clients: u32,
+    /// Replicas of each proxy.
+    pub replicas: u32,
+    /// Machines and links; it says how many regions there are.
+    pub network: Network,
+    /// What messages cost.
+    pub costs: Costs,
+    /// Of the region-level protocol.
+    pub options: Options,
+    /// Events a second that come to each region's proxy.
+    pub events_s: f64,
+    /// Between two lots of them.
+    pub lot: Time,
+    /// Bytes of an event.
+    pub event_bytes: usize,
+    /// How many events of its stream an event keeps: older ones are collected.
+    pub keep: u64,
+    /// How long clients gossip before the first event.
+    pub warm_up: Time,
+    /// How long events come.
+    pub load: Time,
+    /// From the first event until what comes counts.
+    pub settle: Time,
+    /// How long is waited for the last ones.
+    pub drain: Time,
+    /// Links between regions that are cut: which, and from when to when after the first event.
+    pub cuts: Vec<(u32, u32, Time, Time)>,
+    /// Of all choices.
+    pub seed: u64,
+}
+
+enum Step {
+    Region { from: NodeId, to: NodeId, message: region::Message },
+    Replica { connection: ConnectionId, to: NodeId, message: Message },
+    Drained { connection: ConnectionId, node: NodeId, bytes: usize },
+    Tick(NodeId),
+    ReplicaTick(NodeId),
+    Publish(u32),
+    Cut { a: u32, b: u32, cut: bool },
+}
+
+/// A replica; the last of its chain is also its region's proxy to clients.
+struct ReplicaNode {
+    replica: Replica,
+    proxy: Option<ProxyPeer>,
+    /// When the proxy's tick is due.
+    tick: Time,
+}
+
+struct ClientNode {
+    peer: Peer,
+    tick: Time,
+}
+
+/// Two replicas, or a replica and a publisher.
+#[derive(Clone, Copy)]
+struct Ends {
+    from: NodeId,
+    to: NodeId,
+}
+
+pub struct World {
+    setup: Setup,
+    queue: Queue<Step>,
+    lines: Lines,
+    replicas: Vec<ReplicaNode>,
+    clients: Vec<ClientNode>,
+    connections: BTreeMap<ConnectionId, Ends>,
+    streams: Vec<Stream>,
+    lots: Vec<Batch>,
+    published: Vec<u64>,
+    start: Time,
+    outbox: Vec<Output>,
+    pub watch: Watch,
+}
+
+/// A machine's id in the region-level protocol.
+fn member(node: NodeId) -> region::Member {
+    region::Member { id: u64::from(node) + 1, address: Arc::from(format!("n{node}")) }
+}
+
+fn node_of(id: u64) -> NodeId {
+    (id - 1) as NodeId
+}
+
+/// A publisher's connection to the head of a region.
+fn publisher(region: u32) -> ConnectionId {
+    1 << 40 | u64::from(region)
+}
+
+/// What the tail of a chain has for its region.
+struct Histories<'a>(&'a Replica);
+
+impl region::Source for Histories<'_> {
+    fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
+        Some((0, self.0.stream(stream)?.held()))
+    }
+
+    fn read(&self, stream: &Stream, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
+        self.0.stream(stream)?.history.read(after, up_to, bytes_max)
+    }
+}
+
+/// `events` events as a publisher encodes them.
+fn lot(events: u64, bytes: usize, keep: u64) -> Batch {
+    let mut writer = Writer::new(0);
+    let content = Content { payload: vec![7; bytes].into(), ..Content::default() };
+    for _ in 0..events {
+        writer.publish(&content, Some(&Collect::KeepLast(keep))).expect("a small event");
+    }
+    writer.finish(0)
+}
+
+impl World {
+    /// A world at its beginning.
+    pub fn new(setup: Setup) -> Self {
+        let regions = setup.network.latency_ms.len() as u32;
+        let replicas = regions * setup.replicas;
+        let mut region_of: Vec<u32> = (0..replicas).map(|node| node / setup.replicas).collect();
+        region_of.extend((0..regions * setup.clients).map(|client| client / setup.clients));
+        let events = (setup.events_s * setup.lot as f64 / SECOND as f64).round().max(1.0) as u64;
+        let lots = (0..regions).map(|_| lot(events, setup.event_bytes, setup.keep)).collect();
+        let watched = (0..regions).map(|_| events).collect();
+        let start = setup.warm_up;
+        let watch = Watch::new(regions * setup.clients, watched, start + setup.settle);
+        let name = |region| Stream::parse(&format!("region{region}/events")).expect("a name");
+        let mut world = Self {
+            lines: Lines::new(setup.network.clone(), region_of),
+            queue: Queue::new(),
+            replicas: Vec::new(),
+            clients: Vec::new(),
+            connections: BTreeMap::new(),
+            streams: (0..regions).map(name).collect(),
+            lots,
+            published: vec![0; regions as usize],
+            start,
+            outbox: Vec::new(),
+            watch,
+            setup,
+        };
+        for node in 0..replicas {
+            world.add_replica(node);
+        }
+        for region in 0..regions {
+            world.connect_chain(region);
+            let at = start + (world.setup.lot / u64::from(regions)) * u64::from(region);
+            world.queue.at(at, Step::Publish(region));
+        }
+        for client in 0..regions * world.setup.clients {
+            world.add_client(replicas + client);
+        }
+        for (a, b, from, to) in world.setup.cuts.clone() {
+            world.queue.at(start + from, Step::Cut { a, b, cut: true });
+            world.queue.at(start + to, Step::Cut { a, b, cut: false });
+        }
+        world
+    }
+
+    fn regions(&self) -> u32 {
+        self.streams.len() as u32
+    }
+
+    fn head(&self, region: u32) -> NodeId {
+        region * self.setup.replicas
+    }
+
+    fn tail(&self, region: u32) -> NodeId {
+        (region + 1) * self.setup.replicas - 1
+    }
+
+    fn add_replica(&mut self, node: NodeId) {
+        let region = node / self.setup.replicas;
+        let is_tail = node == self.tail(region);
+        let proxy = is_tail
+            .then(|| ProxyPeer::new(member(node), &self.setup.options, self.setup.seed ^ u64::from(node)));
+        let mut replica = Replica::new(Config::new(&format!("region{region}"), u64::from(node)));
+        let member = |node: NodeId| Member { id: u64::from(node), address: String::new() };
+        replica.configure(
+            0,
+            Chain {
+                epoch: 1,
+                region: format!("region{region}"),
+                members: (self.head(region)..=self.tail(region)).map(member).collect(),
+                joining: Vec::new(),
+            },
+        );
+        self.replicas.push(ReplicaNode { replica, proxy, tick: 0 });
+        self.queue.at(u64::from(node), Step::ReplicaTick(node));
+        if is_tail {
+            self.queue.at(0, Step::Tick(node));
+        }
+    }
+
+    fn add_client(&mut self, node: NodeId) {
+        let proxy = member(self.tail(self.lines.region_of(node)));
+        let seed = self.setup.seed.wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(node));
+        let peer = Peer::new(member(node), proxy, BTreeMap::new(), self.setup.options.clone(), seed);
+        // They do not all start at once.
+        let tick = u64::from(node) * (SECOND / u64::from(self.setup.clients * self.regions()));
+        self.clients.push(ClientNode { peer, tick });
+        self.queue.at(tick, Step::Tick(node));
+    }
+
+    /// Each replica follows the one before it; a head may subscribe at every other region's tail.
+    fn connect_chain(&mut self, region: u32) {
+        let (head, tail) = (self.head(region), self.tail(region));
+        for node in head + 1..=tail {
+            self.connect(node, node - 1);
+        }
+        for other in (0..self.regions()).filter(|other| *other != region) {
+            self.connect(head, self.tail(other));
+        }
+        let role = Role::Client(u128::from(region));
+        let name = format!("region{region}");
+        self.connections.insert(publisher(region), Ends { from: head, to: head });
+        self.replica(head).connected(0, publisher(region), replica::Peer::In(name, role));
+    }
+
+    fn connect(&mut self, from: NodeId, to: NodeId) {
+        let connection = u64::from(from) << 20 | u64::from(to);
+        self.connections.insert(connection, Ends { from, to });
+        let name = |node| format!("region{}", node / self.setup.replicas);
+        let (out, into) = (
+            replica::Peer::Out(name(to), u64::from(to)),
+            replica::Peer::In(name(from), Role::Replica(u64::from(from))),
+        );
+        let now_ms = self.lines.work(0, from, 0.0) / MS;
+        self.replica(from).connected(now_ms, connection, out);
+        self.replica(to).connected(now_ms, connection, into);
+    }
+
+    fn replica(&mut self, node: NodeId) -> &mut Replica {
+        &mut self.replicas[node as usize].replica
+    }
+
+    /// Runs to its end, and says how many steps that took.
+    pub fn run(&mut self) -> u64 {
+        let end = self.start + self.setup.load + self.setup.drain;
+        while let Some((now, step)) = self.queue.next(end) {
+            self.step(now, step);
+        }
+        self.queue.happened()
+    }
+
+    fn step(&mut self, now: Time, step: Step) {
+        let costs = self.setup.costs;
+        match step {
+            Step::Region { from, to, message } => {
+                let events = match &message {
+                    region::Message::Events { batches, .. } => {
+                        batches.iter().map(|b| u64::from(b.count)).sum()
+                    }
+                    _ => 0,
+                };
+                let cost = costs.message_ns + costs.event_ns * events as f64;
+                let done = self.lines.handle(now, to, message.size(), cost);
+                self.region_message(done, from, to, message);
+            }
+            Step::Replica { connection, to, message } => {
+                let events = match &message {
+                    Message::Events { batch, .. } | Message::Append { batch, .. } => u64::from(batch.count),
+                    _ => 0,
+                };
+                let cost = costs.message_ns + costs.event_ns * events as f64;
+                let done = self.lines.work(now, to, cost);
+                self.replica(to).receive(done / MS, connection, message);
+                self.replica_outputs(done, to);
+            }
+            Step::Drained { connection, node, bytes } => {
+                self.replica(node).drained(connection, bytes);
+                self.replica_outputs(now, node);
+            }
+            Step::Tick(node) => self.tick(now, node),
+            Step::ReplicaTick(node) => self.replica_tick(now, node),
+            Step::Publish(region) => self.publish(now, region),
+            Step::Cut { a, b, cut } => self.cut(now, a, b, cut),
+        }
+    }
+
+    fn publish(&mut self, now: Time, region: u32) {
+        let index = region as usize;
+        let batch = self.lots[index].clone();
+        let (stream, first) = (self.streams[index].clone(), self.published[index] + 1);
+        self.published[index] += u64::from(batch.count);
+        let cost = self.setup.costs.message_ns + self.setup.costs.event_ns * f64::from(batch.count);
+        let head = self.head(region);
+        self.watch.published(now, index);
+        let done = self.lines.work(now, head, cost);
+        let message = Message::Publish { stream, client: u128::from(region), first, batch };
+        self.replica(head).receive(done / MS, publisher(region), message);
+        self.replica_outputs(done, head);
+        if now + self.setup.lot < self.start + self.setup.load {
+            self.queue.at(now + self.setup.lot, Step::Publish(region));
+        }
+    }
+
+    /// A cut link loses everything without a word; when it heals, the connections over it are made anew.
+    fn cut(&mut self, now: Time, a: u32, b: u32, cut: bool) {
+        self.lines.cut(a, b, cut);
+        if cut {
+            return;
+        }
+        for (from, to) in [(self.head(a), self.tail(b)), (self.head(b), self.tail(a))] {
+            let connection = u64::from(from) << 20 | u64::from(to);
+            for node in [from, to] {
+                self.replica(node).closed(now / MS, connection);
+            }
+            self.connect(from, to);
+            self.replica_outputs(now, from);
+            self.replica_outputs(now, to);
+        }
+    }
+
+    fn tick(&mut self, now: Time, node: NodeId) {
+        let due = match (node as usize).checked_sub(self.replicas.len()) {
+            Some(client) => &mut self.clients[client].tick,
+            None => &mut self.replicas[node as usize].tick,
+        };
+        if *due != now {
+            // It was needed sooner, and has been called then.
+            return;
+        }
+        *due = Time::MAX;
+        let now = self.lines.work(now, node, 0.0);
+        let now_ms = now / MS;
+        match (node as usize).checked_sub(self.replicas.len()) {
+            Some(client) => {
+                self.clients[client].peer.tick(now_ms, &mut self.outbox);
+                self.region_outputs(now, node);
+            }
+            None => self.proxy_step(now, node, |proxy, source, out| proxy.tick(now_ms, source, out)),
+        }
+    }
+
+    fn replica_tick(&mut self, now: Time, node: NodeId) {
+        let now_ms = now / MS;
+        self.replica(node).tick(now_ms, WALL_MS + now_ms);
+        self.replica_outputs(now, node);
+        self.queue.at(now + REPLICA_TICK, Step::ReplicaTick(node));
+    }
+
+    fn replica_outputs(&mut self, now: Time, node: NodeId) {
+        for output in self.replica(node).outputs() {
+            match output {
+                replica::Output::Send(connection, message) => {
+                    self.send_replica(now, node, connection, message)
+                }
+                replica::Output::Close(_, why) => panic!("a replica ends a connection: {why}"),
+                replica::Output::Persist { .. } => {}
+                replica::Output::Held { stream, last } => {
+                    let node_state = &mut self.replicas[node as usize];
+                    if let Some(proxy) = &mut node_state.proxy {
+                        proxy.appended(&stream, last);
+                        let now_ms = now / MS;
+                        self.proxy_step(now, node, |proxy, source, out| {
+                            if proxy.due_ms() <= now_ms {
+                                proxy.tick(now_ms, source, out);
+                            }
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn send_replica(&mut self, now: Time, node: NodeId, connection: ConnectionId, message: Message) {
+        let bytes = replica::size_of_message(&message);
+        let Some(ends) = self.connections.get(&connection).copied() else { return };
+        if ends.from == ends.to {
+            // To a publisher: nobody waits for it here.
+            self.replica(node).drained(connection, bytes);
+            return;
+        }
+        let to = if ends.from == node { ends.to } else { ends.from };
+        let (left, arrives) = self.lines.send(now, node, to, bytes);
+        self.queue.at(left, Step::Drained { connection, node, bytes });
+        if let Some(arrives) = arrives {
+            self.queue.at(arrives, Step::Replica { connection, to, message });
+        }
+    }
+
+    fn region_message(&mut self, now: Time, from: NodeId, to: NodeId, message: region::Message) {
+        let (now_ms, from) = (now / MS, u64::from(from) + 1);
+        match (to as usize).checked_sub(self.replicas.len()) {
+            Some(client) => {
+                self.clients[client].peer.receive(now_ms, from, message, &mut self.outbox);
+                self.region_outputs(now, to);
+            }
+            None => self.proxy_step(now, to, |proxy, source, out| {
+                proxy.receive(now_ms, from, message, source, out);
+            }),
+        }
+    }
+
+    fn proxy_step(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        step: impl FnOnce(&mut ProxyPeer, &Histories<'_>, &mut Vec<Output>),
+    ) {
+        let ReplicaNode { replica, proxy, .. } = &mut self.replicas[node as usize];
+        if let Some(proxy) = proxy {
+            step(proxy, &Histories(replica), &mut self.outbox);
+            self.region_outputs(now, node);
+        }
+    }
+
+    /// Sends and delivers what the region-level protocol wants, and notes when it is to be called again.
+    fn region_outputs(&mut self, now: Time, node: NodeId) {
+        let mut outbox = std::mem::take(&mut self.outbox);
+        let mut now = now;
+        for output in outbox.drain(..) {
+            match output {
+                Output::Send { to, message } => {
+                    let to = node_of(to);
+                    now = self.lines.work(now, node, self.setup.costs.message_ns);
+                    let (_, arrives) = self.lines.send(now, node, to, message.size());
+                    let arrives = arrives.expect("links within regions are not cut");
+                    self.queue.at(arrives, Step::Region { from: node, to, message });
+                }
+                Output::Deliver { stream, batch } => {
+                    let index =
+                        self.streams.iter().position(|known| *known == stream).expect("a known stream");
+                    self.watch.delivered(now, index, batch.after, batch.last);
+                }
+            }
+        }
+        self.outbox = outbox;
+        let replicas = self.replicas.len();
+        let (due_ms, tick) = match (node as usize).checked_sub(replicas) {
+            Some(client) => {
+                let client = &mut self.clients[client];
+                (client.peer.due_ms(), &mut client.tick)
+            }
+            None => {
+                let replica = &mut self.replicas[node as usize];
+                let Some(proxy) = &replica.proxy else { return };
+                (proxy.due_ms(), &mut replica.tick)
+            }
+        };
+        let due = due_ms.saturating_mul(MS).max(now + MS);
+        if due < *tick || *tick <= now {
+            *tick = due;
+            self.queue.at(due, Step::Tick(node));
+        }
+    }
+
+    /// What all clients have counted together; `view` is the smallest view.
+    pub fn stats(&self) -> region::Stats {
+        let mut all = region::Stats { view: usize::MAX, ..region::Stats::default() };
+        for client in &self.clients {
+            let one = client.peer.stats();
+            all.delivered += one.delivered;
+            all.from_proxy += one.from_proxy;
+            all.from_peers += one.from_peers;
+            all.duplicates += one.duplicates;
+            all.requests_to_proxy += one.requests_to_proxy;
+            all.requests_to_peers += one.requests_to_peers;
+            all.timeouts += one.timeouts;
+            all.view = all.view.min(one.view);
+            all.recv_bytes = all.recv_bytes.max(one.recv_bytes);
+        }
+        all
+    }
+
+    /// Times that a proxy has subscribed elsewhere.
+    pub fn moved(&self) -> u64 {
+        self.replicas.iter().map(|node| node.replica.counters.moved).sum()
+    }
+
+    /// When the last event comes.
+    pub fn load_end(&self) -> Time {
+        self.start + self.setup.load
+    }
+
+    /// When the first event comes.
+    pub fn load_start(&self) -> Time {
+        self.start
+    }
+}
