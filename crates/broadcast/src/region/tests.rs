@@ -76,6 +76,8 @@ struct World {
     /// When each one's next tick is.
     ticks: BTreeMap<u64, u64>,
     options: Options,
+    /// A bug on purpose: what becomes of a message from one to another.
+    plant: fn(u64, u64, Message) -> Option<Message>,
 }
 
 fn member(id: u64) -> Member {
@@ -102,6 +104,7 @@ impl World {
             part: BTreeMap::new(),
             ticks: BTreeMap::new(),
             options,
+            plant: |_, _, message| Some(message),
         };
         world.tick_at(PROXY, 0);
         world
@@ -154,6 +157,7 @@ impl World {
     }
 
     fn send(&mut self, from: u64, to: u64, message: Message) {
+        let Some(message) = (self.plant)(from, to, message) else { return };
         let ends = (from.min(to), from.max(to));
         let exists = |id| id == PROXY || self.nodes.contains_key(&id);
         if !self.links.contains_key(&ends) {
@@ -256,8 +260,13 @@ impl World {
             *got = event.seq;
             let collected = &self.history.0[stream][event.after() as usize..event.seq as usize];
             match event.content() {
-                Some(content) => assert_eq!(content.payload, payload(event.seq)),
-                None => assert!(collected.iter().all(|collected| *collected), "a tombstone of a live event"),
+                Some(content) => {
+                    assert_eq!(content.payload, payload(event.seq), "not the event that was published");
+                }
+                None => assert!(
+                    collected.iter().all(|collected| *collected),
+                    "a tombstone of what was published and is live"
+                ),
             }
         }
     }
@@ -511,6 +520,84 @@ fn messages_that_lie_are_survived() {
     }
     assert!(sent < 100, "{sent} requests");
     assert_eq!(peer.stats().delivered, 0);
+}
+
+/// A world with a bug in it: clients, some that come late, and one that was away.
+fn planted(plant: fn(u64, u64, Message) -> Option<Message>, position_beyond: u64) {
+    let mut world = World::new(10, small());
+    world.plant = plant;
+    (10..20).for_each(|id| world.join(id, BTreeMap::new()));
+    for _ in 0..20 {
+        world.publish(0, 30);
+        world.run(20);
+    }
+    world.run(1_000);
+    let had = world.leave(12);
+    let positions = had.iter().map(|(stream, count)| (stream.clone(), count + position_beyond)).collect();
+    for _ in 0..20 {
+        world.publish(0, 30);
+        world.run(20);
+    }
+    world.join(21, positions);
+    world.nodes.get_mut(&21).unwrap().got = had;
+    world.join(22, BTreeMap::new());
+    world.settle();
+}
+
+#[test]
+fn without_a_bug_the_world_for_bugs_holds() {
+    planted(|_, _, message| Some(message), 0);
+}
+
+#[test]
+#[should_panic(expected = "a gap or a repetition")]
+fn a_client_that_begins_after_the_next_number_as_in_the_paper_is_caught() {
+    planted(|_, _, message| Some(message), 1);
+}
+
+#[test]
+#[should_panic(expected = "not everybody has everything")]
+fn requests_that_never_fall_back_on_the_proxy_are_caught() {
+    planted(
+        |_, to, message| Some(message).filter(|m| to != PROXY || !matches!(m, Message::Request { .. })),
+        0,
+    );
+}
+
+#[test]
+#[should_panic(expected = "not everybody has everything")]
+fn clients_that_never_tell_and_a_proxy_that_does_not_are_caught() {
+    planted(|_, to, message| Some(message).filter(|m| to < 20 || !matches!(m, Message::Notify(_))), 0);
+}
+
+#[test]
+#[should_panic(expected = "was published")]
+fn an_answer_that_hides_a_hole_is_caught() {
+    // The first batch is left out, and what follows is numbered as if it was all.
+    let hide = |_, _, mut message| {
+        if let Message::Events { batches, .. } = &mut message
+            && batches.len() > 1
+        {
+            let first = batches.remove(0);
+            batches[0].after = first.after;
+        }
+        Some(message)
+    };
+    planted(hide, 0);
+}
+
+#[test]
+#[should_panic(expected = "was published")]
+fn events_numbered_from_one_too_early_are_caught() {
+    let shift = |_, _, mut message| {
+        if let Message::Events { after, batches, .. } = &mut message {
+            for batch in batches.iter_mut().filter(|batch| batch.after > 0 && batch.after == *after) {
+                (batch.after, batch.last) = (batch.after - 1, batch.last - 1);
+            }
+        }
+        Some(message)
+    };
+    planted(shift, 0);
 }
 
 proptest! {
