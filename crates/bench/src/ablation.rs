@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::appender::Gathering;
 use crate::experiment::{self, Live, Observer, Plan, Sample, Timeline};
 use crate::interrupt;
 use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{ConsumersConfig, ProducerConfig, Reads, Spread, Transport, Validate};
+use crate::messages::{ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate};
 use crate::payload::HEADER_BYTES;
 use crate::plot::{self, Mark};
 use crate::report::{self, Format, ProgressLine};
@@ -111,6 +112,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         consumers: args.consumers,
         processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
         stop_one: None,
+        one_sided: 0,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),
@@ -118,6 +120,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             first: 0,
             count: 0,
             shards_per_consumer: args.shards,
+            protocol: Protocol::Tailwater,
             transport: args.transport,
             connection_each: false,
             from_beginning: true,
@@ -134,8 +137,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             rate: args.rate_mbit * 1e6 / 8.0 / message_bytes as f64,
             message_bytes,
             text: None,
+            protocol: Protocol::Tailwater,
+            gathering: Gathering::default(),
             spread: Spread::RoundRobin,
-            linger_us: 0,
             every_us: 1_000,
             duration_ms: duration.as_millis() as u64,
             tick_ms: 100,

@@ -4,19 +4,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
-use tailwater_client::{Client, ClientConfig, Error, Producer, ProducerConfig};
-use tailwater_env::Env;
 
-use crate::acks::Acks;
+use crate::appender::{Appender, Gathering};
 use crate::clock::{cpu_of, monotonic_ns};
 use crate::disk;
-use crate::experiment::STREAM;
 use crate::interrupt;
+use crate::messages::Protocol;
 use crate::payload::{self, HEADER_BYTES};
 use crate::pingpong::core_to_core_ns;
 use crate::report::{self, Format, ProgressLine};
 use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{Cells, System, SystemArgs};
+use crate::system::System;
+use crate::target::{Target, TargetArgs};
 
 /// Flags of `bench append`.
 #[derive(clap::Args)]
@@ -45,8 +44,11 @@ pub struct Args {
     /// Reach the node over TCP and not through its Unix socket.
     #[arg(long)]
     tcp: bool,
+    /// How long a batch waits for more, in microseconds.
+    #[arg(long, default_value_t = 0, value_name = "US")]
+    linger_us: u64,
     #[command(flatten)]
-    system: SystemArgs,
+    target: TargetArgs,
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -59,10 +61,11 @@ struct Report {
     record_bytes: usize,
     in_flight: usize,
     shards: u32,
-    cells: Cells,
-    durability: &'static str,
+    #[serde(flatten)]
+    target: Target,
     flush: String,
     batch_bytes: usize,
+    linger_us: u64,
     connection: &'static str,
     warmup_s: f64,
     duration_s: f64,
@@ -112,8 +115,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.duration_s > 0.0 && args.warmup_s >= 0.0, "a duration above 0, and no warmup below");
     interrupt::listen()?;
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
-    let system = System::start(&args.system)?;
-    system.create_stream(STREAM, args.shards, &args.flush)?;
+    let system = args.target.start()?;
+    system.create_stream(args.shards, &args.flush)?;
     let mut syncs = disk::append_and_sync(system.dir(), 4_096, PROBE)?.times;
 
     // One thread for the client library and for the load: no record is handed from one to the other.
@@ -132,11 +135,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         record_bytes,
         in_flight: args.in_flight,
         shards: args.shards,
-        cells: args.system.cells(),
-        durability: "fsync",
+        target: args.target.told(),
         flush: args.flush.clone(),
         batch_bytes: args.batch_bytes,
-        connection: if args.tcp { "tcp" } else { "unix" },
+        linger_us: args.linger_us,
+        connection: if tcp(&args) { "tcp" } else { "unix" },
         warmup_s: args.warmup_s,
         duration_s: args.duration_s,
         records: load.records,
@@ -159,10 +162,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     report::print(args.output, &report)
 }
 
+/// Whether the server is reached over TCP: Kafka's always is.
+fn tcp(args: &Args) -> bool {
+    args.tcp || args.target.protocol() == Protocol::Kafka
+}
+
 struct Load {
     record: Vec<u8>,
     sequences: Vec<u64>,
-    acks: Acks,
     sent: u64,
     measure_from_ns: u64,
     records: u64,
@@ -178,7 +185,6 @@ impl Load {
         Self {
             record: vec![b'x'; args.record_bytes.max(HEADER_BYTES)],
             sequences: vec![0; args.shards as usize],
-            acks: Acks::new(args.shards),
             sent: 0,
             measure_from_ns: u64::MAX,
             records: 0,
@@ -191,10 +197,18 @@ impl Load {
     }
 
     async fn run(&mut self, args: &Args, system: &System) -> anyhow::Result<Cores> {
-        let config = ClientConfig { name: "bench-append".to_owned(), ..ClientConfig::default() };
-        let client = Client::connect_with(Env::real(), &system.address(!args.tcp), config).await?;
-        let config = ProducerConfig { batch_bytes: args.batch_bytes, ..ProducerConfig::default() };
-        let producer = client.producer(STREAM, config).await?;
+        let protocol = args.target.protocol();
+        let address = match protocol {
+            Protocol::Tailwater => system.address(!args.tcp)?,
+            Protocol::Kafka => system.kafka_address(),
+        };
+        let gathering = Gathering {
+            batch_bytes: args.batch_bytes,
+            linger_us: args.linger_us,
+            requests_in_flight: args.target.requests_in_flight,
+        };
+        let stream = system.stream();
+        let mut appender = Appender::connect(protocol, &address, stream, args.shards, gathering).await?;
         let mut line = ProgressLine::new();
 
         let begin_ns = monotonic_ns();
@@ -215,11 +229,11 @@ impl Load {
                 interrupt::check()?;
                 line.show(&format!("{} records acknowledged", self.records));
             }
-            self.fill(args, &producer)?;
-            let stamps = self.acks.next().await.context("the producer can't append")?;
+            self.fill(args, &mut appender)?;
+            let stamps = appender.next().await?;
             self.acknowledged(&stamps);
-            while let Some(stamps) = self.acks.next_now() {
-                self.acknowledged(&stamps.context("the producer can't append")?);
+            while let Some(stamps) = appender.next_now()? {
+                self.acknowledged(&stamps);
             }
         }
         let ((node, backends), own, since) = before.context("the measured time never began")?;
@@ -235,16 +249,14 @@ impl Load {
     }
 
     /// Sends until enough are in flight.
-    fn fill(&mut self, args: &Args, producer: &Producer) -> anyhow::Result<()> {
-        while self.acks.in_flight() < args.in_flight {
+    fn fill(&mut self, args: &Args, appender: &mut Appender) -> anyhow::Result<()> {
+        while appender.in_flight() < args.in_flight {
             let shard = (self.sent % u64::from(args.shards)) as u32;
             let sequence = &mut self.sequences[shard as usize];
             let stamp = monotonic_ns();
             payload::seal(&mut self.record, shard, *sequence, stamp);
-            match producer.send_to(shard, None, &self.record) {
-                Ok(ack) => self.acks.sent(shard, ack, stamp),
-                Err(Error::BufferFull { .. }) => return Ok(()),
-                Err(error) => return Err(error).context("the producer can't append"),
+            if !appender.send(shard, &self.record, stamp)? {
+                return Ok(());
             }
             *sequence += 1;
             self.sent += 1;

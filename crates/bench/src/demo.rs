@@ -11,10 +11,13 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::appender::Gathering;
 use crate::experiment::{self, Live, Observer, Outcome, Plan};
 use crate::interrupt;
 use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{ConsumersConfig, Faults, ProducerConfig, Reads, Spread, Transport, Validate};
+use crate::messages::{
+    ConsumersConfig, Faults, ProducerConfig, Protocol, Reads, Spread, Transport, Validate,
+};
 use crate::report::{self, Format};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::{System, SystemArgs};
@@ -129,6 +132,7 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             .processes
             .clamp(args.consumers.div_ceil(CONSUMERS_PER_PROCESS), args.consumers.max(1)),
         stop_one: None,
+        one_sided: 0,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),
@@ -136,6 +140,7 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             first: 0,
             count: 0,
             shards_per_consumer: args.shards,
+            protocol: Protocol::Tailwater,
             transport: Transport::Shm,
             connection_each: false,
             from_beginning: true,
@@ -152,8 +157,9 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             rate: args.rate,
             message_bytes: 0,
             text: Some(text.unwrap_or_default()),
+            protocol: Protocol::Tailwater,
+            gathering: Gathering::default(),
             spread: Spread::RoundRobin,
-            linger_us: 0,
             every_us: 1_000,
             duration_ms: (args.seconds * 1e3) as u64,
             tick_ms: 250,

@@ -10,17 +10,14 @@ use serde::Serialize;
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
-use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
+use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
 use crate::messages::{
-    Answer, Appending, Consumed, ConsumersConfig, Faults, Order, Produced, ProducerConfig, Reading, Reads,
-    Role,
+    Answer, Appending, Consumed, ConsumersConfig, Faults, Order, Produced, ProducerConfig, Protocol, Reading,
+    Reads, Role, Transport,
 };
 use crate::stats::{Durations, PercentilesMs};
 use crate::stopping::{StopOne, Stopping};
 use crate::system::System;
-
-/// The stream that everything happens in.
-pub const STREAM: &str = "bench";
 
 /// What to run.
 pub struct Plan {
@@ -30,6 +27,8 @@ pub struct Plan {
     pub processes: usize,
     /// Whether the last consumer has a process of its own that is stopped for a while.
     pub stop_one: Option<StopOne>,
+    /// Consumers beside them that read all shards one-sidedly, in as few processes as there have to be.
+    pub one_sided: usize,
     /// What they are; address, stream, first and count are filled in.
     pub reading: ConsumersConfig,
     /// The producer, if there is one; address and stream are filled in.
@@ -149,7 +148,7 @@ impl Outcome {
 
 /// Runs `plan` on `system`, which has no stream yet.
 pub fn run(system: &mut System, plan: &Plan, observer: &mut dyn Observer) -> anyhow::Result<Outcome> {
-    system.create_stream(STREAM, plan.reading.shards, &plan.flush)?;
+    system.create_stream(plan.reading.shards, &plan.flush)?;
     let mut run = Run::start(system, plan)?;
     run.wait_for_all(system, "get ready", |run| run.ready == run.children())?;
     if !plan.start_at_once {
@@ -175,18 +174,27 @@ struct Run {
 
 impl Run {
     fn start(system: &System, plan: &Plan) -> anyhow::Result<Self> {
-        let node = system.address(plan.reading.transport == crate::messages::Transport::Shm);
         let (sender, answers) = channel();
-        let shares = shares(plan.consumers, plan.processes, plan.stop_one.is_some());
-        let processes = shares.len();
+        let beside = ConsumersConfig {
+            protocol: Protocol::Tailwater,
+            shards_per_consumer: plan.reading.shards,
+            ..plan.reading.clone()
+        };
+        let alone = plan.stop_one.is_some();
+        let shares = shares(plan.consumers, plan.processes, alone).into_iter();
+        let shares_beside =
+            self::shares(plan.one_sided, plan.one_sided.div_ceil(CONSUMERS_PER_PROCESS), false);
+        let all = shares.map(|share| (share, &plan.reading));
+        let all: Vec<_> = all.chain(shares_beside.into_iter().map(|share| (share, &beside))).collect();
+        let processes = all.len();
         let mut workers = Vec::with_capacity(processes);
-        for (number, share) in shares.into_iter().enumerate() {
+        for (number, (share, reading)) in all.into_iter().enumerate() {
             let config = ConsumersConfig {
-                node: node.clone(),
-                stream: STREAM.to_owned(),
+                node: address(system, reading.protocol, reading.transport)?,
+                stream: system.stream().to_owned(),
                 first: share.start,
                 count: share.len(),
-                ..plan.reading.clone()
+                ..reading.clone()
             };
             let name = format!("consumers-{number}");
             let mut worker = Child::start_worker(&name, system.dir(), number, sender.clone())?;
@@ -196,8 +204,8 @@ impl Run {
         let producer = match &plan.appending {
             None => None,
             Some(config) => {
-                let node = system.address(true);
-                let config = ProducerConfig { node, stream: STREAM.to_owned(), ..config.clone() };
+                let node = address(system, config.protocol, Transport::Shm)?;
+                let config = ProducerConfig { node, stream: system.stream().to_owned(), ..config.clone() };
                 let mut producer = Child::start_worker("producer", system.dir(), processes, sender)?;
                 producer.tell(&Role::Producer(config))?;
                 Some(producer)
@@ -384,6 +392,14 @@ impl Run {
             consumers: consumers.as_secs_f64(),
             producer: producer.as_secs_f64(),
         }
+    }
+}
+
+/// Where a worker that speaks `protocol` connects.
+fn address(system: &System, protocol: Protocol, transport: Transport) -> anyhow::Result<String> {
+    match protocol {
+        Protocol::Tailwater => system.address(transport == Transport::Shm),
+        Protocol::Kafka => Ok(system.kafka_address()),
     }
 }
 

@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::appender::Gathering;
 use crate::experiment::{self, Cpu, Live, Observer, Outcome, Plan, Sample, Timeline};
 use crate::interrupt;
 use crate::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
-use crate::messages::{ConsumersConfig, ProducerConfig, Reads, Spread, Transport, Validate};
+use crate::messages::{ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate};
 use crate::payload::HEADER_BYTES;
 use crate::pingpong::core_to_core_ns;
 use crate::plot;
 use crate::report::{self, Format, ProgressLine};
 use crate::stats::{PercentilesMs, round};
 use crate::stopping::{self, StopOne, TICK_MS};
-use crate::system::{Cells, System, SystemArgs};
+use crate::system::System;
+use crate::target::{Target, TargetArgs};
 
 /// Bytes of a chunk: what reads are compared with.
 const CHUNK_BYTES: f64 = 4096.0;
@@ -90,8 +92,14 @@ pub struct Args {
     /// Draw rates and delays over time as an SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Bytes of records in one batch.
+    #[arg(long, default_value_t = 256 << 10, value_name = "BYTES")]
+    batch_bytes: usize,
+    /// So many consumers more, which read all shards one-sidedly in processes of their own; with --protocol kafka.
+    #[arg(long, default_value_t = 0, value_name = "CONSUMERS", conflicts_with = "stop_one")]
+    one_sided: usize,
     #[command(flatten)]
-    system: SystemArgs,
+    target: TargetArgs,
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -115,10 +123,9 @@ struct Report {
     processes: usize,
     transport: Transport,
     connection_each: bool,
-    cells: Cells,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    chunk_bytes: Option<u32>,
-    durability: &'static str,
+    one_sided: usize,
+    #[serde(flatten)]
+    target: Target,
     flush: String,
     rate_mbit: f64,
     message_bytes: usize,
@@ -126,6 +133,7 @@ struct Report {
     shards_per_consumer: u32,
     start: Start,
     spread: Spread,
+    batch_bytes: usize,
     linger_us: u64,
     every_us: u64,
     lengths_every_us: u64,
@@ -189,6 +197,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     );
     let stop_one = args.stop_one.map(|s| StopOne::within(s, args.duration_s)).transpose()?;
     let processes = processes(&args)?;
+    let protocol = args.target.protocol();
+    anyhow::ensure!(
+        protocol == Protocol::Tailwater || (args.stop_one.is_none() && !args.connection_each),
+        "with --protocol kafka each consumer has a connection, and none can be stopped"
+    );
+    anyhow::ensure!(
+        args.one_sided == 0 || protocol == Protocol::Kafka,
+        "--one-sided needs --protocol kafka: otherwise all are"
+    );
     interrupt::listen()?;
     let message_bytes = args.message_bytes.max(HEADER_BYTES);
     let rate = args.rate_mbit * 1e6 / 8.0 / message_bytes as f64;
@@ -198,6 +215,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         consumers: args.consumers,
         processes,
         stop_one,
+        one_sided: args.one_sided,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),
@@ -205,6 +223,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             first: 0,
             count: 0,
             shards_per_consumer,
+            protocol,
             transport: args.transport,
             connection_each: args.connection_each,
             from_beginning: args.start == Start::Smooth,
@@ -221,8 +240,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             rate,
             message_bytes,
             text: None,
+            protocol,
             spread: args.spread,
-            linger_us: args.linger_us,
+            gathering: Gathering {
+                batch_bytes: args.batch_bytes,
+                linger_us: args.linger_us,
+                requests_in_flight: args.target.requests_in_flight,
+            },
             every_us: args.every_us,
             duration_ms: (args.duration_s * 1e3) as u64,
             tick_ms: 500,
@@ -233,7 +257,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         duration: Duration::from_secs_f64(args.duration_s),
     };
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
-    let mut system = System::start(&args.system)?;
+    let mut system = args.target.start()?;
     let mut watch = Watch { line: ProgressLine::new(), timeline: Timeline::new(Duration::from_millis(500)) };
     let outcome = experiment::run(&mut system, &plan, &mut watch)?;
     let Watch { line, timeline } = watch;
@@ -277,6 +301,7 @@ fn report(
 ) -> Report {
     let Outcome { produced, consumed, cpu, wall_s, .. } = &outcome;
     let rate = plan.appending.as_ref().map_or(0.0, |config| config.rate);
+    let kafka = args.target.protocol() == Protocol::Kafka;
     let reads = consumed.reads;
     let useful = reads.entry_bytes.max(1) as f64;
     let asked = (reads.relaxed + reads.hedged + reads.consistent + reads.durable) as f64;
@@ -288,11 +313,10 @@ fn report(
         bench: "fanout",
         consumers: args.consumers,
         processes: outcome.processes,
-        transport: args.transport,
-        connection_each: args.connection_each,
-        cells: args.system.cells(),
-        chunk_bytes: args.system.chunk_bytes(),
-        durability: "fsync",
+        transport: if kafka { Transport::Tcp } else { args.transport },
+        connection_each: kafka || args.connection_each,
+        one_sided: args.one_sided,
+        target: args.target.told(),
         flush: args.flush.clone(),
         rate_mbit: args.rate_mbit,
         message_bytes: plan.appending.as_ref().map_or(0, |config| config.message_bytes),
@@ -300,6 +324,7 @@ fn report(
         shards_per_consumer: plan.reading.shards_per_consumer,
         start: args.start,
         spread: args.spread,
+        batch_bytes: args.batch_bytes,
         linger_us: args.linger_us,
         every_us: args.every_us,
         lengths_every_us: args.lengths_every_us,

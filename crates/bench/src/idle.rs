@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::experiment::{self, Cpu, Live, Observer, Plan};
 use crate::interrupt;
 use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{ConsumersConfig, Transport, Validate};
+use crate::messages::{ConsumersConfig, Protocol, Transport, Validate};
 use crate::report::{self, Format};
 use crate::stats::round;
 use crate::system::{Cells, System, SystemArgs};
@@ -57,6 +57,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         consumers: args.consumers,
         processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
         stop_one: None,
+        one_sided: 0,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),
@@ -64,6 +65,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             first: 0,
             count: 0,
             shards_per_consumer: 1,
+            protocol: Protocol::Tailwater,
             transport: args.transport,
             connection_each: false,
             from_beginning: true,

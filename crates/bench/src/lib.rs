@@ -26,6 +26,7 @@ mod experiment;
 mod fanout;
 mod idle;
 mod interrupt;
+mod kafka;
 mod limits;
 mod load;
 mod memcached;
@@ -39,6 +40,8 @@ mod stats;
 mod stopping;
 mod svg;
 mod system;
+mod tally;
+mod target;
 mod text;
 mod worker;
 

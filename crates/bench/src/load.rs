@@ -7,11 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
-use tailwater_client::{Client, ClientConfig, Error, Producer};
-use tailwater_env::Env;
-
-use crate::acks::Acks;
+use crate::appender::Appender;
 use crate::clock::monotonic_ns;
 use crate::messages::{Answer, Appending, Order, Produced, ProducerConfig, ShardTotal, Spread};
 use crate::payload::{self, HEADER_BYTES};
@@ -21,18 +17,13 @@ use crate::worker::{Orders, answer};
 
 /// Appends until its time is over, and all is acknowledged.
 pub async fn run(config: ProducerConfig, mut orders: Orders) -> anyhow::Result<()> {
-    let client_config = ClientConfig { name: "bench-producer".to_owned(), ..ClientConfig::default() };
-    let client = Client::connect_with(Env::real(), &config.node, client_config).await?;
-    let producer_config = tailwater_client::ProducerConfig {
-        linger: Duration::from_micros(config.linger_us),
-        ..tailwater_client::ProducerConfig::default()
-    };
-    let producer = client.producer(&config.stream, producer_config).await?;
+    let ProducerConfig { protocol, node, stream, shards, gathering, .. } = &config;
+    let appender = Appender::connect(*protocol, node, stream, *shards, *gathering).await?;
     let source = Source::new(&config)?;
     answer(&Answer::Ready)?;
     // Without a coordinator there is nothing to do.
     let Some(Order::Measure { from_ns }) = orders.recv().await else { return Ok(()) };
-    let mut load = Load::new(config, producer, source, from_ns);
+    let mut load = Load::new(config, appender, source, from_ns);
     load.run().await?;
     answer(&Answer::Produced(load.finish()))
 }
@@ -79,9 +70,8 @@ impl Source {
 
 struct Load {
     config: ProducerConfig,
-    producer: Producer,
+    appender: Appender,
     source: Source,
-    acks: Acks,
     shards: Vec<ShardTotal>,
     begin_ns: u64,
     measure_from_ns: u64,
@@ -98,12 +88,11 @@ struct Load {
 }
 
 impl Load {
-    fn new(config: ProducerConfig, producer: Producer, source: Source, measure_from_ns: u64) -> Self {
+    fn new(config: ProducerConfig, appender: Appender, source: Source, measure_from_ns: u64) -> Self {
         Self {
-            acks: Acks::new(config.shards),
             shards: vec![ShardTotal::default(); config.shards as usize],
             config,
-            producer,
+            appender,
             source,
             begin_ns: monotonic_ns(),
             measure_from_ns,
@@ -127,21 +116,19 @@ impl Load {
         let mut clock = tokio::time::interval(Duration::from_micros(self.config.every_us));
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut report = tokio::time::interval(Duration::from_millis(self.config.tick_ms));
-        while self.sent < total || self.acks.in_flight() > 0 {
+        while self.sent < total || self.appender.in_flight() > 0 {
             tokio::select! {
                 biased;
                 _ = report.tick() => answer(&Answer::Appending(self.progress()))?,
-                stamps = self.acks.next() => {
-                    let stamps = stamps.context("the producer can't append")?;
-                    self.acknowledged(&stamps);
-                    while let Some(stamps) = self.acks.next_now() {
-                        let stamps = stamps.context("the producer can't append")?;
+                stamps = self.appender.next() => {
+                    self.acknowledged(&stamps?);
+                    while let Some(stamps) = self.appender.next_now()? {
                         self.acknowledged(&stamps);
                     }
                 }
                 _ = clock.tick(), if self.sent < total => {
                     if self.send_due(total)? {
-                        self.producer.room().await;
+                        self.appender.room().await;
                     }
                 }
             }
@@ -165,10 +152,8 @@ impl Load {
             let now = monotonic_ns();
             let checksum = payload::seal(record, self.shard, shard.records, now);
             let bytes = record.len() as u64;
-            match self.producer.send_to(self.shard, None, record) {
-                Ok(ack) => self.acks.sent(self.shard, ack, now),
-                Err(Error::BufferFull { .. }) => return Ok(true),
-                Err(error) => return Err(error).context("the producer can't append"),
+            if !self.appender.send(self.shard, record, now)? {
+                return Ok(true);
             }
             shard.records += 1;
             shard.checksums = shard.checksums.wrapping_add(checksum);

@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 use tailwater_client::ReaderStats;
 
+use crate::appender::Gathering;
 use crate::stats::SparseDurations;
 
 /// What a worker is for: the first line that it is told.
@@ -31,6 +32,16 @@ pub enum Transport {
     Shm,
     /// TCP over the loopback.
     Tcp,
+}
+
+/// What clients speak to the server.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Our own: producers call the node, consumers read one-sidedly.
+    Tailwater,
+    /// Kafka's: producers and consumers ask a broker.
+    Kafka,
 }
 
 /// Who checks a record's checksum.
@@ -68,7 +79,9 @@ pub struct ConsumersConfig {
     pub count: usize,
     /// How many shards each of them reads.
     pub shards_per_consumer: u32,
-    /// Which way.
+    /// What they speak.
+    pub protocol: Protocol,
+    /// Which way, in our own protocol.
     pub transport: Transport,
     /// Whether each consumer has a connection of its own to everything, or they share the process's.
     pub connection_each: bool,
@@ -102,10 +115,12 @@ pub struct ProducerConfig {
     /// A file whose lines are appended, again and again; a name that is empty stands for the text that this
     /// machine has. `None`: filler.
     pub text: Option<String>,
+    /// What it speaks.
+    pub protocol: Protocol,
     /// Which shard.
     pub spread: Spread,
-    /// How long a batch waits for more.
-    pub linger_us: u64,
+    /// How records gather.
+    pub gathering: Gathering,
     /// How often records that are due are sent.
     pub every_us: u64,
     /// Time that counts.

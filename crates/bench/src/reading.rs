@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A consumer is a [`Consumer`] of the client library with its own position and its own read calls, and can be dropped
-//! alone. A record's delay ends when the batch that it came in has been decoded and checked by the consumer: the
+//! alone; in Kafka's protocol it is a task with a connection ([`crate::kafka::consumer`]). A record's delay ends when the batch that it came in has been decoded and checked by the consumer: the
 //! clock is read once for each consumer and batch, behind its last record, so the delays of the records before that
 //! one are a little too long and none is too short.
 
@@ -18,19 +18,19 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use tailwater_client::{Batch, Client, ClientConfig, Consumer, ConsumerConfig, Error, ReaderConfig, Start};
+use tailwater_client::{Client, ClientConfig, Consumer, ConsumerConfig, Error, ReaderConfig, Start};
 use tailwater_env::Env;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 
 use crate::check::ShardCheck;
 use crate::clock::monotonic_ns;
+use crate::kafka;
 use crate::limits::{FINISH_DEADLINE, STARTS_IN_FLIGHT};
 use crate::messages::{
-    Answer, Consumed, ConsumersConfig, Faults, Order, Reading, Reads, ShardTotal, Transport, Validate,
+    Answer, Consumed, ConsumersConfig, Order, Protocol, Reading, Reads, ShardTotal, Transport,
 };
-use crate::payload::Payload;
-use crate::stats::Durations;
+use crate::tally::{Seen, Tally};
 use crate::worker::{Orders, answer};
 
 /// Runs them until everything that was appended came, or the time for that is over.
@@ -56,7 +56,7 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
                         // Without the coordinator nobody needs an answer.
                         let _ = answer(&match result {
                             Ok(()) => Answer::Started { took_ms: begin.elapsed().as_secs_f64() * 1e3 },
-                            Err(error) => Answer::Failed(error.to_string()),
+                            Err(error) => Answer::Failed(format!("{error:#}")),
                         });
                     });
                 }
@@ -72,7 +72,11 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
 }
 
 async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
-    let count = if config.connection_each { config.count } else { 1 };
+    let count = match config.protocol {
+        Protocol::Kafka => 0,
+        Protocol::Tailwater if config.connection_each => config.count,
+        Protocol::Tailwater => 1,
+    };
     let one = |_| {
         let client = ClientConfig {
             name: "bench-consumers".to_owned(),
@@ -93,53 +97,21 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
 }
 
 /// Everything of this process; for one thread.
-struct Process {
-    config: ConsumersConfig,
+pub struct Process {
+    pub config: ConsumersConfig,
+    /// None in Kafka's protocol, where each consumer has a connection.
     clients: Vec<Client>,
     /// Consumers that were started, each with its client's number, until the task that polls them takes them up.
     fresh: RefCell<Vec<Vec<Reader>>>,
     /// Wakes those tasks for fresh consumers and for the end.
-    look: watch::Sender<u64>,
-    tally: RefCell<Tally>,
+    pub look: watch::Sender<u64>,
+    pub tally: RefCell<Tally>,
 }
 
-/// One consumer and what it has seen.
+/// One consumer of the client library and what it has seen.
 struct Reader {
     consumer: Consumer,
-    first_shard: u32,
-    checks: Vec<ShardCheck>,
-    /// It failed for good.
-    stopped: bool,
-    /// It has everything.
-    complete: bool,
-}
-
-/// What all consumers of this process counted.
-struct Tally {
-    shards: u32,
-    validate: Validate,
-    /// Records of each shard below this were validated in this process.
-    validated: Vec<u64>,
-    delivered: u64,
-    delivered_bytes: u64,
-    measured: u64,
-    measured_bytes: u64,
-    measure_from_ns: u64,
-    faults: Faults,
-    /// Delays since the last progress report, of records from before the measured time and of measured ones.
-    delays: [Durations; 2],
-    measured_delays: Durations,
-    /// The reads before the measured time, up to one tick late.
-    reads_before: Option<Reads>,
-    last_ns: u64,
-    stamps: Vec<u64>,
-    error: Option<String>,
-    /// Once it is known.
-    produced: Option<Vec<ShardTotal>>,
-    /// Consumers that were not seen to have everything.
-    unfinished: usize,
-    /// Where consumers are handed to at the very end.
-    collect: Option<UnboundedSender<Vec<Reader>>>,
+    seen: Seen,
 }
 
 impl Process {
@@ -153,8 +125,12 @@ impl Process {
         process
     }
 
-    async fn start_all(&self) -> Result<(), Error> {
-        let started = futures::stream::iter(0..self.config.count).map(|index| self.start(index));
+    async fn start_all(self: &Rc<Self>) -> anyhow::Result<()> {
+        let started =
+            futures::stream::iter(0..self.config.count).map(async |index| match self.config.protocol {
+                Protocol::Tailwater => Ok(self.start(index).await?),
+                Protocol::Kafka => kafka::consumer::start(self, self.shards_of(index)).await,
+            });
         let mut started = std::pin::pin!(started.buffer_unordered(STARTS_IN_FLIGHT));
         while let Some(result) = started.next().await {
             result?;
@@ -162,18 +138,24 @@ impl Process {
         Ok(())
     }
 
-    async fn start(&self, index: usize) -> Result<(), Error> {
+    /// The shards that a consumer reads.
+    fn shards_of(&self, index: usize) -> Vec<u32> {
         let ConsumersConfig { shards, shards_per_consumer, .. } = self.config;
-        let number = index % self.clients.len();
         let first = (self.config.first + index) as u64 * u64::from(shards_per_consumer);
-        let first_shard = (first % u64::from(shards)) as u32;
-        let mine = (0..shards_per_consumer).map(|i| (first_shard + i) % shards).collect();
+        let first = (first % u64::from(shards)) as u32;
+        (0..shards_per_consumer).map(|i| (first + i) % shards).collect()
+    }
+
+    async fn start(&self, index: usize) -> Result<(), Error> {
+        let number = index % self.clients.len();
+        let mine = self.shards_of(index);
+        let first_shard = mine[0];
         let start = if self.config.from_beginning { Start::Beginning } else { Start::End };
         let config = ConsumerConfig { shards: mine, start };
         let consumer = self.clients[number].consumer(&self.config.stream, config).await?;
         // Nothing else is in the stream but the records of one producer, so offsets and sequences are the same.
         let checks = consumer.offsets().map(|(_, offset)| ShardCheck::starting_at(offset.0)).collect();
-        let reader = Reader { consumer, first_shard, checks, stopped: false, complete: false };
+        let reader = Reader { consumer, seen: Seen::new(first_shard, checks) };
         self.fresh.borrow_mut()[number].push(reader);
         self.look.send_modify(|count| *count += 1);
         Ok(())
@@ -222,7 +204,11 @@ impl Process {
         self.tally.borrow_mut().collect = Some(sender);
         self.look.send_modify(|count| *count += 1);
         let mut readers = Vec::with_capacity(self.config.count);
-        for _ in 0..self.clients.len() {
+        let tasks = match self.config.protocol {
+            Protocol::Tailwater => self.clients.len(),
+            Protocol::Kafka => self.config.count,
+        };
+        for _ in 0..tasks {
             readers.extend(collected.recv().await.into_iter().flatten());
         }
         let mut tally = self.tally.borrow_mut();
@@ -265,7 +251,7 @@ async fn follow(process: Rc<Process>, number: usize) {
         if !fresh.is_empty() {
             readers.extend(fresh);
             // Consumers of the same shards one after the other: the records are then still in the core's cache.
-            readers.sort_by_key(|reader| reader.first_shard);
+            readers.sort_by_key(|reader| reader.seen.first_shard);
         }
         for reader in &mut readers {
             let moved = {
@@ -275,11 +261,14 @@ async fn follow(process: Rc<Process>, number: usize) {
             if moved {
                 // What is gone shows as a gap in the sequence.
                 if let Err(error) = reader.consumer.resume().await {
-                    process.tally.borrow_mut().give_up(reader, error);
+                    process.tally.borrow_mut().give_up(&mut reader.seen, &error);
                 }
             }
         }
-        if process.tally.borrow_mut().is_over(&mut readers) {
+        let is_over = process.tally.borrow_mut().is_over(readers.iter_mut().map(|reader| &mut reader.seen));
+        if let Some(collect) = is_over {
+            // Whoever collects them waits for all.
+            let _ = collect.send(readers.into_iter().map(|reader| reader.seen).collect());
             return;
         }
         if !pause.is_zero() {
@@ -290,105 +279,16 @@ async fn follow(process: Rc<Process>, number: usize) {
 
 /// Reads all that there is for one consumer; whether its next records were removed.
 fn poll(reader: &mut Reader, tally: &mut Tally) -> bool {
-    while !reader.stopped {
+    while !reader.seen.stopped {
         match reader.consumer.poll() {
-            Ok(Some(batch)) => tally.take(reader, &batch),
+            Ok(Some(batch)) => {
+                let values = batch.records().map(|record| record.value.unwrap_or_default());
+                tally.take(&mut reader.seen, batch.shard, batch.next_offset().0, values);
+            }
             Ok(None) => return false,
             Err(Error::Truncated { .. }) => return true,
-            Err(error) => tally.give_up(reader, error),
+            Err(error) => tally.give_up(&mut reader.seen, &error),
         }
     }
     false
-}
-
-impl Tally {
-    fn new(config: &ConsumersConfig) -> Self {
-        Self {
-            shards: config.shards,
-            validate: config.validate,
-            validated: vec![0; config.shards as usize],
-            delivered: 0,
-            delivered_bytes: 0,
-            measured: 0,
-            measured_bytes: 0,
-            measure_from_ns: u64::MAX,
-            faults: Faults::default(),
-            delays: Default::default(),
-            measured_delays: Durations::default(),
-            reads_before: None,
-            last_ns: 0,
-            stamps: Vec::new(),
-            error: None,
-            produced: None,
-            unfinished: config.count,
-            collect: None,
-        }
-    }
-
-    /// Checks and counts a batch that a consumer was given.
-    fn take(&mut self, reader: &mut Reader, batch: &Batch) {
-        let shard = batch.shard;
-        let index = (shard + self.shards - reader.first_shard) % self.shards;
-        let check = &mut reader.checks[index as usize];
-        let validated = &mut self.validated[shard as usize];
-        let validate = self.validate == Validate::Consumer || batch.next_offset().0 > *validated;
-        *validated = batch.next_offset().0.max(*validated);
-        self.stamps.clear();
-        let mut bytes = 0;
-        for record in batch.records() {
-            let value = record.value.unwrap_or_default();
-            bytes += value.len() as u64;
-            match Payload::parse(value) {
-                Some(payload) if payload.shard() == shard && (!validate || payload.is_intact()) => {
-                    check.accept(payload.sequence(), payload.checksum(), &mut self.faults);
-                    self.stamps.push(payload.stamp_ns());
-                }
-                _ => self.faults.corrupted += 1,
-            }
-        }
-        let now = monotonic_ns();
-        let mut measured = 0;
-        for &stamp in &self.stamps {
-            let is_measured = stamp >= self.measure_from_ns;
-            measured += u64::from(is_measured);
-            self.delays[usize::from(is_measured)].record(now.saturating_sub(stamp));
-        }
-        let count = self.stamps.len() as u64;
-        self.delivered += count;
-        self.delivered_bytes += bytes;
-        self.measured += measured;
-        // Lines of text differ in length; a batch is nearly always measured as a whole.
-        self.measured_bytes += if measured == count { bytes } else { bytes * measured / count };
-        self.last_ns = now;
-    }
-
-    fn give_up(&mut self, reader: &mut Reader, error: Error) {
-        reader.stopped = true;
-        self.error.get_or_insert_with(|| error.to_string());
-    }
-
-    /// Looks which consumers have everything, once it is known what that is; takes them all at the very end.
-    fn is_over(&mut self, readers: &mut Vec<Reader>) -> bool {
-        if let Some(produced) = &self.produced {
-            for reader in readers.iter_mut().filter(|reader| !reader.complete) {
-                let shards = (0..).map(|i| (reader.first_shard + i) % self.shards);
-                let mut pairs = reader.checks.iter().zip(shards);
-                reader.complete = pairs.all(|(check, shard)| check.is_complete(produced[shard as usize]));
-                self.unfinished -= usize::from(reader.complete);
-            }
-        }
-        let Some(collect) = &self.collect else { return false };
-        // Whoever collects them waits for all.
-        let _ = collect.send(std::mem::take(readers));
-        true
-    }
-
-    /// Begins a report; the delays since the last one.
-    fn turn_over(&mut self) -> Durations {
-        let [warm, measured] = std::mem::take(&mut self.delays);
-        self.measured_delays.add(&measured);
-        let mut all = warm;
-        all.add(&measured);
-        all
-    }
 }

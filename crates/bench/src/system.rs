@@ -9,8 +9,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::child::Child;
-use crate::clock::monotonic_ns;
+use crate::clock::{cpu_of, monotonic_ns};
 use crate::interrupt;
+use crate::kafka;
 
 /// Time to live of values in the data cell, in ms: the paper's.
 const DATA_TTL_MS: u64 = 60_000;
@@ -28,9 +29,10 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// Flags about the system under test.
 #[derive(clap::Args, Clone)]
 pub struct SystemArgs {
-    /// Copies of each cached value: r1 (in the node) or r3.2 (three backend processes for each cell).
-    #[arg(long, value_enum, default_value_t = Cells::R32)]
-    cells: Cells,
+    /// Copies of each cached value: r1 (in the node; the default with --protocol kafka) or r3.2 (three backend processes
+    /// for each cell; else the default).
+    #[arg(long, value_enum)]
+    cells: Option<Cells>,
     /// Memory of each backend of the data cell, in MiB.
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     cell_mib: u64,
@@ -64,7 +66,7 @@ pub enum Cells {
 impl SystemArgs {
     /// The usual: three copies, 512 MiB each.
     pub fn usual(dir: Option<PathBuf>, keep: bool) -> Self {
-        Self { cells: Cells::R32, cell_mib: 512, chunk_bytes: None, dir, node_config: String::new(), keep }
+        Self { cells: None, cell_mib: 512, chunk_bytes: None, dir, node_config: String::new(), keep }
     }
 
     /// Bytes of the stream's chunks, if not the default.
@@ -74,8 +76,24 @@ impl SystemArgs {
 
     /// Copies of each cached value.
     pub fn cells(&self) -> Cells {
-        self.cells
+        self.cells.unwrap_or(Cells::R32)
     }
+
+    /// With so many copies, unless somebody has said how many.
+    pub fn or_cells(mut self, cells: Cells) -> Self {
+        self.cells.get_or_insert(cells);
+        self
+    }
+}
+
+/// When a node acknowledges.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// When records are on the disk.
+    Fsync,
+    /// When they are written; they are synced at intervals.
+    Interval,
 }
 
 /// A directory that is removed at the end.
@@ -221,25 +239,64 @@ pub fn cpu_of_backends(backends: &[BackendProcess]) -> Duration {
     backends.iter().filter_map(|backend| backend.child.as_ref()).map(Child::cpu).sum()
 }
 
-/// A node and its cells.
+/// A node and its cells; or a broker of Kafka's that was there before.
 pub struct System {
-    node: Child,
+    server: Server,
     data_cell: Vec<BackendProcess>,
     metadata_cell: Vec<BackendProcess>,
     workspace: Workspace,
+}
+
+enum Server {
+    Node(Node),
+    Broker(Broker),
+}
+
+struct Node {
+    child: Child,
     admin: SocketAddr,
     unix: PathBuf,
     tcp: SocketAddr,
+    kafka: SocketAddr,
     chunk_bytes: Option<u32>,
+    durability: Durability,
+}
+
+/// Dropping it deletes the topic.
+struct Broker {
+    address: String,
+    pid: Option<u32>,
+    topic: String,
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Err(error) = kafka::admin::delete_topic(&self.address, &self.topic) {
+            eprintln!("topic {} is left behind: {error:#}", self.topic);
+        }
+    }
 }
 
 impl System {
     /// Starts one, and returns when it is ready.
     pub fn start(args: &SystemArgs) -> anyhow::Result<Self> {
+        Self::start_for(args, false, Durability::Fsync)
+    }
+
+    /// Takes the broker that listens at `address`; `pid` is its process, if that is known.
+    pub fn connect(args: &SystemArgs, address: &str, pid: Option<u32>) -> anyhow::Result<Self> {
+        let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
+        let topic = format!("bench-{:x}", monotonic_ns());
+        let server = Server::Broker(Broker { address: address.to_owned(), pid, topic });
+        Ok(Self { server, data_cell: Vec::new(), metadata_cell: Vec::new(), workspace })
+    }
+
+    /// Starts one that speaks Kafka's protocol or does not, whose streams are as durable as it says.
+    pub fn start_for(args: &SystemArgs, speaks_kafka: bool, durability: Durability) -> anyhow::Result<Self> {
         let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
         let dir = workspace.path().to_owned();
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
-        if args.cells == Cells::R32 {
+        if args.cells() == Cells::R32 {
             for number in 0..BACKENDS {
                 data_cell.push(BackendProcess::prepare(CellName::Data, number, &dir, args.cell_mib << 20)?);
                 metadata_cell.push(BackendProcess::prepare(
@@ -251,6 +308,7 @@ impl System {
             }
         }
         let (admin, tcp, unix) = (free_address()?, free_address()?, dir.join("node.sock"));
+        let kafka = free_address()?;
         for backend in data_cell.iter_mut().chain(&mut metadata_cell) {
             backend.start(&dir)?;
         }
@@ -273,40 +331,28 @@ impl System {
         }
         let file = dir.join("node.toml");
         std::fs::write(&file, config)?;
-        let node = Child::start("node", &["serve", "--config", &file.display().to_string()], &dir)?;
-        let mut system = Self {
-            node,
-            data_cell,
-            metadata_cell,
-            workspace,
-            admin,
-            unix,
-            tcp,
-            chunk_bytes: args.chunk_bytes,
-        };
-        system.wait_until_ready()?;
-        Ok(system)
+        let child = Child::start("node", &["serve", "--config", &file.display().to_string()], &dir)?;
+        let mut node = Node { child, admin, unix, tcp, kafka, chunk_bytes: args.chunk_bytes, durability };
+        node.wait_until_ready()?;
+        Ok(Self { server: Server::Node(node), data_cell, metadata_cell, workspace })
     }
 
-    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
-        let url = self.url("/readyz");
-        let begin = Instant::now();
-        loop {
-            interrupt::check()?;
-            self.node.check()?;
-            if agent().get(&url).call().is_ok_and(|answer| answer.status().is_success()) {
-                return Ok(());
-            }
-            if begin.elapsed() > START_DEADLINE {
-                return Err(self.node.failure("is not ready"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
+    /// Where clients of our own on this host connect; through shared memory or not is up to their transport. A broker
+    /// has no such address.
+    pub fn address(&self, shared_memory: bool) -> anyhow::Result<String> {
+        match &self.server {
+            Server::Node(node) if shared_memory => Ok(format!("unix:{}", node.unix.display())),
+            Server::Node(node) => Ok(format!("tcp:{}", node.tcp)),
+            Server::Broker(broker) => bail!("the broker at {} speaks Kafka's protocol only", broker.address),
         }
     }
 
-    /// Where clients on this host connect; through shared memory or not is up to their transport.
-    pub fn address(&self, shared_memory: bool) -> String {
-        if shared_memory { format!("unix:{}", self.unix.display()) } else { format!("tcp:{}", self.tcp) }
+    /// Where Kafka's clients connect.
+    pub fn kafka_address(&self) -> String {
+        match &self.server {
+            Server::Node(node) => node.kafka.to_string(),
+            Server::Broker(broker) => broker.address.clone(),
+        }
     }
 
     /// Its directory.
@@ -314,17 +360,20 @@ impl System {
         self.workspace.path()
     }
 
-    /// Creates a stream. `flush` is `immediate` or a number of milliseconds.
-    pub fn create_stream(&self, name: &str, shards: u32, flush: &str) -> anyhow::Result<()> {
-        let mut body = json!({ "name": name, "shards": shards, "flush": flush, "durability": "fsync" });
-        if let Some(chunk_bytes) = self.chunk_bytes {
-            body["chunk_bytes"] = chunk_bytes.into();
+    /// Name of the stream that everything happens in.
+    pub fn stream(&self) -> &str {
+        match &self.server {
+            Server::Node(_) => "bench",
+            Server::Broker(broker) => &broker.topic,
         }
-        let mut answer = agent().post(self.url("/v1/streams")).send_json(&body)?;
-        if !answer.status().is_success() {
-            bail!("stream {name} can't be created: {}", answer.body_mut().read_to_string()?);
+    }
+
+    /// Creates it. `flush` is `immediate` or a number of milliseconds, and nothing to a broker.
+    pub fn create_stream(&self, shards: u32, flush: &str) -> anyhow::Result<()> {
+        match &self.server {
+            Server::Node(node) => node.create_stream(self.stream(), shards, flush),
+            Server::Broker(broker) => kafka::admin::create_topic(&broker.address, &broker.topic, shards),
         }
-        Ok(())
     }
 
     /// Takes a cell's backends away, or brings them back, empty.
@@ -347,19 +396,59 @@ impl System {
 
     /// Fails if any part has ended that was not taken away.
     pub fn check(&mut self) -> anyhow::Result<()> {
-        self.node.check()?;
+        if let Server::Node(node) = &mut self.server {
+            node.child.check()?;
+        }
         let backends = self.data_cell.iter_mut().chain(&mut self.metadata_cell);
         backends.filter_map(|backend| backend.child.as_mut()).try_for_each(Child::check)
     }
 
-    /// CPU time of the node, and of the backends beside it, so far.
+    /// CPU time of the server, and of the backends beside it, so far; zero for a broker whose process is not known.
     pub fn cpu(&self) -> (Duration, Duration) {
-        (self.node.cpu(), cpu_of_backends(&self.data_cell) + cpu_of_backends(&self.metadata_cell))
+        let server = match &self.server {
+            Server::Node(node) => node.child.cpu(),
+            Server::Broker(broker) => broker.pid.and_then(cpu_of).unwrap_or_default(),
+        };
+        (server, cpu_of_backends(&self.data_cell) + cpu_of_backends(&self.metadata_cell))
     }
 
-    /// Stops the node in order; the rest with it.
+    /// Stops the node in order; the rest with it. A broker goes on.
     pub fn stop(mut self) -> anyhow::Result<()> {
-        self.node.stop(STOP_DEADLINE)
+        match &mut self.server {
+            Server::Node(node) => node.child.stop(STOP_DEADLINE),
+            Server::Broker(_) => Ok(()),
+        }
+    }
+}
+
+impl Node {
+    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let url = self.url("/readyz");
+        let begin = Instant::now();
+        loop {
+            interrupt::check()?;
+            self.child.check()?;
+            if agent().get(&url).call().is_ok_and(|answer| answer.status().is_success()) {
+                return Ok(());
+            }
+            if begin.elapsed() > START_DEADLINE {
+                return Err(self.child.failure("is not ready"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn create_stream(&self, name: &str, shards: u32, flush: &str) -> anyhow::Result<()> {
+        let durability = self.durability;
+        let mut body = json!({ "name": name, "shards": shards, "flush": flush, "durability": durability });
+        if let Some(chunk_bytes) = self.chunk_bytes {
+            body["chunk_bytes"] = chunk_bytes.into();
+        }
+        let mut answer = agent().post(self.url("/v1/streams")).send_json(&body)?;
+        if !answer.status().is_success() {
+            bail!("stream {name} can't be created: {}", answer.body_mut().read_to_string()?);
+        }
+        Ok(())
     }
 
     fn url(&self, path: &str) -> String {

@@ -1,0 +1,82 @@
+//! What a load is put on, as flags say it: a node of ours that the bench starts, or a broker that is there.
+
+use serde::Serialize;
+
+use crate::messages::Protocol;
+use crate::system::{Cells, Durability, System, SystemArgs};
+
+/// Flags about the server and how it is spoken to.
+#[derive(clap::Args, Clone)]
+pub struct TargetArgs {
+    /// What clients speak.
+    #[arg(long, value_enum, default_value_t = Protocol::Tailwater)]
+    protocol: Protocol,
+    /// Load this broker, and start no node; with --protocol kafka.
+    #[arg(long, value_name = "HOST:PORT")]
+    bootstrap: Option<String>,
+    /// The broker's process, whose CPU time is then told.
+    #[arg(long, value_name = "PID", requires = "bootstrap")]
+    server_pid: Option<u32>,
+    /// When the node acknowledges.
+    #[arg(long, value_enum, default_value_t = Durability::Fsync, conflicts_with = "bootstrap")]
+    durability: Durability,
+    /// Requests of the producer that wait for their answers, in Kafka's protocol.
+    #[arg(long, default_value_t = 5, value_name = "REQUESTS")]
+    pub requests_in_flight: usize,
+    #[command(flatten)]
+    system: SystemArgs,
+}
+
+/// What is told of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Target {
+    protocol: Protocol,
+    /// Nothing where a node was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bootstrap: Option<String>,
+    /// Nothing where a broker is what it is.
+    cells: Option<Cells>,
+    durability: Option<Durability>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_in_flight: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk_bytes: Option<u32>,
+}
+
+impl TargetArgs {
+    /// What clients speak.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Starts the node, or finds the broker.
+    pub fn start(&self) -> anyhow::Result<System> {
+        let kafka = self.protocol == Protocol::Kafka;
+        match &self.bootstrap {
+            Some(_) if !kafka => anyhow::bail!("--bootstrap needs --protocol kafka"),
+            Some(address) => System::connect(&self.system, address, self.server_pid),
+            None => System::start_for(&self.system(), kafka, self.durability),
+        }
+    }
+
+    /// Kafka's clients read nothing from cells: three copies in six processes would only cost.
+    fn system(&self) -> SystemArgs {
+        match self.protocol {
+            Protocol::Kafka => self.system.clone().or_cells(Cells::R1),
+            Protocol::Tailwater => self.system.clone(),
+        }
+    }
+
+    /// What is told of it.
+    pub fn told(&self) -> Target {
+        let own = self.bootstrap.is_none();
+        Target {
+            protocol: self.protocol,
+            bootstrap: self.bootstrap.clone(),
+            cells: own.then(|| self.system().cells()),
+            durability: own.then_some(self.durability),
+            requests_in_flight: (self.protocol == Protocol::Kafka).then_some(self.requests_in_flight),
+            chunk_bytes: self.system.chunk_bytes(),
+        }
+    }
+}
