@@ -99,7 +99,7 @@ impl Log {
                 Err(ReadError::BeyondEnd { end })
             };
         }
-        fetch_newest(&view, offset, bytes_max, at_least_one)
+        fetch_newest(&view, offset, tail.next_offset, bytes_max, at_least_one)
     }
 
     /// The same from the durable layer.
@@ -136,10 +136,11 @@ impl Log {
 fn fetch_newest(
     view: &SharedView,
     offset: Offset,
+    end: Offset,
     bytes_max: usize,
     at_least_one: bool,
 ) -> Result<Option<Fetched>, ReadError> {
-    let Some(bodies) = view.newest().lock().from(offset, bytes_max.max(1)) else { return Ok(None) };
+    let Some(bodies) = view.newest().lock().from(offset, end, bytes_max.max(1)) else { return Ok(None) };
     let mut fetched = Fetched::default();
     for body in &bodies {
         if !fetched.take(body, offset, bytes_max, at_least_one)? {

@@ -42,9 +42,10 @@ impl Newest {
         self.0.pop_front();
     }
 
-    /// The batches of the entries from the one that holds `offset` on, entry by entry, until they have `bytes_max`
-    /// bytes. `None` if that entry is not here.
-    pub(crate) fn from(&self, offset: Offset, bytes_max: usize) -> Option<Vec<Bytes>> {
+    /// The batches of the entries from the one that holds `offset` on and before `end`, entry by entry, until they have
+    /// `bytes_max` bytes. `None` if that entry is not here. The owner puts entries in before it shows them: `end` is
+    /// what is visible.
+    pub(crate) fn from(&self, offset: Offset, end: Offset, bytes_max: usize) -> Option<Vec<Bytes>> {
         let first = self.0.partition_point(|kept| kept.next_offset <= offset);
         if self.0.get(first)?.base_offset > offset {
             return None;
@@ -52,7 +53,7 @@ impl Newest {
         let mut bytes = 0;
         let mut bodies = Vec::new();
         for kept in self.0.range(first..) {
-            if bytes >= bytes_max {
+            if bytes >= bytes_max || kept.next_offset > end {
                 break;
             }
             let body = kept.entry.slice(ENTRY_HEADER_BYTES..);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     fn lens(newest: &Newest, offset: u64, bytes_max: usize) -> Option<Vec<usize>> {
-        let bodies = newest.from(Offset(offset), bytes_max)?;
+        let bodies = newest.from(Offset(offset), Offset(u64::MAX), bytes_max)?;
         Some(bodies.iter().map(Bytes::len).collect())
     }
 
@@ -149,6 +150,19 @@ mod tests {
         assert_eq!(lens(&newest, 14, 101), Some(vec![100, 200]));
         assert_eq!(lens(&newest, 15, 1), Some(vec![200]));
         assert_eq!(lens(&newest, 20, 1_000), None);
+    }
+
+    #[test]
+    fn entries_that_are_not_visible_yet_are_not_given() {
+        let mut newest = Newest::default();
+        for (base, next) in [(0, 5), (5, 10), (10, 15)] {
+            newest.push(Offset(base), Offset(next), entry(100));
+        }
+        let count = |offset, end| newest.from(Offset(offset), Offset(end), 1_000).map(|bodies| bodies.len());
+        assert_eq!(
+            [count(0, 15), count(0, 10), count(7, 10), count(0, 5)],
+            [Some(3), Some(2), Some(1), Some(1)]
+        );
     }
 
     #[test]
