@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tailwater_env::Env;
+use parking_lot::Mutex;
+use tailwater_env::{Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, StreamInfo};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,6 +22,7 @@ use crate::errors::ErrorCode;
 use crate::groups::Coordinator;
 use crate::groups::admin::RecordTimes;
 use crate::messages::header::{RequestHeader, response};
+use crate::pace::Pace;
 use crate::stats::Stats;
 use crate::wire::{Frame, Malformed, Reader, Wire};
 
@@ -45,6 +47,8 @@ pub(crate) struct Peer {
     pub address: SocketAddr,
     /// The address at which it reached us.
     pub local: SocketAddr,
+    /// The next fetch is looked at not before this.
+    pub next_fetch: Mutex<Instant>,
 }
 
 /// Whose request is answered, and in which version.
@@ -63,6 +67,7 @@ pub struct Broker {
     pub(crate) config: KafkaConfig,
     pub(crate) cluster_id: String,
     pub(crate) stats: Stats,
+    pub(crate) pace: Pace,
     pub(crate) groups: Coordinator,
     pub(crate) record_times: RecordTimes,
     advertised: Option<(String, u16)>,
@@ -91,6 +96,7 @@ impl Broker {
             log,
             cluster_id,
             stats: Stats::default(),
+            pace: Pace::default(),
             groups,
             record_times: RecordTimes::default(),
             advertised: parse_address(&config.advertised),

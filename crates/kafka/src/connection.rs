@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -67,7 +68,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, broker: Arc<Broke
     let local = stream.local_addr().unwrap_or(broker.config.listen);
     broker.stats.connection_opened();
     let mut connection = Connection {
-        peer: Arc::new(Peer { address: peer, local }),
+        peer: Arc::new(Peer { address: peer, local, next_fetch: Mutex::new(broker.env.now()) }),
         stream,
         buffer: BytesMut::new(),
         permit: None,

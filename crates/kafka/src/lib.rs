@@ -22,6 +22,7 @@ mod config;
 mod connection;
 mod errors;
 mod groups;
+mod pace;
 mod server;
 mod stats;
 mod topic_config;

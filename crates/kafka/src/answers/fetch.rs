@@ -2,7 +2,7 @@
 //!
 //! What is at the tail comes from memory, what is behind it from the durable layer; what is found goes out as it lies.
 //! A fetch that finds less than it wants listens to its partitions' shards and looks again when one of them moves, until
-//! its time is over. Fetch sessions are answered with full fetches, as a broker without room for sessions does.
+//! its time is over. Where consumers are many, one that was just given little waits a moment first (`pace.rs`). Fetch sessions are answered with full fetches, as a broker without room for sessions does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,10 +59,16 @@ pub(crate) async fn fetch(broker: Arc<Broker>, context: Context, request: FetchR
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let deadline = broker.env.now() + wait;
     let committed_only = request.isolation_level == 1;
+    let next_fetch = *context.peer.next_fetch.lock();
+    if broker.env.now() < next_fetch {
+        broker.env.sleep_until(next_fetch.min(deadline)).await;
+    }
     let mut listener = None;
     loop {
         let found = look(&broker, &topics, max_bytes, committed_only).await;
         if found.bytes >= min_bytes || found.failed || broker.env.now() >= deadline {
+            let now = broker.env.now();
+            *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
             return respond(topics, found);
         }
