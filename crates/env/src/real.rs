@@ -173,6 +173,13 @@ impl File for RealFile {
         self.0.sync_data()
     }
 
+    fn begin_sync(&self, position: u64, len: u64) {
+        // `sync_file_range` would say so more plainly; to let go of a range, Linux writes what is dirty in it first, and
+        // does not wait. An error shows in the next sync.
+        let len = std::num::NonZeroU64::new(len);
+        let _ = rustix::fs::fadvise(&self.0, position, len, rustix::fs::Advice::DontNeed);
+    }
+
     fn drop_cached(&self) {
         // Advice: nothing depends on its being taken.
         let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed);

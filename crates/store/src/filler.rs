@@ -34,7 +34,7 @@ use crate::StoreError;
 use crate::checkpoint::{Checkpoint, OpenSegment};
 use crate::files::{copy_prefix, create_fresh, remove_empty_dirs, remove_if_there, scan, write_fresh};
 use crate::index::Sidecar;
-use crate::limits::{FILL_BATCH, RETRY_MAX, RETRY_MIN, STRIPES, WRITE_BYTES_MAX};
+use crate::limits::{BEGIN_SYNC_BYTES, FILL_BATCH, RETRY_MAX, RETRY_MIN, STRIPES, WRITE_BYTES_MAX};
 use crate::record::Record;
 use crate::segment::{FileState, Phase};
 use crate::shards::Deleting;
@@ -411,6 +411,10 @@ impl Filler {
                 file.write_all_at(&self.buffer, start.0)
             };
             written.or_failure("writing", &path)?;
+            if end.0 - start.0 >= BEGIN_SYNC_BYTES {
+                // Left to the round, all of it would go out at once, and the journal's syncs would wait behind it.
+                file.begin_sync(start.0, end.0 - start.0);
+            }
             self.inner.counters.written_bytes.fetch_add(end.0 - start.0, Ordering::Relaxed);
             let mut stripe = self.inner.stripe(&id.shard);
             let Ok(segment) = stripe.shards.get_mut(&id) else { return Ok(()) };

@@ -20,6 +20,10 @@ pub const READ_QUEUE: usize = 1024;
 /// buffer it is gathered in stays in the second-level cache's neighbourhood.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of one write into a segment file from which on the system begins at once to bring them to the disk. What is
+/// shorter is not worth a request of its own.
+pub const BEGIN_SYNC_BYTES: u64 = 64 << 10;
+
 /// Segments written and synced as one batch, which is also how many file handles the filler holds. Below
 /// half of the usual limit of 1,024 descriptors, together with [`READ_HANDLES_MAX`].
 pub const FILL_BATCH: usize = 256;
