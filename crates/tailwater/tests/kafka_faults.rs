@@ -234,7 +234,8 @@ fn reach(follower: &Follower, count: u64) -> u64 {
 }
 
 #[test]
-fn kill_9_under_librdkafka_s_idempotent_producer_and_its_group_loses_repeats_and_reorders_nothing() {
+fn kill_9_under_librdkafka_s_idempotent_producer_and_groups_of_both_protocols_loses_repeats_and_reorders_nothing()
+ {
     /// Records that the producer has in flight and queued, at most.
     const IN_FLIGHT_MAX: u64 = 1_000;
     let dir = tempfile::tempdir().expect("a directory");
@@ -243,12 +244,12 @@ fn kill_9_under_librdkafka_s_idempotent_producer_and_its_group_loses_repeats_and
     let start =
         |scenario: &str| Follower::of(program("librdkafka_faults.py").args([node.kafka.as_str(), scenario]));
     let mut producer = start("endless_producer");
-    let mut group = start("endless_group");
+    let mut groups = ["endless_group", "endless_group_848"].map(start);
     let mut acknowledged = 0;
     for _ in 0..5 {
-        // Both have gone on behind what there was when the node was killed.
+        // All have gone on behind what there was when the node was killed.
         acknowledged = reach(&producer, acknowledged + IN_FLIGHT_MAX + 500);
-        reach(&group, acknowledged);
+        groups.iter().for_each(|group| drop(reach(group, acknowledged)));
         while let Some(count) = producer.try_next() {
             acknowledged = count.parse().expect("a count");
         }
@@ -263,10 +264,12 @@ fn kill_9_under_librdkafka_s_idempotent_producer_and_its_group_loses_repeats_and
         }
     };
     ends_well(producer);
-    assert_eq!(reach(&group, total), total, "the group has seen each record, and none that was never sent");
-    wait_for("all of it to be committed", || (describe(&node, "endless")?["lag_records"] == 0).then_some(()));
-    terminate(&mut group);
-    ends_well(group);
+    for (mut group, name) in groups.into_iter().zip(["endless", "endless_848"]) {
+        assert_eq!(reach(&group, total), total, "{name} has seen each record, and none that was never sent");
+        wait_for("all of it to be committed", || (describe(&node, name)?["lag_records"] == 0).then_some(()));
+        terminate(&mut group);
+        ends_well(group);
+    }
 
     let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
     let there = node.run(&["consume", "endless", "--exit-at-end", "--format", "%k:%v\\n"]);

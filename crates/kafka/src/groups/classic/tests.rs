@@ -364,6 +364,26 @@ fn the_protocol_is_the_one_that_most_like_best_among_those_that_all_have() {
 }
 
 #[test]
+fn another_assignor_takes_over_when_the_last_member_has_it_and_nobody_is_refused_meanwhile() {
+    let with_both = |id: &str| {
+        let protocols = ["sticky", "range"].map(|name| (name.to_owned(), Bytes::new())).to_vec();
+        Join { protocols, ..join(id) }
+    };
+    let mut world = World::stable(&["new a", "new b"]);
+    // Started again one after the other, each with the new assignor in front of the old one.
+    world.leave("b", None).expect("it is a member");
+    let (c, a) = (world.join_as(with_both("new c")), world.join("a"));
+    for ticket in [c, a] {
+        assert_eq!(world.joined(ticket).protocol_name.as_deref(), Some("range"));
+    }
+    world.leave("a", None).expect("it is a member");
+    let (d, c) = (world.join_as(with_both("new d")), world.join_as(with_both("c")));
+    for ticket in [d, c] {
+        assert_eq!(world.joined(ticket).protocol_name.as_deref(), Some("sticky"));
+    }
+}
+
+#[test]
 fn timeouts_members_and_bytes_are_bounded() {
     let mut world = World::stable(&["new a", "new b", "new c", "new d"]);
     for session_ms in [0, -1, 5_999, 60_001, i32::MAX] {

@@ -76,12 +76,21 @@ def endless_producer():
 
 
 def endless_group():
+    """Two members of a group of the classic protocol."""
+    members("endless", session_timeout_ms=6000, heartbeat_interval_ms=200)
+
+
+def endless_group_848():
+    """Two members of a group of KIP-848, where the node says how often they have to be heard of."""
+    members("endless_848", group_protocol="consumer")
+
+
+def members(group, **how):
     """Two members of a group that commit what they read, and say how many records they have seen. Whoever is given a
-    partition goes on where it was last committed, and from there on without a gap."""
+    partition goes on where it was last committed, and from there on without a gap. No error of a client is final."""
     asked, seen = Asked(), set()
     # For each partition: the last commit that was answered, and the furthest that was asked for.
     committed, attempted = {}, {}
-    quick = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "reconnect_backoff_max_ms": 100}
     members = []
     for _ in range(2):
         # For each partition: what it reads next, None before the first record; and what it has to commit yet.
@@ -95,13 +104,18 @@ def endless_group():
                         del uncommitted[place.partition]
             print(len(seen), flush=True)
 
+        def taken(_, places, uncommitted=uncommitted):
+            for place in places:
+                uncommitted.pop(place.partition, None)
+
         def given(_, places, next_of=next_of, uncommitted=uncommitted):
-            uncommitted.clear()
+            taken(_, places, uncommitted)
             for place in places:
                 next_of[place.partition] = None
 
-        member = consumer(group_id="endless", auto_offset_reset="earliest", on_commit=answered, **quick)
-        member.subscribe(["endless"], on_assign=given)
+        quick = {"auto_offset_reset": "earliest", "reconnect_backoff_max_ms": 100}
+        member = consumer(group_id=group, on_commit=answered, **quick, **how)
+        member.subscribe(["endless"], on_assign=given, on_revoke=taken, on_lost=taken)
         members.append((member, next_of, uncommitted))
     for member, next_of, uncommitted in itertools.cycle(members):
         for record in itertools.islice(iter(lambda: member.poll(0.01), None), 200):
@@ -127,5 +141,5 @@ def endless_group():
         member.close()
 
 
-SCENARIOS = [numbers, endless_producer, endless_group]
+SCENARIOS = [numbers, endless_producer, endless_group, endless_group_848]
 {scenario.__name__: scenario for scenario in SCENARIOS}[sys.argv[2]]()
