@@ -244,12 +244,14 @@ fn kill_9_under_librdkafka_s_idempotent_producer_and_groups_of_both_protocols_lo
     let start =
         |scenario: &str| Follower::of(program("librdkafka_faults.py").args([node.kafka.as_str(), scenario]));
     let mut producer = start("endless_producer");
-    let mut groups = ["endless_group", "endless_group_848"].map(start);
+    let groups = ["endless_group", "endless_group_848"].map(start);
     let mut acknowledged = 0;
     for _ in 0..5 {
         // All have gone on behind what there was when the node was killed.
         acknowledged = reach(&producer, acknowledged + IN_FLIGHT_MAX + 500);
-        groups.iter().for_each(|group| drop(reach(group, acknowledged)));
+        for group in &groups {
+            reach(group, acknowledged);
+        }
         while let Some(count) = producer.try_next() {
             acknowledged = count.parse().expect("a count");
         }
