@@ -1,6 +1,7 @@
 //! `bench broadcast`: the experiments of the Sprinkler paper (section 5), by the numbers of its figures.
 
 mod collection;
+mod region_sim;
 mod workload;
 
 use clap::Subcommand;
@@ -17,6 +18,17 @@ pub enum Command {
     /// Garbage collection: events that are kept, with 100,000 keys from the start.
     #[command(name = "10b")]
     Finite(collection::KeptArgs),
+    /// Throughput by fan-out and shuffle time, in simulated regions.
+    #[command(name = "5b")]
+    Shuffle(region_sim::figures::Args),
+    /// Delay and throughput as load grows, by fan-out, in simulated regions.
+    #[command(name = "6")]
+    Load(region_sim::figures::Args),
+    /// The link between two simulated regions is cut and healed.
+    #[command(name = "7")]
+    Cut(region_sim::figures::Args),
+    /// Ten simulated regions of ten thousand clients.
+    Many(region_sim::figures::Args),
 }
 
 /// Runs it.
@@ -25,5 +37,9 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Ages(args) => collection::ages(args),
         Command::Growing(args) => collection::growing(args),
         Command::Finite(args) => collection::finite(args),
+        Command::Shuffle(args) => region_sim::figures::figure_5b(&args),
+        Command::Load(args) => region_sim::figures::figure_6(&args),
+        Command::Cut(args) => region_sim::figures::figure_7(&args),
+        Command::Many(args) => region_sim::figures::many(&args),
     }
 }

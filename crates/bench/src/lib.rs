@@ -13,6 +13,7 @@
 mod ablation;
 mod acks;
 mod append;
+mod appender;
 mod broadcast;
 mod cache;
 mod charts;

@@ -320,7 +320,8 @@ impl System {
             dir.join("data"),
             args.node_config,
         );
-        config += "[kafka]\nenabled = false\n[sqs]\nenabled = false\n[broadcast]\nenabled = false\n";
+        config += &format!("[kafka]\nenabled = {speaks_kafka}\nlisten = \"{kafka}\"\n");
+        config += "[sqs]\nenabled = false\n[broadcast]\nenabled = false\n";
         for (cell, backends) in [("data_cell", &data_cell), ("metadata_cell", &metadata_cell)] {
             let mode = if backends.is_empty() { "R1" } else { "R3.2" };
             let addresses: Vec<_> = backends.iter().map(|backend| &backend.addresses).collect();

@@ -46,12 +46,12 @@ impl Pace {
         }
         let mut state = self.0.lock();
         let begin = *state.window.get_or_insert(now);
-        let windows = (now.since(begin).as_nanos() / WINDOW.as_nanos()) as u32;
+        let windows = u32::try_from(now.since(begin).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX);
         if windows > 0 {
             // Between one and the other it stays as it is.
-            if state.answers > WINDOW_ANSWERS * windows {
+            if state.answers > WINDOW_ANSWERS.saturating_mul(windows) {
                 state.pause = (state.pause + STEP).min(PAUSE_MAX);
-            } else if state.answers < WINDOW_ANSWERS / 2 * windows {
+            } else if state.answers < (WINDOW_ANSWERS / 2).saturating_mul(windows) {
                 state.pause = state.pause.saturating_sub(STEP * windows);
             }
             (state.window, state.answers) = (Some(now), 0);
@@ -91,7 +91,8 @@ mod tests {
         assert_eq!(pause_after(&pace, 0, 1_000, 64), PAUSE_MAX);
         assert_eq!(pause_after(&pace, 1_000, 200, 4), Duration::ZERO);
         assert_eq!(pause_after(&pace, 2_000, 1_000, 64), PAUSE_MAX);
-        assert_eq!(pause_after(&pace, 60_000, 1, 1), Duration::ZERO);
+        // And after days without any.
+        assert_eq!(pause_after(&pace, 30 * 24 * 3_600_000, 1, 1), Duration::ZERO);
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl Broadcast {
             regions: config.regions.clone(),
             configuration,
             silence_ms: config.silence_ms,
+            lost_ms: config.lost_ms,
             connections_max: config.connections_max,
         };
         let server = Server::start(env, listener, server)?;

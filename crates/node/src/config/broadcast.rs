@@ -23,6 +23,9 @@ pub struct BroadcastConfig {
     /// A replica of this region that says nothing for so many milliseconds is removed from the chain, and a proxy that
     /// does is not waited for.
     pub silence_ms: u64,
+    /// The chain's last member keeps its events in memory; it is given up for another one after so long without a sign
+    /// of it, in milliseconds. For the node that decides the chain.
+    pub lost_ms: u64,
     /// How often a proxy tells the others how far it is, in milliseconds.
     pub advertise_ms: u64,
     /// The paper's C, in events times seconds: a proxy is left for another one that is further by this, divided by the
@@ -83,6 +86,7 @@ impl Default for BroadcastConfig {
             region: "local".to_owned(),
             configuration: String::new(),
             silence_ms: 1_000,
+            lost_ms: 60_000,
             advertise_ms: 100,
             damping: 100.0,
             connections_max: 10_000,
@@ -108,6 +112,7 @@ impl BroadcastConfig {
             );
             Ok(())
         };
+        within("lost_ms", self.lost_ms, self.silence_ms, u64::MAX)?;
         within("silence_ms", self.silence_ms, 100, 3_600_000)?;
         within("advertise_ms", self.advertise_ms, 10, self.silence_ms / 2)?;
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
