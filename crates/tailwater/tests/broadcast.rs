@@ -277,3 +277,25 @@ fn head_middle_and_tail_are_killed_in_turn_under_load_and_nothing_is_lost_repeat
         assert_eq!(heard(node, &["prices"]), expected);
     }
 }
+
+#[test]
+fn a_replica_that_stood_still_and_was_taken_for_dead_joins_again_with_what_it_missed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = start_chain(dir.path());
+    publish(&nodes[0], &["s"], "before\n");
+    nodes[1].process.signal(rustix::process::Signal::STOP);
+    wait_for("it to be taken for dead", || (members(&nodes[0]).len() == 2).then_some(()));
+    publish(&nodes[0], &["s"], "meanwhile\n");
+    nodes[1].process.signal(rustix::process::Signal::CONT);
+    wait_for("it to join again", || (members(&nodes[0]).len() == 3).then_some(()));
+    publish(&nodes[0], &["s"], "after\n");
+    let last = || wait_for("what it holds", || view_of_stream(&nodes[1]));
+    wait_for("it to hold all", || (last() == 3).then_some(()));
+    assert_eq!(heard(&nodes[1], &["s"]), ["before", "meanwhile", "after"]);
+}
+
+/// How far a node is in its only stream.
+fn view_of_stream(node: &Node) -> Option<u64> {
+    let streams: Value = serde_json::from_str(&node.get("/v1/broadcast/streams")?).ok()?;
+    streams[0]["held"].as_u64()
+}
