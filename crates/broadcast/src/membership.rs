@@ -196,7 +196,7 @@ mod tests {
     fn a_service_that_restarts_waits_for_members_that_can_come_back_and_replaces_those_that_can_not() {
         for (last, replaced) in [(8, false), (7, true)] {
             let chain = Chain { epoch: 5, region: "eu".into(), members: vec![member(last)], joining: vec![] };
-            let mut service = Membership::new(0, chain, 1000);
+            let mut service = Membership::new(0, chain, 1000, 3000);
             service.join(0, member(2), false, true);
             assert_eq!(step(&mut service, 0), Some((vec![last], vec![2])));
             service.alive(2000, 2, 6, &[]);

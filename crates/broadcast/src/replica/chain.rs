@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use crate::batch::Batch;
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
-use crate::replica::stream::StreamState;
+use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{
     ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
 };
@@ -112,7 +112,7 @@ impl Replica {
         if epoch != self.chain.epoch || self.following != Some((id, from)) {
             return;
         }
-        match self.state_of(&stream).store(&batch, origin) {
+        match self.state_of(&stream).store(&batch, origin, Collects::UNKNOWN) {
             Ok(true) => self.stored(stream, batch, origin),
             Ok(false) => {}
             Err(_) => {

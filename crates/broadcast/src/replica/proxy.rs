@@ -11,6 +11,7 @@
 use crate::batch::Batch;
 use crate::message::{FROM_NOW, Message, Role};
 use crate::name::Stream;
+use crate::replica::stream::Collects;
 use crate::replica::{Connection, ConnectionId, Peer, Replica};
 
 /// From whom a stream's events are expected.
@@ -104,7 +105,7 @@ impl Replica {
             return;
         }
         let state = self.state_of(stream);
-        match state.store(batch, None) {
+        match state.store(batch, None, Collects::UNKNOWN) {
             Ok(true) => {
                 self.counters.remote += u64::from(batch.count);
                 self.stored(stream.clone(), batch.clone(), None);

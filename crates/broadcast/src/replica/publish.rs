@@ -64,12 +64,13 @@ impl Replica {
         batch.last = after + u64::from(batch.count);
         batch.after = after;
         batch.state.time_ms = now_ms;
-        if let Err(refusal) = state.admit(&batch) {
-            return refuse(self, Reason::Invalid, refusal.to_string());
-        }
+        let collects = match state.admit(&batch) {
+            Ok(collects) => collects,
+            Err(refusal) => return refuse(self, Reason::Invalid, refusal.to_string()),
+        };
         let origin = Some(Origin { client, first: last + 1 - u64::from(batch.count) });
         let seq = batch.last;
-        if state.store(&batch, origin) == Ok(true) {
+        if state.store(&batch, origin, collects) == Ok(true) {
             self.counters.published += u64::from(batch.count);
             self.stored(stream.clone(), batch, origin);
             self.answer_later(from, client, stream, last, seq);

@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Malformed, Writer};
+use crate::event::Collect;
 use crate::history::{Gap, History, HistoryOptions, Refusal};
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
@@ -20,6 +21,40 @@ pub struct Unsettled {
     pub batch: Batch,
     /// Who published them, if it was in this region.
     pub origin: Option<Origin>,
+    /// How they collect.
+    pub collects: Collects,
+}
+
+/// How a batch's events collect others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collects {
+    /// Some do by key.
+    pub by_key: bool,
+    /// Some do in another way.
+    pub otherwise: bool,
+    /// Some of those by age or by predicate.
+    pub slow: bool,
+}
+
+impl Collects {
+    /// Of a batch that nobody has looked at.
+    pub const UNKNOWN: Self = Self { by_key: true, otherwise: true, slow: true };
+
+    fn of(batch: &Batch) -> Result<Self, Malformed> {
+        let mut collects = Self { by_key: false, otherwise: false, slow: false };
+        let mut cursor = batch.cursor();
+        while let Some(event) = cursor.next()? {
+            match event.collect {
+                None => {}
+                Some(Collect::SameKey) => collects.by_key = true,
+                Some(Collect::KeepLast(_) | Collect::Before(_)) => collects.otherwise = true,
+                Some(Collect::OlderThan(_) | Collect::Matching(_)) => {
+                    (collects.otherwise, collects.slow) = (true, true);
+                }
+            }
+        }
+        Ok(collects)
+    }
 }
 
 impl Unsettled {
@@ -28,11 +63,11 @@ impl Unsettled {
     fn rest(&self, after: u64) -> Option<Self> {
         let batch = self.batch.rest(after).ok()??;
         let origin = self.origin.map(|o| Origin { first: o.first + (batch.after - self.batch.after), ..o });
-        Some(Self { batch, origin })
+        Some(Self { batch, origin, collects: self.collects })
     }
 
     fn up_to(&self, last: u64) -> Option<Self> {
-        Some(Self { batch: self.batch.up_to(last).ok()??, origin: self.origin })
+        Some(Self { batch: self.batch.up_to(last).ok()??, ..self.clone() })
     }
 }
 
@@ -73,16 +108,32 @@ impl StreamState {
         self.unsettled_bytes > UNSETTLED_BYTES_MAX
     }
 
-    /// Whether the head may give these events the numbers that they carry.
-    pub fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
-        // As if it followed what is settled: what is on its way is not looked at.
+    /// Whether the head may give these events the numbers that they carry, which follow [`StreamState::last`].
+    ///
+    /// The history knows what is settled. What is on its way is shown to it together with the new events, where it
+    /// can make a difference: for a stream whose events collect by key only, or by number only, it can't.
+    pub fn admit(&self, batch: &Batch) -> Result<Collects, Refusal> {
+        let collects = Collects::of(batch)?;
         let held = self.held();
-        let next = Batch { after: held, last: held + (batch.last - batch.after), ..batch.clone() };
-        self.history.admit(&next)
+        let on_its_way = self.unsettled.iter().any(|entry| entry.collects.otherwise);
+        if collects.slow || (collects.by_key && on_its_way) {
+            let mut all = Writer::new(held);
+            for each in self.unsettled.iter().map(|entry| &entry.batch).chain([batch]) {
+                let mut cursor = each.cursor();
+                while let Some(event) = cursor.next()? {
+                    all.push(&event);
+                }
+            }
+            self.history.admit(&all.finish(batch.last))?;
+        } else {
+            let next = Batch { after: held, last: held + (batch.last - batch.after), ..batch.clone() };
+            self.history.admit(&next)?;
+        }
+        Ok(collects)
     }
 
     /// Takes the part of `batch` that it does not have yet; answers whether there was any. Refuses a gap.
-    pub fn store(&mut self, batch: &Batch, origin: Option<Origin>) -> Result<bool, Gap> {
+    pub fn store(&mut self, batch: &Batch, origin: Option<Origin>, collects: Collects) -> Result<bool, Gap> {
         let last = self.last();
         if batch.last <= last {
             return Ok(false);
@@ -90,7 +141,9 @@ impl StreamState {
         if batch.after > last {
             return Err(Gap { after: batch.after, last });
         }
-        let Some(new) = (Unsettled { batch: batch.clone(), origin }).rest(last) else { return Ok(false) };
+        let Some(new) = (Unsettled { batch: batch.clone(), origin, collects }).rest(last) else {
+            return Ok(false);
+        };
         if let Some(origin) = new.origin {
             self.publishers.stored(origin.client, origin.first + u64::from(new.batch.count) - 1);
         }
@@ -121,7 +174,7 @@ impl StreamState {
     pub fn next_after(&self, after: u64, bytes_max: usize) -> Option<Unsettled> {
         if after < self.held() {
             let batch = self.history.read(after, u64::MAX, bytes_max)?;
-            return Some(Unsettled { batch, origin: None });
+            return Some(Unsettled { batch, origin: None, collects: Collects::UNKNOWN });
         }
         let at = self.unsettled.partition_point(|entry| entry.batch.last <= after);
         self.unsettled.get(at)?.rest(after)

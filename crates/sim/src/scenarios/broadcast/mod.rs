@@ -110,15 +110,15 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 impl Sim {
     fn populate(&mut self) {
         let regions = self.rng.between(1, 3) as usize;
-        for region in 0..regions {
-            let chain = Chain { region: REGIONS[region].to_owned(), ..Chain::default() };
+        for name in REGIONS.iter().take(regions) {
+            let chain = Chain { region: (*name).to_owned(), ..Chain::default() };
             let service = Membership::new(self.now_ms, chain, SILENCE_MS, LOST_MS);
             let slots = self.rng.between(1, 3) as usize;
             self.regions.push(Region { service, slots: vec![(None, 0); slots] });
         }
-        for region in 0..regions {
-            for kind in 0..2 {
-                let name = format!("{}/{}", REGIONS[region], ["keys", "last"][kind]);
+        for (region, name) in REGIONS.iter().enumerate().take(regions) {
+            for (kind, streams) in ["keys", "last"].iter().enumerate() {
+                let name = format!("{name}/{streams}");
                 let stream = Stream::parse(&name).expect("it is a name");
                 for _ in 0..self.rng.between(1, 2) {
                     let id = u128::from(self.rng.next_u64()) * 2 + kind as u128;
@@ -167,7 +167,7 @@ impl Sim {
 
     /// New replicas, with nothing, where others died.
     fn start_replicas(&mut self) {
-        for region in 0..self.regions.len() {
+        for (region, name) in REGIONS.iter().enumerate().take(self.regions.len()) {
             for slot in 0..self.regions[region].slots.len() {
                 let (None, at_ms) = self.regions[region].slots[slot] else { continue };
                 if at_ms > self.now_ms {
@@ -175,7 +175,7 @@ impl Sim {
                 }
                 let pid = self.next_pid;
                 self.next_pid += 1;
-                let replica = Replica::new(Config::new(REGIONS[region], pid));
+                let replica = Replica::new(Config::new(name, pid));
                 let skew_ms = self.rng.below(2_000);
                 let node = Node {
                     replica,
