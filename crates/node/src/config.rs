@@ -13,6 +13,9 @@ use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
 use tailwater_kafka::KafkaConfig;
+use tailwater_queue::Consistency;
+use tailwater_queue::shared::SharedConfig;
+use tailwater_queue_cassandra::CassandraConfig;
 use tailwater_sqs::SqsConfig;
 
 pub use self::broadcast::BroadcastConfig;
@@ -139,6 +142,29 @@ pub struct QueuesConfig {
     pub owners: usize,
     /// Bytes in the journal after which they are brought into the tree, so that a start need not replay more.
     pub checkpoint_bytes: u64,
+    /// Where queues are.
+    pub store: QueueStoreKind,
+    /// In Cassandra: how many replicas have to answer for a queue that does not say.
+    pub consistency: Consistency,
+    /// In Cassandra: how far the clocks of any two nodes may be apart, in milliseconds.
+    pub clock_skew_ms: u64,
+    /// In Cassandra: over how many partitions a new queue's messages of the same time are spread.
+    pub parts: u16,
+    /// In Cassandra: pause between two looks for messages that are in no index, in milliseconds.
+    pub sweep_ms: u64,
+    /// In Cassandra: where that is.
+    pub cassandra: CassandraConfig,
+}
+
+/// Where queues are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueStoreKind {
+    /// In the node's journal and a tree beside it.
+    #[default]
+    Embedded,
+    /// In Cassandra or ScyllaDB, for all nodes that use the same keyspace.
+    Cassandra,
 }
 
 /// Metrics.
@@ -249,7 +275,17 @@ impl Default for LogConfig {
 
 impl Default for QueuesConfig {
     fn default() -> Self {
-        Self { owners: 1, checkpoint_bytes: 64 << 20 }
+        let shared = SharedConfig::default();
+        Self {
+            owners: 1,
+            checkpoint_bytes: 64 << 20,
+            store: QueueStoreKind::default(),
+            consistency: shared.consistency,
+            clock_skew_ms: shared.skew_ms,
+            parts: shared.parts,
+            sweep_ms: shared.sweep_ms,
+            cassandra: CassandraConfig::default(),
+        }
     }
 }
 
@@ -347,6 +383,12 @@ impl Config {
         }
     }
 
+    /// How queues in a shared store are used.
+    pub(crate) fn shared_queues_config(&self) -> SharedConfig {
+        let QueuesConfig { consistency, clock_skew_ms, parts, sweep_ms, .. } = self.queues;
+        SharedConfig { consistency, skew_ms: clock_skew_ms, parts, sweep_ms, ..SharedConfig::default() }
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         let admin = &self.admin;
         anyhow::ensure!(
@@ -415,6 +457,23 @@ impl Config {
             "[queues] checkpoint_bytes = {} is not between 4194304 and 1073741824",
             self.queues.checkpoint_bytes
         );
+        let parts_max = tailwater_queue::limits::PARTS_MAX;
+        anyhow::ensure!(
+            (1..=parts_max).contains(&self.queues.parts),
+            "[queues] parts = {} is not between 1 and {parts_max}",
+            self.queues.parts
+        );
+        anyhow::ensure!(
+            self.queues.clock_skew_ms <= 60_000,
+            "[queues] clock_skew_ms = {} is more than 60000: synchronize the clocks",
+            self.queues.clock_skew_ms
+        );
+        anyhow::ensure!(
+            (1_000..=86_400_000).contains(&self.queues.sweep_ms),
+            "[queues] sweep_ms = {} is not between 1000 and 86400000",
+            self.queues.sweep_ms
+        );
+        self.queues.cassandra.check().map_err(|why| anyhow::anyhow!(why))?;
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
         self.broadcast.check()?;
         Ok(())

@@ -20,6 +20,7 @@ mod http;
 pub mod logging;
 mod metrics;
 mod principal;
+mod queues;
 pub mod signal;
 mod views;
 
@@ -34,7 +35,7 @@ use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
 use tailwater_meta::{Expect, Op};
-use tailwater_queue::Queues;
+use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
 use tailwater_tail::Cells;
 use tokio::net::TcpListener;
@@ -63,7 +64,7 @@ struct Shared {
     metadata_cell: NodeCell,
     server: Server,
     kafka: Option<tailwater_kafka::Server>,
-    queues: Queues,
+    queues: Arc<dyn QueueStore>,
     sqs: Option<tailwater_sqs::Server>,
     broadcast: Option<Broadcast>,
     meters: Arc<Meters>,
@@ -127,14 +128,14 @@ impl Node {
         let data_cell = NodeCell::start(&env, CellKind::Data, &config).await?;
         let metadata_cell = NodeCell::start(&env, CellKind::Metadata, &config).await?;
         let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
-        let mut recovery = tailwater_queue::Recovery::begin(&env, &config.data.join("queues"))?;
+        let mut recovery = queues::Recovery::begin(&env, &config)?;
         let mut others = |tag, position, bytes: &[u8]| match tag {
             tailwater_queue::TAG => recovery.replay(position, bytes),
             _ => Err(ReplayError::new("written by a later version: its tag is not known")),
         };
         let log_config = config.log_config();
         let log = Log::open_locked(&env, log_config, &config.data, lock, Some(cells), &mut others).await?;
-        let queues = recovery.finish(&env, log.journal().clone(), config.queues_config());
+        let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
         let info = NodeInfo {
             node_id: id.clone(),
@@ -248,9 +249,9 @@ fn start_sqs(
     env: &Env,
     config: &Config,
     listener: TcpListener,
-    queues: &Queues,
+    queues: &Arc<dyn QueueStore>,
 ) -> anyhow::Result<tailwater_sqs::Server> {
-    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), queues.clone());
+    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues));
     let server = tailwater_sqs::Server::start(listener, front)?;
     tracing::info!(sqs = %server.address(), "SQS's clients are answered");
     Ok(server)

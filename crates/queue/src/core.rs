@@ -19,7 +19,8 @@ use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence};
 use crate::record::Op;
 use crate::request::{Admin, Figures, Outcomes, QueueError, Reply, Request, Sent};
-use crate::shelf::{Shelf, View};
+use crate::shelf::Shelf;
+use crate::view::View;
 use receiving::Waiting;
 use tasks::TaskRun;
 use tokio::sync::oneshot;
@@ -331,16 +332,6 @@ impl Core {
         }
     }
 
-    /// A number below `bound`, not 0. Not for secrets: splitmix64 from a seed.
-    fn random_below(random: &mut u64, bound: u64) -> u64 {
-        *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = *random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        ((u128::from(mixed) * u128::from(bound)) >> 64) as u64
-    }
-
     fn push(&mut self, op: &Op) {
         op.write(&mut self.round.bytes);
     }
@@ -362,6 +353,16 @@ impl Core {
     fn next_number(&self) -> Number {
         Number(self.numbers.content.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// A number below `bound`, not 0. Not for secrets: splitmix64 from a seed.
+pub(crate) fn random_below(random: &mut u64, bound: u64) -> u64 {
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *random;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    ((u128::from(mixed) * u128::from(bound)) >> 64) as u64
 }
 
 fn next_sequence(queue: &mut crate::queue::Queue) -> Sequence {

@@ -32,6 +32,8 @@ pub struct Receipt {
     pub sequence: Sequence,
     /// The receive.
     pub token: Token,
+    /// Where the message's tuple was put by it: the time from which on it is visible again. 0 where the store knows by itself.
+    pub place: u64,
 }
 
 /// A text that is no receipt of this store.
@@ -39,10 +41,10 @@ pub struct Receipt {
 #[error("it is no receipt that was given out here")]
 pub struct NoReceipt;
 
-const RECEIPT_VERSION: u8 = 1;
+const RECEIPT_VERSION: u8 = 2;
 const MAC_BYTES: usize = 12;
-/// Version, queue, sequence, token: what the code at the end authenticates.
-const FIELDS_BYTES: usize = 1 + 8 + 8 + 4;
+/// Version, queue, sequence, token, place: what the code at the end authenticates.
+const FIELDS_BYTES: usize = 1 + 8 + 8 + 4 + 8;
 
 /// The key, of one store, by which its receipts are known.
 #[derive(Clone)]
@@ -59,11 +61,12 @@ impl Secret {
     ///
     /// ```text
     /// offset width
-    ///   0      1   version 1
+    ///   0      1   version 2
     ///   1      8   queue
     ///   9      8   sequence
     ///  17      4   token
-    ///  21     12   HMAC-SHA256 of the bytes before, its beginning
+    ///  21      8   place
+    ///  29     12   HMAC-SHA256 of the bytes before, its beginning
     /// ```
     pub fn write(&self, receipt: &Receipt) -> String {
         let mut bytes = [0; FIELDS_BYTES + MAC_BYTES];
@@ -71,6 +74,7 @@ impl Secret {
         bytes[1..9].copy_from_slice(&receipt.queue.0.to_le_bytes());
         bytes[9..17].copy_from_slice(&receipt.sequence.0.to_le_bytes());
         bytes[17..21].copy_from_slice(&receipt.token.0.to_le_bytes());
+        bytes[21..29].copy_from_slice(&receipt.place.to_le_bytes());
         let code = self.code(&bytes[..FIELDS_BYTES]).finalize().into_bytes();
         bytes[FIELDS_BYTES..].copy_from_slice(&code[..MAC_BYTES]);
         URL_SAFE_NO_PAD.encode(bytes)
@@ -90,6 +94,7 @@ impl Secret {
             queue: QueueId(u64_at(1)),
             sequence: Sequence(u64_at(9)),
             token: Token(u32::from_le_bytes(fields[17..21].try_into().expect("4 bytes"))),
+            place: u64_at(21),
         })
     }
 
@@ -146,7 +151,7 @@ mod tests {
     const SECRET: Secret = Secret([7; 32]);
 
     fn receipt() -> Receipt {
-        Receipt { queue: QueueId(3), sequence: Sequence(u64::MAX), token: Token(9) }
+        Receipt { queue: QueueId(3), sequence: Sequence(u64::MAX), token: Token(9), place: 7 }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::ids::Sequence;
+use crate::order_hint::choose;
 
 /// A tuple: T in milliseconds since the epoch, and the message.
 pub(crate) type Tuple = (u64, Sequence);
@@ -110,27 +111,56 @@ impl Index {
     }
 
     /// Takes `count` tuples out: a random choice among the oldest `hint + count - 1` visible ones, in the order of the
-    /// index (BDQS, section III.B.2). With a hint of 1 they are the oldest.
+    /// index (BDQS, section III.B.2). With a hint of 1 they are the oldest. The second is how many older ones they passed over.
     pub(crate) fn take(
         &mut self,
         count: usize,
         hint: u32,
         at: impl Fn(Sequence) -> u64,
-        mut random_below: impl FnMut(u64) -> u64,
-    ) -> Vec<Tuple> {
-        let mut chosen = self.oldest(count.saturating_add(hint as usize - 1), at);
-        // Selection sampling: every subset is as likely as any other, and the order stays.
-        let (mut left, mut wanted) = (chosen.len() as u64, count.min(chosen.len()) as u64);
-        chosen.retain(|_| {
-            let take = wanted == left || (wanted > 0 && random_below(left) < wanted);
-            left -= 1;
-            wanted -= u64::from(take);
-            take
-        });
+        random_below: impl FnMut(u64) -> u64,
+    ) -> (Vec<Tuple>, u64) {
+        let oldest = self.oldest(count.saturating_add(hint as usize - 1), at);
+        let (chosen, passed) = choose(oldest, count, random_below);
         for tuple in &chosen {
             self.remove(*tuple);
         }
-        chosen
+        (chosen, passed)
+    }
+
+    /// Takes `count` tuples out, any of the visible ones: random sampling, without order.
+    pub(crate) fn take_any(
+        &mut self,
+        count: usize,
+        at: impl Fn(Sequence) -> u64,
+        mut random_below: impl FnMut(u64) -> u64,
+    ) -> Vec<Tuple> {
+        let mut taken = Vec::with_capacity(count);
+        while taken.len() < count {
+            let fresh: u64 = self.fresh.iter().map(|(start, end)| end - start).sum();
+            let all = fresh + self.ripe.len() as u64;
+            if all == 0 {
+                break;
+            }
+            let mut place = random_below(all);
+            let tuple = if place < fresh {
+                let range = self.fresh.iter().find_map(|(start, end)| {
+                    let length = end - start;
+                    let found = (place < length).then(|| start + place);
+                    place = place.saturating_sub(length);
+                    found
+                });
+                let sequence = Sequence(range.expect("it is below the sum"));
+                (at(sequence), sequence)
+            } else {
+                // The one behind a random time: not evenly, but in no order either.
+                let (first, last) = (self.ripe.first().expect("some"), self.ripe.last().expect("some"));
+                let from = first.0 + random_below(last.0 - first.0 + 1);
+                *self.ripe.range((from, Sequence(0))..).next().expect("the last one, if no other")
+            };
+            self.remove(tuple);
+            taken.push(tuple);
+        }
+        taken
     }
 }
 
@@ -182,14 +212,14 @@ mod tests {
         };
         let mut seen = BTreeSet::new();
         for _ in 0..200 {
-            let taken = numbers(&index_of(20).take(3, 4, at, &mut random_below));
+            let taken = numbers(&index_of(20).take(3, 4, at, &mut random_below).0);
             assert_eq!(taken.len(), 3);
             assert!(taken.is_sorted() && taken.iter().all(|number| *number <= 6), "{taken:?}");
             seen.extend(taken);
         }
         assert_eq!(seen.len(), 6, "each of the six comes up");
-        assert_eq!(numbers(&index_of(20).take(3, 1, at, &mut random_below)), [1, 2, 3]);
-        assert_eq!(numbers(&index_of(2).take(3, 9, at, &mut random_below)), [1, 2]);
+        assert_eq!(numbers(&index_of(20).take(3, 1, at, &mut random_below).0), [1, 2, 3]);
+        assert_eq!(numbers(&index_of(2).take(3, 9, at, &mut random_below).0), [1, 2]);
     }
 
     #[test]

@@ -25,13 +25,17 @@
 
 mod checkpoint;
 mod clock;
+pub mod conformance;
 mod contents;
+mod contract;
 mod core;
 mod deduplication;
+mod embedded;
 mod groups;
 mod ids;
 mod index;
 pub mod limits;
+mod order_hint;
 mod owner;
 mod pages;
 mod queue;
@@ -41,15 +45,21 @@ mod record;
 mod recovery;
 mod request;
 mod settings;
+pub mod shared;
 mod shelf;
 mod tree;
+mod view;
 
 pub use checkpoint::TAG;
+pub use contract::{Answer, Outcomes, QueueStore};
 pub use ids::{NoReceipt, Number, QueueId, Receipt, Secret, Sequence, Token};
 pub use queue::{Counts, Happened, ReceiptError};
 pub use queues::{Queues, QueuesConfig};
 pub use recovery::Recovery;
-pub use request::{Figures, Message, QueueError, Receive, Send, Sent};
-pub use settings::{Fifo, MoveStatus, MoveTask, OrderHint, QueueRecord, Redrive, Scope, Settings};
-pub use shelf::View;
+pub use request::{Change, Figures, Message, QueueError, Receive, Send, Sent};
+pub use settings::{
+    Consistency, Fifo, MoveStatus, MoveTask, NoConsistency, NoOrderHint, OrderHint, QueueRecord, Redrive,
+    Scope, Settings,
+};
 pub use tree::TreeError;
+pub use view::View;

@@ -79,3 +79,56 @@ pub const READS_MAX: usize = 4096;
 const _: () =
     assert!(ROUND_BYTES + REQUEST_BYTES_MAX + (64 << 10) < 8 << 20, "a journal record holds a round");
 const _: () = assert!(CHECKPOINT_BYTES + HOT_BYTES < MEMORY_BYTES_MAX);
+
+/// The shared store: time that one partition of tuples, or of bodies, is for, in milliseconds.
+pub const BUCKET_MS: u64 = 10_000;
+
+/// The shared store: a tuple whose put was answered later than this after its time, in milliseconds, is put again.
+pub const WRITE_MS: u64 = 2_000;
+
+/// The shared store: how long after its time was over a bucket is dropped, in milliseconds: replicas that were down for a
+/// moment have got by then what they missed.
+pub const DROP_AFTER_MS: u64 = 60_000;
+
+/// The shared store: how old a front end's list of a queue's buckets may be, in milliseconds.
+pub const REFRESH_MS: u64 = 1_000;
+
+/// The shared store: how long a front end believes that there is nothing below its cursors, in milliseconds.
+pub const LOOK_BACK_MS: u64 = 10_000;
+
+/// The shared store: a tuple whose body is not there stays for so long after it was sent, in milliseconds, where one replica
+/// is enough: the body may be at another one.
+pub const SETTLE_MS: u64 = 10_000;
+
+/// The shared store: longest pause between two looks of a receive that waits, in milliseconds.
+pub const POLL_MS_MAX: u64 = 400;
+
+/// The shared store: buckets that are listed at once.
+pub const BUCKETS_LISTED: usize = 1_000;
+
+/// The shared store: rows that are read at once where a whole queue is looked at.
+pub const ROWS_READ: usize = 1_000;
+
+/// The shared store: tuples that are counted for a queue's figures, or looked at for a peek.
+pub const COUNTED_MAX: usize = 1_000_000;
+
+/// The shared store: most parts of a queue.
+pub const PARTS_MAX: u16 = 64;
+
+/// The shared store: of so many receives one is looked after for duplicates; with K = auto of [`AUTO_LOOKS_EVERY`].
+pub const LOOKS_EVERY: u64 = 16;
+
+/// The shared store: see [`LOOKS_EVERY`].
+pub const AUTO_LOOKS_EVERY: u64 = 4;
+
+/// The shared store: how far from a receive's tuple those of others that took the same message are looked for, in milliseconds.
+pub const LOOK_MS: u64 = 1_000;
+
+/// The shared store: of 1,000 receives with K = auto, those that may take what another receiver has.
+pub const AUTO_TARGET_PERMILLE: u32 = 20;
+
+/// The shared store: queues of which a front end remembers something; beyond it what it knows is read again.
+pub const QUEUES_KNOWN_MAX: usize = 100_000;
+
+/// The shared store: changed visibilities of one queue that a front end remembers, so that a delete need not look for them.
+pub const FORWARDS_KNOWN_MAX: usize = 10_000;

@@ -118,6 +118,13 @@ pub struct Happened {
     pub expired: u64,
     /// Messages moved to the dead-letter queue.
     pub redriven: u64,
+    /// Older visible messages that receives passed over, for each message that they took: what the order hint costs. Not
+    /// counted with a hint of infinity.
+    pub displaced: u64,
+    /// Receives after which it was looked whether another receiver has the same message ([`crate::shared`]).
+    pub looked: u64,
+    /// Of these, those where one did.
+    pub duplicates: u64,
 }
 
 /// One queue.

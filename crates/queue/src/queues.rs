@@ -19,8 +19,9 @@ use crate::queue::ReceiptError;
 use crate::reader::{self, Read};
 use crate::request::{Admin, Figures, Found, Message, QueueError, Receive, Reply, Request, Send, Sent};
 use crate::settings::{MoveTask, QueueRecord};
-use crate::shelf::{Directory, Shelf, View};
+use crate::shelf::{Directory, Shelf};
 use crate::tree::Tree;
+use crate::view::View;
 
 /// How the queues work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,11 +136,6 @@ impl Queues {
         queues.take(most).map(|(_, view)| Arc::clone(view)).collect()
     }
 
-    /// How many queues an account has.
-    pub fn count(&self, account: &str) -> usize {
-        self.inner.directory.read().get(account).map_or(0, |names| names.len())
-    }
-
     /// All queues.
     pub fn all(&self) -> Vec<Arc<View>> {
         let directory = self.inner.directory.read();
@@ -156,7 +152,7 @@ impl Queues {
     pub async fn update(
         &self,
         queue: &View,
-        change: impl FnOnce(&mut QueueRecord) + std::marker::Send + 'static,
+        change: impl Fn(&mut QueueRecord) + std::marker::Send + Sync + 'static,
     ) -> Result<(), QueueError> {
         let change = Box::new(change);
         self.ask(self.owner(&queue.account), |reply| Request::Admin(Admin::Update(queue.id, change, reply)))

@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 
 use crate::checkpoint::OwnerDelta;
 use crate::ids::{Number, QueueId, Receipt, Sequence};
-use crate::queue::{Counts, Happened, ReceiptError};
+use crate::queue::{Counts, Happened};
 use crate::settings::{MoveTask, QueueRecord};
-use crate::shelf::View;
+use crate::view::View;
 
 /// Why something was not done.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -36,6 +36,9 @@ pub enum QueueError {
     /// There is no such move task, or it does not run any more.
     #[error("there is no such move task, or it has ended")]
     NoTask,
+    /// The store does not do that; why, and what to do instead.
+    #[error("{0}")]
+    Unsupported(&'static str),
     /// Too much is waiting already: try again later.
     #[error("overloaded: {0}")]
     Overloaded(&'static str),
@@ -133,10 +136,10 @@ pub struct Figures {
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, QueueError>>;
 
 /// Answers for each of several receipts.
-pub(crate) type Outcomes = Vec<Result<(), ReceiptError>>;
+pub(crate) type Outcomes = crate::contract::Outcomes;
 
-/// Changes a queue's record.
-pub(crate) type Change = Box<dyn FnOnce(&mut QueueRecord) + std::marker::Send>;
+/// Changes a queue's record; the same each time it is called on the same.
+pub type Change = Box<dyn Fn(&mut QueueRecord) + std::marker::Send + Sync>;
 
 /// What an owner is asked.
 pub(crate) enum Request {

@@ -8,24 +8,102 @@ use crate::limits::ORDER_HINT_MAX;
 
 /// Among how many of the oldest visible messages a receive chooses (BDQS, section III.B.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct OrderHint(u32);
+#[serde(from = "u32", into = "u32")]
+pub enum OrderHint {
+    /// Among K, 1 to [`ORDER_HINT_MAX`].
+    K(u32),
+    /// Among as few as the observed concurrency allows ([`crate::order_hint`]).
+    Auto,
+    /// Among all: random sampling, the paper's baseline without order.
+    Infinity,
+}
 
 impl Default for OrderHint {
     fn default() -> Self {
-        Self(1)
+        Self::K(1)
     }
 }
+
+/// A text that is no order hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an order hint is a number from 1 to {ORDER_HINT_MAX}, `auto` or `infinity`")]
+pub struct NoOrderHint;
 
 impl OrderHint {
     /// A hint of K, 1 to [`ORDER_HINT_MAX`].
     pub fn new(k: u32) -> Option<Self> {
-        (1..=ORDER_HINT_MAX).contains(&k).then_some(Self(k))
+        (1..=ORDER_HINT_MAX).contains(&k).then_some(Self::K(k))
     }
+}
 
-    /// K.
-    pub fn get(self) -> u32 {
-        self.0.clamp(1, ORDER_HINT_MAX)
+impl std::str::FromStr for OrderHint {
+    type Err = NoOrderHint;
+
+    fn from_str(text: &str) -> Result<Self, NoOrderHint> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "infinity" => Ok(Self::Infinity),
+            k => k.parse().ok().and_then(Self::new).ok_or(NoOrderHint),
+        }
+    }
+}
+
+impl std::fmt::Display for OrderHint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::K(k) => k.fmt(f),
+            Self::Auto => f.write_str("auto"),
+            Self::Infinity => f.write_str("infinity"),
+        }
+    }
+}
+
+/// As it is stored: K, 0 for auto, the greatest number for infinity.
+impl From<OrderHint> for u32 {
+    fn from(hint: OrderHint) -> Self {
+        match hint {
+            OrderHint::K(k) => k,
+            OrderHint::Auto => 0,
+            OrderHint::Infinity => u32::MAX,
+        }
+    }
+}
+
+impl From<u32> for OrderHint {
+    fn from(stored: u32) -> Self {
+        match stored {
+            0 => Self::Auto,
+            u32::MAX => Self::Infinity,
+            k => Self::K(k.min(ORDER_HINT_MAX)),
+        }
+    }
+}
+
+/// How many replicas have to answer, where the store has replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Consistency {
+    /// One, as in the paper.
+    One,
+    /// More than half.
+    #[default]
+    Quorum,
+}
+
+/// A text that is no consistency level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a consistency level is `one` or `quorum`")]
+pub struct NoConsistency;
+
+impl std::str::FromStr for Consistency {
+    type Err = NoConsistency;
+
+    fn from_str(text: &str) -> Result<Self, NoConsistency> {
+        match text.to_ascii_lowercase().as_str() {
+            "one" => Ok(Self::One),
+            "quorum" => Ok(Self::Quorum),
+            _ => Err(NoConsistency),
+        }
     }
 }
 
@@ -78,6 +156,9 @@ pub struct Settings {
     pub fifo: Option<Fifo>,
     /// Among how many messages a receive chooses.
     pub order_hint: OrderHint,
+    /// How many replicas have to answer; the store's default without. Without effect in the embedded store.
+    #[serde(default)]
+    pub consistency: Option<Consistency>,
 }
 
 impl Default for Settings {
@@ -91,6 +172,7 @@ impl Default for Settings {
             redrive: None,
             fifo: None,
             order_hint: OrderHint::default(),
+            consistency: None,
         }
     }
 }

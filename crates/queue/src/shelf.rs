@@ -15,25 +15,7 @@ use crate::ids::{Number, QueueId};
 use crate::queue::{Delta, Queue};
 use crate::record::Op;
 use crate::settings::{MoveTask, QueueRecord};
-
-/// A queue, as everybody may look at it.
-#[derive(Debug)]
-pub struct View {
-    /// Which one it is.
-    pub id: QueueId,
-    /// The account that it belongs to.
-    pub account: String,
-    /// Its name.
-    pub name: String,
-    record: RwLock<Arc<QueueRecord>>,
-}
-
-impl View {
-    /// What is set for it now.
-    pub fn record(&self) -> Arc<QueueRecord> {
-        Arc::clone(&self.record.read())
-    }
-}
+use crate::view::View;
 
 /// A queue at its owner.
 pub(crate) struct Hosted {
@@ -50,12 +32,7 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) fn new(id: QueueId, record: QueueRecord, is_changed: bool) -> Self {
         let record = Arc::new(record);
-        let view = View {
-            id,
-            account: record.account.clone(),
-            name: record.name.clone(),
-            record: RwLock::new(Arc::clone(&record)),
-        };
+        let view = View::new(id, Arc::clone(&record));
         let queue = Queue::new(record.settings.clone());
         Self { id, record, view: Arc::new(view), queue, purged_at: None, is_changed }
     }
@@ -111,7 +88,7 @@ impl Shelf {
             Some(hosted) => {
                 hosted.queue.settings = record.settings.clone();
                 hosted.record = Arc::new(record);
-                *hosted.view.record.write() = Arc::clone(&hosted.record);
+                hosted.view.set(Arc::clone(&hosted.record));
                 hosted.is_changed |= is_changed;
             }
             None => {

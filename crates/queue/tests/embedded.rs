@@ -426,3 +426,10 @@ async fn several_owners_share_journal_and_tree() {
         assert!(store.drain(&queue).await.iter().all(|body| body.starts_with(&queue.account)));
     }
 }
+
+#[tokio::test]
+async fn the_embedded_store_is_what_the_contract_says() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await;
+    tailwater_queue::conformance::check(&store.env, &store.queues, "conformance").await;
+}

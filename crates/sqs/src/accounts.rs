@@ -5,6 +5,7 @@
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Instant};
+use tailwater_queue::QueueStore;
 
 use crate::config::{AccountConfig, SqsConfig};
 use crate::error::{Code, Refusal};
@@ -104,10 +105,10 @@ impl Accounts {
         }
     }
 
-    /// Whether an account that has so many queues may have one more.
-    pub(crate) fn admit_queue(&self, account: &str, queues: usize) -> Result<(), Refusal> {
+    /// Whether an account may have one more queue.
+    pub(crate) async fn admit_queue(&self, account: &str, queues: &dyn QueueStore) -> Result<(), Refusal> {
         let most = self.by_id.get(account).map_or(0, |account| account.config.queues_max);
-        match most == 0 || queues < most {
+        match most == 0 || queues.list(account, "", None, most).await?.len() < most {
             true => Ok(()),
             false => Err(Refusal::new(Code::OverLimit, format!("The account may have {most} queues."))),
         }

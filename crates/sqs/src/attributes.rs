@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
-use tailwater_queue::{Fifo, OrderHint, QueueRecord, Redrive, Scope, Settings};
+use tailwater_queue::{
+    Consistency, Fifo, NoConsistency, NoOrderHint, OrderHint, QueueRecord, Redrive, Scope, Settings,
+};
 
 use crate::error::{Code, Refusal};
 use crate::limits::{DELAY_S, MESSAGE_BYTES, POLICY_BYTES_MAX, RECEIVES, RETENTION_S, VISIBILITY_S, WAIT_S};
@@ -12,6 +14,9 @@ use crate::names;
 
 /// The tag by which a queue's order hint is set: 1 for the best order, more for fewer duplicates under concurrency.
 pub const ORDER_HINT_TAG: &str = "tailwater-order-hint";
+
+/// The tag that says how many replicas have to answer: `one` or `quorum`.
+pub const CONSISTENCY_TAG: &str = "tailwater-consistency";
 
 /// Attributes that are kept and told, and have no effect on messages.
 const KEPT: [&str; 5] = [
@@ -191,13 +196,25 @@ pub(crate) fn create(
 pub(crate) fn order_hint(tags: &BTreeMap<String, String>) -> Result<OrderHint, Refusal> {
     match tags.get(ORDER_HINT_TAG) {
         None => Ok(OrderHint::default()),
-        Some(text) => text.parse().ok().and_then(OrderHint::new).ok_or_else(|| {
-            let reason = format!(
-                "{ORDER_HINT_TAG} is a number from 1 to {}.",
-                tailwater_queue::limits::ORDER_HINT_MAX
-            );
-            Refusal::value(text, "Tags", &reason)
-        }),
+        Some(text) => text
+            .parse()
+            .map_err(|why: NoOrderHint| Refusal::value(text, "Tags", &format!("{ORDER_HINT_TAG}: {why}."))),
+    }
+}
+
+/// The consistency level that tags ask for, if they do.
+pub(crate) fn consistency(tags: &BTreeMap<String, String>) -> Result<Option<Consistency>, Refusal> {
+    let level = tags.get(CONSISTENCY_TAG).map(|text| {
+        text.parse()
+            .map_err(|why: NoConsistency| Refusal::value(text, "Tags", &format!("{CONSISTENCY_TAG}: {why}.")))
+    });
+    level.transpose()
+}
+
+/// Sets what tags say; they were checked.
+pub(crate) fn set_by_tags(settings: &mut Settings, tags: &BTreeMap<String, String>) {
+    if let (Ok(hint), Ok(level)) = (order_hint(tags), consistency(tags)) {
+        (settings.order_hint, settings.consistency) = (hint, level);
     }
 }
 
@@ -212,6 +229,7 @@ pub(crate) fn all(record: &QueueRecord, region: &str) -> BTreeMap<String, String
         redrive,
         fifo,
         order_hint: _,
+        consistency: _,
     } = &record.settings;
     let mut all = BTreeMap::from([
         ("SqsManagedSseEnabled".to_owned(), "false".to_owned()),
@@ -334,10 +352,14 @@ mod tests {
 
     #[test]
     fn the_order_hint_is_a_tag() {
-        assert_eq!(order_hint(&map(&[])).map(OrderHint::get), Ok(1));
-        assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "7")])).map(OrderHint::get), Ok(7));
+        assert_eq!(order_hint(&map(&[])), Ok(OrderHint::K(1)));
+        assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "7")])), Ok(OrderHint::K(7)));
+        assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "auto")])), Ok(OrderHint::Auto));
+        assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "infinity")])), Ok(OrderHint::Infinity));
         for bad in ["0", "1001", "x"] {
             assert!(order_hint(&map(&[(ORDER_HINT_TAG, bad)])).is_err(), "{bad}");
         }
+        assert_eq!(consistency(&map(&[(CONSISTENCY_TAG, "ONE")])), Ok(Some(Consistency::One)));
+        assert!(consistency(&map(&[(CONSISTENCY_TAG, "all")])).is_err());
     }
 }

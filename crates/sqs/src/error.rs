@@ -260,6 +260,7 @@ impl From<QueueError> for Refusal {
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
             ),
             QueueError::NoTask => Self::new(Code::ResourceNotFound, "Task does not exist."),
+            QueueError::Unsupported(why) => Self::new(Code::UnsupportedOperation, why),
             QueueError::Overloaded(why) => Self::new(Code::ServiceUnavailable, why),
             QueueError::Unavailable(why) => Self::new(Code::ServiceUnavailable, why),
             QueueError::Closed => Self::new(Code::ServiceUnavailable, "The server is stopping."),

@@ -10,7 +10,7 @@ use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap};
 use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
 use tailwater_env::Env;
-use tailwater_queue::{Queues, View};
+use tailwater_queue::{QueueStore, View};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::accounts::{Accounts, Identity};
@@ -28,7 +28,7 @@ use crate::stats::Stats;
 pub struct Front {
     pub(crate) env: Env,
     pub(crate) config: SqsConfig,
-    pub(crate) queues: Queues,
+    pub(crate) queues: Arc<dyn QueueStore>,
     pub(crate) accounts: Accounts,
     pub(crate) stats: Stats,
     /// Room for large bodies, in KiB.
@@ -57,7 +57,7 @@ type Answer = Response<Full<Bytes>>;
 
 impl Front {
     /// A front of `queues`.
-    pub fn new(env: &Env, config: SqsConfig, queues: Queues) -> Arc<Self> {
+    pub fn new(env: &Env, config: SqsConfig, queues: Arc<dyn QueueStore>) -> Arc<Self> {
         let room = config.bodies_bytes_max.div_ceil(1024).min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             env: env.clone(),
@@ -70,7 +70,7 @@ impl Front {
     }
 
     /// The queues that it is for.
-    pub fn queues(&self) -> &Queues {
+    pub fn queues(&self) -> &Arc<dyn QueueStore> {
         &self.queues
     }
 
@@ -236,7 +236,7 @@ impl Context<'_> {
     }
 
     /// The queue that the request is about, if whoever asks may do this with it.
-    pub(crate) fn queue(&self, url: Option<&str>) -> Result<Arc<View>, Refusal> {
+    pub(crate) async fn queue(&self, url: Option<&str>) -> Result<Arc<View>, Refusal> {
         let url = url.filter(|url| !url.is_empty()).or_else(|| self.asked.form_queue_url());
         let url = match (url, self.path) {
             (Some(url), _) => url,
@@ -248,12 +248,12 @@ impl Context<'_> {
         })?;
         // What ElasticMQ's addresses have in place of an account.
         let account = account.filter(|account| *account != "queue").unwrap_or(self.account());
-        self.find(account, name)
+        self.find(account, name).await
     }
 
     /// A queue by its names, if whoever asks may do this with it.
-    pub(crate) fn find(&self, account: &str, name: &str) -> Result<Arc<View>, Refusal> {
-        let queue = self.front.queues.find(account, name);
+    pub(crate) async fn find(&self, account: &str, name: &str) -> Result<Arc<View>, Refusal> {
+        let queue = self.front.queues.find(account, name).await?;
         if account == self.account() {
             return queue.ok_or_else(Refusal::no_queue);
         }
@@ -269,14 +269,17 @@ impl Context<'_> {
     }
 
     /// A queue of the account that asks, by its ARN.
-    pub(crate) fn by_arn(&self, arn: Option<&str>, parameter: &str) -> Result<Arc<View>, Refusal> {
+    pub(crate) async fn by_arn(&self, arn: Option<&str>, parameter: &str) -> Result<Arc<View>, Refusal> {
         let arn = arn.ok_or_else(|| Refusal::missing(parameter))?;
         let (account, name) = names::of_arn(arn).ok_or_else(|| {
             let reason = "You must use this format to specify the ARN: arn:<partition>:<service>:<region>:<account-id>:\
                 <resource-id>";
             Refusal::value(arn, parameter, reason)
         })?;
-        let queue = self.front.queues.find(account, name).filter(|_| account == self.account());
+        let queue = match account == self.account() {
+            true => self.front.queues.find(account, name).await?,
+            false => None,
+        };
         queue.ok_or_else(|| {
             let message =
                 format!("The resource that you specified for the {parameter} parameter doesn't exist.");

@@ -29,7 +29,7 @@ mod server;
 pub mod signature;
 mod stats;
 
-pub use attributes::ORDER_HINT_TAG;
+pub use attributes::{CONSISTENCY_TAG, ORDER_HINT_TAG};
 pub use config::{AccountConfig, KeyConfig, SqsConfig};
 pub use error::{Code, Refusal};
 pub use front::Front;

@@ -38,7 +38,7 @@ impl Api {
         };
         let journal = open(&below("journal"), &mut recovery).expect("a journal");
         let queues = recovery.finish(&env, journal, QueuesConfig::default());
-        Self { front: Front::new(&env, config, queues), _dir: dir }
+        Self { front: Front::new(&env, config, Arc::new(queues)), _dir: dir }
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Answer {

@@ -16,7 +16,8 @@ pub(super) struct QueuesRead {
 
 impl QueuesRead {
     pub(super) async fn of(shared: &Shared) -> Self {
-        let all = shared.queues.all();
+        // A store that does not answer has nothing to tell.
+        let all = shared.queues.all().await.unwrap_or_default();
         let mut figures = Vec::new();
         for queue in all.iter().take(shared.queues_told_max) {
             // One that is deleted meanwhile has nothing.

@@ -13,7 +13,7 @@ use crate::limits::{MOVE_TASKS_MAX, PURGE_PAUSE_MS, RECREATE_PAUSE_MS};
 use crate::record::Op;
 use crate::request::{Admin, QueueError, Reply};
 use crate::settings::{MoveStatus, MoveTask, QueueRecord};
-use crate::shelf::View;
+use crate::view::View;
 
 impl Core {
     /// Takes what was asked for, unless something before it is under way.

@@ -70,7 +70,7 @@ impl Core {
             return;
         };
         let (mut ops, mut outcomes) = (Vec::new(), Vec::with_capacity(receipts.len()));
-        for Receipt { queue, sequence, token } in receipts {
+        for Receipt { queue, sequence, token, place: _ } in receipts {
             let outcome = match *queue == id {
                 true => hosted.queue.check_delete(*sequence, *token, now),
                 false => Err(ReceiptError::Unavailable),
@@ -95,7 +95,7 @@ impl Core {
             return;
         };
         let (mut ops, mut outcomes) = (Vec::new(), Vec::with_capacity(changes.len()));
-        for (Receipt { queue, sequence, token }, visibility) in changes {
+        for (Receipt { queue, sequence, token, place: _ }, visibility) in changes {
             let outcome = match *queue == id {
                 true => hosted.queue.check_change(*sequence, *token, millis(*visibility), now),
                 false => Err(ReceiptError::Unavailable),

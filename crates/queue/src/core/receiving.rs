@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::messages::millis;
-use super::{Core, Then, next_sequence};
+use super::{Core, Then, next_sequence, random_below};
 use crate::ids::{QueueId, Receipt, Sequence, Token};
 use crate::limits::BATCH_MAX;
 use crate::queue::{Taken, Want};
@@ -86,8 +86,7 @@ impl Core {
         let hosted = self.shelf.queues.get_mut(&id)?;
         waiter.want.may_redrive = target.is_some();
         let random = &mut self.random;
-        let received =
-            hosted.queue.receive(now, &waiter.want, &mut |bound| Self::random_below(random, bound));
+        let received = hosted.queue.receive(now, &waiter.want, &mut |bound| random_below(random, bound));
         if received.is_full && !hosted.queue.is_fifo() {
             let _ = waiter.reply.send(Err(QueueError::TooManyInFlight));
             return None;
@@ -140,7 +139,7 @@ impl Core {
         let content = self.shelf.contents.get(entry.number);
         let is_here = content.is_some();
         let message = Message {
-            receipt: Receipt { queue, sequence: *sequence, token: Token(entry.token) },
+            receipt: Receipt { queue, sequence: *sequence, token: Token(entry.token), place: 0 },
             number: entry.number,
             generation: entry.generation,
             sent_at: entry.sent_at,

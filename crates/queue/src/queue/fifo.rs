@@ -26,7 +26,7 @@ impl Queue {
             // The group whose first message is the oldest; its tuple is out of the index meanwhile.
             let Self { index, pages, .. } = self;
             let at = |sequence| pages.get(sequence).map_or(0, |entry| entry.visible_at);
-            let Some((_, head)) = index.take(1, 1, at, &mut *random_below).pop() else { break };
+            let Some((_, head)) = index.take(1, 1, at, &mut *random_below).0.pop() else { break };
             let Some(group) = self.pages.get(head).map(|entry| entry.group) else { continue };
             self.groups.get_mut(group).head = None;
             groups.push(group);

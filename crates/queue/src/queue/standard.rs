@@ -3,6 +3,7 @@
 use super::{Queue, Received, Want};
 use crate::ids::Token;
 use crate::limits::MOVE_STEP;
+use crate::settings::OrderHint;
 
 impl Queue {
     pub(super) fn receive_standard(
@@ -12,12 +13,18 @@ impl Queue {
         random_below: &mut dyn FnMut(u64) -> u64,
     ) -> Received {
         let mut received = Received::default();
-        let hint = self.settings.order_hint.get();
         let mut handed_out = Vec::new();
         while received.taken.len() < want.count && received.overdue.len() < MOVE_STEP {
             let Self { index, pages, .. } = self;
             let at = |sequence| pages.get(sequence).map_or(0, |entry| entry.visible_at);
-            let tuples = index.take(want.count - received.taken.len(), hint, at, &mut *random_below);
+            let count = want.count - received.taken.len();
+            let (tuples, passed) = match self.settings.order_hint {
+                OrderHint::Infinity => (index.take_any(count, at, &mut *random_below), 0),
+                OrderHint::K(hint) => index.take(count, hint, at, &mut *random_below),
+                // One process has no duplicates that order could be given up for.
+                OrderHint::Auto => index.take(count, 1, at, &mut *random_below),
+            };
+            self.happened.displaced += passed;
             if tuples.is_empty() {
                 break;
             }

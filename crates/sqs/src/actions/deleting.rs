@@ -29,7 +29,7 @@ struct Batch {
 
 pub(super) async fn delete(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let one: One = context.asked.parameters()?;
-    let queue = context.queue(one.queue_url.as_deref())?;
+    let queue = context.queue(one.queue_url.as_deref()).await?;
     let receipt = receipt(context, &queue, &one)?;
     let outcome = context.front.queues.delete(&queue, vec![receipt]).await?;
     outcome[0].map_err(|error| refusal(error, &one))?;
@@ -38,7 +38,7 @@ pub(super) async fn delete(context: &Context<'_>) -> Result<Nothing, Refusal> {
 
 pub(super) async fn change(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let one: One = context.asked.parameters()?;
-    let queue = context.queue(one.queue_url.as_deref())?;
+    let queue = context.queue(one.queue_url.as_deref()).await?;
     let change = (receipt(context, &queue, &one)?, visibility(&one)?);
     let outcome = context.front.queues.change_visibility(&queue, vec![change]).await?;
     outcome[0].map_err(|error| refusal(error, &one))?;
@@ -46,7 +46,7 @@ pub(super) async fn change(context: &Context<'_>) -> Result<Nothing, Refusal> {
 }
 
 pub(super) async fn delete_batch(context: &Context<'_>) -> Result<BatchAnswer<DoneEntry>, Refusal> {
-    let (queue, entries) = batch(context, "DeleteMessageBatchRequestEntry")?;
+    let (queue, entries) = batch(context, "DeleteMessageBatchRequestEntry").await?;
     let (ready, failed) = divide(entries, |one| receipt(context, &queue, one));
     let (entries, receipts): (Vec<One>, Vec<Receipt>) = ready.into_iter().unzip();
     let outcomes = context.front.queues.delete(&queue, receipts).await?;
@@ -54,16 +54,16 @@ pub(super) async fn delete_batch(context: &Context<'_>) -> Result<BatchAnswer<Do
 }
 
 pub(super) async fn change_batch(context: &Context<'_>) -> Result<BatchAnswer<DoneEntry>, Refusal> {
-    let (queue, entries) = batch(context, "ChangeMessageVisibilityBatchRequestEntry")?;
+    let (queue, entries) = batch(context, "ChangeMessageVisibilityBatchRequestEntry").await?;
     let (ready, failed) = divide(entries, |one| Ok((receipt(context, &queue, one)?, visibility(one)?)));
     let (entries, changes): (Vec<One>, Vec<(Receipt, Duration)>) = ready.into_iter().unzip();
     let outcomes = context.front.queues.change_visibility(&queue, changes).await?;
     Ok(collect(entries, outcomes, failed))
 }
 
-fn batch(context: &Context<'_>, kind: &str) -> Result<(std::sync::Arc<View>, Vec<One>), Refusal> {
+async fn batch(context: &Context<'_>, kind: &str) -> Result<(std::sync::Arc<View>, Vec<One>), Refusal> {
     let batch: Batch = context.asked.parameters()?;
-    let queue = context.queue(batch.queue_url.as_deref())?;
+    let queue = context.queue(batch.queue_url.as_deref()).await?;
     batches::check(batch.entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default()), kind)?;
     Ok((queue, batch.entries))
 }

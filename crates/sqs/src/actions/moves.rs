@@ -64,11 +64,11 @@ struct ListedTask {
 
 pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn")?;
-    let is_dead_letter_queue =
-        context.front.queues.list(&source.account, "", None, usize::MAX).iter().any(|queue| {
-            queue.record().settings.redrive.as_ref().is_some_and(|redrive| redrive.target == source.name)
-        });
+    let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn").await?;
+    let others = context.front.queues.list(&source.account, "", None, usize::MAX).await?;
+    let is_dead_letter_queue = others.iter().any(|queue| {
+        queue.record().settings.redrive.as_ref().is_some_and(|redrive| redrive.target == source.name)
+    });
     if !is_dead_letter_queue {
         return Err(Refusal::new(
             Code::InvalidParameterValue,
@@ -78,7 +78,7 @@ pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
     let target = match parameters.destination_arn.as_deref() {
         None => None,
         Some(arn) => {
-            let target = context.by_arn(Some(arn), "DestinationArn")?;
+            let target = context.by_arn(Some(arn), "DestinationArn").await?;
             if target.id == source.id {
                 return Err(Refusal::value(
                     arn,
@@ -124,7 +124,7 @@ pub(super) async fn cancel(context: &Context<'_>) -> Result<Cancelled, Refusal> 
 
 pub(super) async fn list(context: &Context<'_>) -> Result<Listed, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn")?;
+    let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn").await?;
     let most = parameters.max_results.unwrap_or(1);
     if !(1..=LISTED_MAX).contains(&most) {
         return Err(Refusal::value(most, "MaxResults", "Must be from 1 to 10."));

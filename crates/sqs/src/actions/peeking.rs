@@ -37,7 +37,7 @@ struct PeekedMessage {
 
 pub(super) async fn peek(context: &Context<'_>) -> Result<Peeked, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let count = parameters.max_number_of_messages.unwrap_or(10).clamp(1, PEEK_MAX);
     let messages = context.front.queues.peek(&queue, Sequence(parameters.from), count).await?;
     let next = messages.last().filter(|_| messages.len() == count).map(|last| last.receipt.sequence.0 + 1);

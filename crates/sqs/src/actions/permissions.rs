@@ -20,7 +20,7 @@ struct Parameters {
 
 pub(super) async fn add(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let Parameters { queue_url, label, accounts, actions } = context.asked.parameters()?;
-    let queue = context.queue(queue_url.as_deref())?;
+    let queue = context.queue(queue_url.as_deref()).await?;
     let label = label.ok_or_else(|| Refusal::missing("Label"))?;
     if accounts.is_empty() {
         return Err(Refusal::missing("AWSAccountIds"));
@@ -36,13 +36,13 @@ pub(super) async fn add(context: &Context<'_>) -> Result<Nothing, Refusal> {
             record.attributes.insert("Policy".to_owned(), policy);
         }
     };
-    context.front.queues.update(&queue, change).await?;
+    context.front.queues.update(&queue, Box::new(change)).await?;
     Ok(Nothing {})
 }
 
 pub(super) async fn remove(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let Parameters { queue_url, label, .. } = context.asked.parameters()?;
-    let queue = context.queue(queue_url.as_deref())?;
+    let queue = context.queue(queue_url.as_deref()).await?;
     let label = label.ok_or_else(|| Refusal::missing("Label"))?;
     policy::without_permission(queue.record().attributes.get("Policy").map(String::as_str), &label)?;
     let change = move |record: &mut QueueRecord| {
@@ -53,6 +53,6 @@ pub(super) async fn remove(context: &Context<'_>) -> Result<Nothing, Refusal> {
             Err(_) => {}
         }
     };
-    context.front.queues.update(&queue, change).await?;
+    context.front.queues.update(&queue, Box::new(change)).await?;
     Ok(Nothing {})
 }

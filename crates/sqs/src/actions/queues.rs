@@ -68,12 +68,12 @@ pub(super) async fn create(context: &Context<'_>) -> Result<UrlAnswer, Refusal> 
     let tags = parameters.tags.unwrap_or_default();
     let (mut settings, attributes) = attributes::create(&name, &wanted, context.account())?;
     check_tags(&tags)?;
-    settings.order_hint = attributes::order_hint(&tags)?;
-    if let Some(known) = context.front.queues.find(context.account(), &name) {
+    attributes::set_by_tags(&mut settings, &tags);
+    if let Some(known) = context.front.queues.find(context.account(), &name).await? {
         return same(context, &known, &wanted);
     }
-    check_redrive(context, &name, &settings, &wanted)?;
-    context.front.accounts.admit_queue(context.account(), context.front.queues.count(context.account()))?;
+    check_redrive(context, &name, &settings, &wanted).await?;
+    context.front.accounts.admit_queue(context.account(), context.front.queues.as_ref()).await?;
     let record = QueueRecord {
         account: context.account().to_owned(),
         name,
@@ -127,7 +127,7 @@ fn same_policy(one: &str, other: &str) -> bool {
 }
 
 /// Whether a queue may have its dead letters go where its settings say.
-fn check_redrive(
+async fn check_redrive(
     context: &Context<'_>,
     name: &str,
     settings: &Settings,
@@ -138,7 +138,7 @@ fn check_redrive(
         return Ok(());
     };
     let refuse = |reason: &str| Refusal::value(policy, "RedrivePolicy", reason);
-    let dead = context.front.queues.find(context.account(), target);
+    let dead = context.front.queues.find(context.account(), target).await?;
     let dead = dead.ok_or_else(|| refuse("Dead letter target does not exist."))?.record();
     if dead.settings.fifo.is_some() != settings.fifo.is_some() {
         return Err(refuse("Dead-letter queue must be same type of queue as the source."));
@@ -156,14 +156,14 @@ fn check_redrive(
 
 pub(super) async fn delete(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     context.front.queues.delete_queue(&queue).await?;
     Ok(Nothing {})
 }
 
 pub(super) async fn purge(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     match context.front.queues.purge(&queue).await {
         Err(QueueError::PurgedRecently) => {
             let message =
@@ -174,28 +174,29 @@ pub(super) async fn purge(context: &Context<'_>) -> Result<Nothing, Refusal> {
     }
 }
 
-pub(super) fn get_url(context: &Context<'_>) -> Result<UrlAnswer, Refusal> {
+pub(super) async fn get_url(context: &Context<'_>) -> Result<UrlAnswer, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let name = parameters.queue_name.ok_or_else(|| Refusal::missing("QueueName"))?;
     let account = parameters.owner.unwrap_or_else(|| context.account().to_owned());
-    let queue = context.find(&account, &name)?;
+    let queue = context.find(&account, &name).await?;
     Ok(UrlAnswer { queue_url: context.url(&queue) })
 }
 
-pub(super) fn list(context: &Context<'_>) -> Result<UrlsAnswer, Refusal> {
+pub(super) async fn list(context: &Context<'_>) -> Result<UrlsAnswer, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let prefix = parameters.queue_name_prefix.unwrap_or_default();
     let page = Page::read(parameters.max_results, parameters.next_token.as_deref())?;
-    let queues = context.front.queues.list(context.account(), &prefix, page.after.as_deref(), page.most + 1);
+    let queues =
+        context.front.queues.list(context.account(), &prefix, page.after.as_deref(), page.most + 1).await?;
     let (queues, next_token) = page.cut(queues);
     Ok(UrlsAnswer { queue_urls: queues.iter().map(|queue| context.url(queue)).collect(), next_token })
 }
 
-pub(super) fn list_sources(context: &Context<'_>) -> Result<SourcesAnswer, Refusal> {
+pub(super) async fn list_sources(context: &Context<'_>) -> Result<SourcesAnswer, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let dead = context.queue(parameters.queue_url.as_deref())?;
+    let dead = context.queue(parameters.queue_url.as_deref()).await?;
     let page = Page::read(parameters.max_results, parameters.next_token.as_deref())?;
-    let mut queues = context.front.queues.list(&dead.account, "", page.after.as_deref(), usize::MAX);
+    let mut queues = context.front.queues.list(&dead.account, "", page.after.as_deref(), usize::MAX).await?;
     queues.retain(|queue| {
         queue.record().settings.redrive.as_ref().is_some_and(|redrive| redrive.target == dead.name)
     });
@@ -239,7 +240,7 @@ impl Page {
 
 pub(super) async fn get_attributes(context: &Context<'_>) -> Result<AttributesAnswer, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let names = &parameters.attribute_names;
     if let Some(unknown) = names.iter().find(|name| !attributes::is_known(name)) {
         return Err(Refusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {unknown}.")));
@@ -262,13 +263,13 @@ pub(super) async fn get_attributes(context: &Context<'_>) -> Result<AttributesAn
 
 pub(super) async fn set_attributes(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let wanted = parameters.attributes.ok_or_else(|| Refusal::missing("Attribute.Name"))?;
     // Checked on a copy; set on what there is then, as far as it was asked for.
     let record = queue.record();
     let (mut settings, mut kept) = (record.settings.clone(), record.attributes.clone());
     attributes::set(&mut settings, &mut kept, &wanted, &queue.account)?;
-    check_redrive(context, &queue.name, &settings, &wanted)?;
+    check_redrive(context, &queue.name, &settings, &wanted).await?;
     let account = queue.account.clone();
     let change = move |record: &mut QueueRecord| {
         let (mut settings, mut kept) = (record.settings.clone(), record.attributes.clone());
@@ -276,6 +277,6 @@ pub(super) async fn set_attributes(context: &Context<'_>) -> Result<Nothing, Ref
             (record.settings, record.attributes) = (settings, kept);
         }
     };
-    context.front.queues.update(&queue, change).await?;
+    context.front.queues.update(&queue, Box::new(change)).await?;
     Ok(Nothing {})
 }

@@ -66,7 +66,7 @@ struct AttributeOut {
 
 pub(super) async fn receive(context: &Context<'_>) -> Result<ReceivedAnswer, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let count = parameters.max_number_of_messages.unwrap_or(1);
     let count = usize::try_from(count).ok().filter(|count| (1..=10).contains(count)).ok_or_else(|| {
         Refusal::value(count, "MaxNumberOfMessages", "Must be between 1 and 10, if provided.")

@@ -72,7 +72,7 @@ struct Ready {
 
 pub(super) async fn send(context: &Context<'_>) -> Result<SentAnswer, Refusal> {
     let message: Message = context.asked.parameters()?;
-    let queue = context.queue(message.queue_url.as_deref())?;
+    let queue = context.queue(message.queue_url.as_deref()).await?;
     let record = queue.record();
     let ready = prepare(&record, message, context.account())?;
     let (send, told) = ready.split();
@@ -82,7 +82,7 @@ pub(super) async fn send(context: &Context<'_>) -> Result<SentAnswer, Refusal> {
 
 pub(super) async fn send_batch(context: &Context<'_>) -> Result<BatchAnswer<SentAnswer>, Refusal> {
     let batch: Batch = context.asked.parameters()?;
-    let queue = context.queue(batch.queue_url.as_deref())?;
+    let queue = context.queue(batch.queue_url.as_deref()).await?;
     let ids = batch.entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default());
     batches::check(ids, "SendMessageBatchRequestEntry")?;
     let record = queue.record();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tailwater_queue::QueueRecord;
 
-use crate::attributes::order_hint;
+use crate::attributes::{consistency, order_hint, set_by_tags};
 use crate::error::Refusal;
 use crate::front::Context;
 use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
@@ -39,44 +39,39 @@ pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), Refusal>
             return Err(Refusal::value(value, "TagValue", "Must be at most 256 in length."));
         }
     }
-    order_hint(tags).map(|_| ())
+    order_hint(tags)?;
+    consistency(tags).map(|_| ())
 }
 
 pub(super) async fn tag(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let tags = parameters.tags.ok_or_else(|| Refusal::missing("Tags"))?;
     let mut all = queue.record().tags.clone();
     all.extend(tags.clone());
     check_tags(&all)?;
     let change = move |record: &mut QueueRecord| {
-        record.tags.extend(tags);
-        set_order_hint(record);
+        record.tags.extend(tags.clone());
+        set_by_tags(&mut record.settings, &record.tags);
     };
-    context.front.queues.update(&queue, change).await?;
+    context.front.queues.update(&queue, Box::new(change)).await?;
     Ok(Nothing {})
 }
 
 pub(super) async fn untag(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let keys = parameters.tag_keys.ok_or_else(|| Refusal::missing("TagKeys"))?;
     let change = move |record: &mut QueueRecord| {
         record.tags.retain(|key, _| !keys.contains(key));
-        set_order_hint(record);
+        set_by_tags(&mut record.settings, &record.tags);
     };
-    context.front.queues.update(&queue, change).await?;
+    context.front.queues.update(&queue, Box::new(change)).await?;
     Ok(Nothing {})
 }
 
-fn set_order_hint(record: &mut QueueRecord) {
-    if let Ok(hint) = order_hint(&record.tags) {
-        record.settings.order_hint = hint;
-    }
-}
-
-pub(super) fn list(context: &Context<'_>) -> Result<TagsAnswer, Refusal> {
+pub(super) async fn list(context: &Context<'_>) -> Result<TagsAnswer, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let queue = context.queue(parameters.queue_url.as_deref())?;
+    let queue = context.queue(parameters.queue_url.as_deref()).await?;
     Ok(TagsAnswer { tags: queue.record().tags.clone() })
 }

@@ -105,9 +105,13 @@ pub struct Create {
     /// A FIFO queue: messages with the same body within five minutes are one.
     #[arg(long, requires = "fifo")]
     deduplicate_by_content: bool,
-    /// Receive a random one of the oldest K visible messages: 1 for the best order.
+    /// Receive a random one of the oldest K visible messages: 1 for the best order, `auto` for as few as keep duplicates rare
+    /// where several front ends share the queue, `infinity` for no order at all. By default 1.
     #[arg(long, value_name = "K")]
-    order_hint: Option<u32>,
+    order_hint: Option<tailwater_queue::OrderHint>,
+    /// Where queues are in Cassandra: how many replicas have to answer, `one` or `quorum`. By default as the node is configured.
+    #[arg(long, value_name = "LEVEL")]
+    consistency: Option<tailwater_queue::Consistency>,
     /// How long a received message is invisible, in seconds. By default 30.
     #[arg(long, value_name = "S")]
     visibility_timeout: Option<u32>,
@@ -241,6 +245,8 @@ fn create(client: &Client, create: Create) -> anyhow::Result<()> {
     let hint =
         create.order_hint.map(|hint| (tailwater_sqs::ORDER_HINT_TAG.to_owned(), hint.to_string().into()));
     tags.extend(hint);
+    let consistency = create.consistency.map(|level| serde_json::to_value(level).expect("a word"));
+    tags.extend(consistency.map(|level| (tailwater_sqs::CONSISTENCY_TAG.to_owned(), level)));
     let parameters = json!({"QueueName": create.name, "Attributes": attributes, "tags": tags});
     let created = client.call("CreateQueue", &parameters)?;
     match create.output {

@@ -2,8 +2,10 @@
 
 #![allow(clippy::disallowed_methods, dead_code)] // tests of real processes, each using a part of this
 
+pub mod cassandra;
 pub mod kafka;
 pub mod raw;
+pub mod sqs;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;

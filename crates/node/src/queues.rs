@@ -1,0 +1,59 @@
+//! Where the node's queues are: in its journal and a tree, or in a store that many nodes share.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use tailwater_env::Env;
+use tailwater_journal::{Journal, JournalPosition, ReplayError};
+use tailwater_queue::QueueStore;
+use tailwater_queue::shared::SharedQueues;
+use tailwater_queue_cassandra::CassandraRows;
+
+use crate::config::{Config, QueueStoreKind};
+
+/// A start of the queues: what the journal has of them is replayed between its begin and its end.
+pub(crate) enum Recovery {
+    Embedded(Box<tailwater_queue::Recovery>),
+    Shared,
+}
+
+impl Recovery {
+    pub(crate) fn begin(env: &Env, config: &Config) -> anyhow::Result<Self> {
+        Ok(match config.queues.store {
+            QueueStoreKind::Embedded => {
+                let recovery = tailwater_queue::Recovery::begin(env, &config.data.join("queues"))?;
+                Self::Embedded(Box::new(recovery))
+            }
+            QueueStoreKind::Cassandra => Self::Shared,
+        })
+    }
+
+    pub(crate) fn replay(&mut self, position: JournalPosition, bytes: &[u8]) -> Result<(), ReplayError> {
+        match self {
+            Self::Embedded(recovery) => recovery.replay(position, bytes),
+            Self::Shared => Err(ReplayError::new(
+                "it has queues of the embedded store: use [queues] store = \"embedded\", or another data directory",
+            )),
+        }
+    }
+
+    pub(crate) async fn finish(
+        self,
+        env: &Env,
+        config: &Config,
+        journal: &Journal,
+    ) -> anyhow::Result<Arc<dyn QueueStore>> {
+        match self {
+            Self::Embedded(recovery) => {
+                Ok(Arc::new(recovery.finish(env, journal.clone(), config.queues_config())))
+            }
+            Self::Shared => {
+                let at =
+                    || format!("the queues in Cassandra at {:?}", config.queues.cassandra.contact_points);
+                let rows = CassandraRows::shared(&config.queues.cassandra).await.with_context(at)?;
+                let queues = SharedQueues::start(env, rows, config.shared_queues_config()).await;
+                Ok(Arc::new(queues.with_context(at)?))
+            }
+        }
+    }
+}

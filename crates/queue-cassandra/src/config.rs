@@ -1,0 +1,101 @@
+//! Where the cluster is, and what is kept there.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The `[queues.cassandra]` section.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CassandraConfig {
+    /// Some nodes, `host:port`: the others are learned from them.
+    pub contact_points: Vec<String>,
+    /// The keyspace; created if it is not there.
+    pub keyspace: String,
+    /// Copies of each row, by data center, when the keyspace is created. Without data centers `replicas`, wherever they are.
+    pub datacenters: BTreeMap<String, u32>,
+    /// Copies of each row when the keyspace is created, where no data centers are named.
+    pub replicas: u32,
+    /// The data center whose nodes are asked; empty is any.
+    pub local_datacenter: String,
+    /// Who to log in as; empty is nobody.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for CassandraConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CassandraConfig")
+            .field("contact_points", &self.contact_points)
+            .field("keyspace", &self.keyspace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for CassandraConfig {
+    fn default() -> Self {
+        Self {
+            contact_points: vec!["127.0.0.1:9042".to_owned()],
+            keyspace: "tailwater".to_owned(),
+            datacenters: BTreeMap::new(),
+            replicas: 3,
+            local_datacenter: String::new(),
+            user: String::new(),
+            password: String::new(),
+        }
+    }
+}
+
+impl CassandraConfig {
+    /// Whether every field lies in its bounds; if not, which one does not and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let is_name = |name: &str| {
+            (1..=48).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+        };
+        if self.contact_points.is_empty() {
+            return Err("[queues.cassandra] contact_points is empty: name at least one node".to_owned());
+        }
+        if !is_name(&self.keyspace) || self.keyspace.contains('-') {
+            return Err(format!(
+                "[queues.cassandra] keyspace = {:?} is no name: use up to 48 letters, digits and _",
+                self.keyspace
+            ));
+        }
+        if let Some(bad) = self.datacenters.keys().find(|name| !is_name(name)) {
+            return Err(format!("[queues.cassandra] datacenters: {bad:?} is no name of a data center"));
+        }
+        let copies = self.datacenters.values().copied().chain([self.replicas]);
+        if copies.into_iter().any(|copies| !(1..=9).contains(&copies)) {
+            return Err("[queues.cassandra] keeps 1 to 9 copies, in each data center".to_owned());
+        }
+        Ok(())
+    }
+
+    /// As CQL has it.
+    pub(crate) fn replication(&self) -> String {
+        if self.datacenters.is_empty() {
+            return format!("{{'class': 'SimpleStrategy', 'replication_factor': {}}}", self.replicas);
+        }
+        let copies = self.datacenters.iter().map(|(name, copies)| format!(", '{name}': {copies}"));
+        format!("{{'class': 'NetworkTopologyStrategy'{}}}", copies.collect::<String>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_no_cql_is_refused() {
+        let good = CassandraConfig::default();
+        assert_eq!(good.check(), Ok(()));
+        let injected = CassandraConfig { keyspace: "a; DROP".to_owned(), ..good.clone() };
+        assert!(injected.check().is_err());
+        let datacenters = BTreeMap::from([("eu-west".to_owned(), 3), ("us'".to_owned(), 1)]);
+        assert!(CassandraConfig { datacenters, ..good.clone() }.check().is_err());
+        let two = CassandraConfig { datacenters: BTreeMap::from([("eu".to_owned(), 2)]), ..good };
+        assert_eq!(two.replication(), "{'class': 'NetworkTopologyStrategy', 'eu': 2}");
+    }
+}

@@ -1,0 +1,583 @@
+//! Statements, and their levels.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::response::query_result::QueryResult;
+use scylla::serialize::row::SerializeRow;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::statement::{Consistency as Level, SerialConsistency};
+use scylla::value::{MaybeUnset, Row};
+use tailwater_queue::shared::rows::{Body, Done, Kind, Partition, Record, Rows, RowsError, Tuple, stamp};
+use tailwater_queue::{Consistency, Number, QueueId};
+
+use crate::config::CassandraConfig;
+use crate::schema::TABLES;
+
+/// How long a node may take to answer. A write that is answered later than [`tailwater_queue::limits::WRITE_MS`] is made again anyway.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(tailwater_queue::limits::WRITE_MS);
+
+/// How long a change of the schema, or a connection, may take.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A statement, at both levels.
+struct Statement {
+    one: PreparedStatement,
+    quorum: PreparedStatement,
+}
+
+/// The rows of one keyspace.
+pub struct CassandraRows {
+    session: Session,
+    tuples: Statement,
+    tuple: Statement,
+    put_tuple: Statement,
+    delete_tuple: Statement,
+    body: Statement,
+    put_body: Statement,
+    delete_body: Statement,
+    bodies: Statement,
+    put_bucket: Statement,
+    buckets: Statement,
+    delete_bucket: Statement,
+    clear_tuples: Statement,
+    clear_bodies: Statement,
+    floor: Statement,
+    put_floor: Statement,
+    forward: Statement,
+    put_forward: Statement,
+    record: PreparedStatement,
+    records: PreparedStatement,
+    insert_record: PreparedStatement,
+    update_record: PreparedStatement,
+    delete_record: PreparedStatement,
+}
+
+impl std::fmt::Debug for CassandraRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CassandraRows")
+    }
+}
+
+fn error(error: impl std::fmt::Display) -> RowsError {
+    RowsError(format!("Cassandra: {error}"))
+}
+
+/// CQL has signed numbers only. All of ours are below 2^63: times, numbers with times in them, counts.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn kind_of(kind: Kind) -> i32 {
+    match kind {
+        Kind::Tuples => 0,
+        Kind::Bodies => 1,
+    }
+}
+
+/// Queue, bucket, part, as statements want them.
+fn partition(at: Partition) -> (i64, i64, i32) {
+    (signed(at.queue.0), signed(at.bucket), at.part.into())
+}
+
+impl CassandraRows {
+    /// Connects, and creates keyspace and tables if they are not there.
+    pub async fn connect(config: &CassandraConfig) -> Result<Self, RowsError> {
+        let profile = ExecutionProfile::builder()
+            .request_timeout(Some(REQUEST_TIMEOUT))
+            .serial_consistency(Some(SerialConsistency::Serial))
+            .build();
+        let mut builder = SessionBuilder::new()
+            .known_nodes(&config.contact_points)
+            .default_execution_profile_handle(profile.into_handle())
+            .connection_timeout(Duration::from_secs(5))
+            .schema_agreement_timeout(SETUP_TIMEOUT);
+        if !config.user.is_empty() {
+            builder = builder.user(&config.user, &config.password);
+        }
+        if !config.local_datacenter.is_empty() {
+            builder = builder.prefer_datacenter(config.local_datacenter.clone());
+        }
+        let session = builder.build().await.map_err(error)?;
+        create(&session, config).await?;
+        Self::prepare(session, &config.keyspace).await
+    }
+
+    async fn prepare(session: Session, keyspace: &str) -> Result<Self, RowsError> {
+        let at = "queue = ? AND bucket = ? AND part = ?";
+        let both = async |cql: String| {
+            let mut one = session.prepare(cql).await.map_err(error)?;
+            // All of them can be done twice.
+            one.set_is_idempotent(true);
+            let mut quorum = one.clone();
+            one.set_consistency(Level::One);
+            quorum.set_consistency(Level::Quorum);
+            Ok::<_, RowsError>(Statement { one, quorum })
+        };
+        // Reads see what a conditional write has decided; writes are decided by a majority.
+        let conditional = async |cql: String, level: Level| {
+            let mut prepared = session.prepare(cql).await.map_err(error)?;
+            prepared.set_consistency(level);
+            Ok::<_, RowsError>(prepared)
+        };
+        let k = keyspace;
+        let columns = "visible_at, number, moves, receives, first_received_at, received_at";
+        Ok(Self {
+            tuples: both(format!(
+                "SELECT {columns} FROM {k}.tuples WHERE {at} AND visible_at >= ? AND visible_at <= ? LIMIT ?"
+            ))
+            .await?,
+            tuple: both(format!(
+                "SELECT {columns} FROM {k}.tuples WHERE {at} AND visible_at = ? AND number = ?"
+            ))
+            .await?,
+            put_tuple: both(format!(
+                "INSERT INTO {k}.tuples (queue, bucket, part, {columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) \
+                 USING TIMESTAMP ?"
+            ))
+            .await?,
+            delete_tuple: both(format!(
+                "DELETE FROM {k}.tuples USING TIMESTAMP ? WHERE {at} AND visible_at = ? AND number = ?"
+            ))
+            .await?,
+            body: both(format!("SELECT content, source, origin FROM {k}.bodies WHERE {at} AND number = ?"))
+                .await?,
+            put_body: both(format!(
+                "INSERT INTO {k}.bodies (queue, bucket, part, number, content, source, origin) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
+            ))
+            .await?,
+            delete_body: both(format!("DELETE FROM {k}.bodies USING TIMESTAMP ? WHERE {at} AND number = ?"))
+                .await?,
+            bodies: both(format!("SELECT number FROM {k}.bodies WHERE {at} AND number > ? LIMIT ?")).await?,
+            put_bucket: both(format!(
+                "INSERT INTO {k}.buckets (queue, kind, bucket) VALUES (?, ?, ?) USING TIMESTAMP ?"
+            ))
+            .await?,
+            buckets: both(format!(
+                "SELECT bucket FROM {k}.buckets WHERE queue = ? AND kind = ? AND bucket >= ? LIMIT ?"
+            ))
+            .await?,
+            delete_bucket: both(format!(
+                "DELETE FROM {k}.buckets USING TIMESTAMP ? WHERE queue = ? AND kind = ? AND bucket = ?"
+            ))
+            .await?,
+            clear_tuples: both(format!("DELETE FROM {k}.tuples USING TIMESTAMP ? WHERE {at}")).await?,
+            clear_bodies: both(format!("DELETE FROM {k}.bodies USING TIMESTAMP ? WHERE {at}")).await?,
+            floor: both(format!("SELECT bucket FROM {k}.floors WHERE queue = ? AND kind = ?")).await?,
+            put_floor: both(format!(
+                "INSERT INTO {k}.floors (queue, kind, bucket) VALUES (?, ?, ?) USING TIMESTAMP ?"
+            ))
+            .await?,
+            forward: both(format!(
+                "SELECT visible_at, moves FROM {k}.forwards WHERE queue = ? AND number = ? AND receive = ?"
+            ))
+            .await?,
+            put_forward: both(format!(
+                "INSERT INTO {k}.forwards (queue, number, receive, visible_at, moves) VALUES (?, ?, ?, ?, ?) \
+                 USING TIMESTAMP ?"
+            ))
+            .await?,
+            record: conditional(
+                format!("SELECT value, version FROM {k}.records WHERE space = ? AND key = ?"),
+                Level::Serial,
+            )
+            .await?,
+            records: conditional(
+                format!("SELECT key, value, version FROM {k}.records WHERE space = ?"),
+                Level::Quorum,
+            )
+            .await?,
+            insert_record: conditional(
+                format!(
+                    "INSERT INTO {k}.records (space, key, value, version) VALUES (?, ?, ?, 1) IF NOT EXISTS \
+                     USING TTL ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            update_record: conditional(
+                format!(
+                    "UPDATE {k}.records USING TTL ? SET value = ?, version = ? WHERE space = ? AND key = ? \
+                     IF version = ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            delete_record: conditional(
+                format!("DELETE FROM {k}.records WHERE space = ? AND key = ? IF version = ?"),
+                Level::Quorum,
+            )
+            .await?,
+            session,
+        })
+    }
+
+    async fn execute(
+        &self,
+        prepared: &PreparedStatement,
+        values: impl SerializeRow,
+    ) -> Result<QueryResult, RowsError> {
+        self.session.execute_unpaged(prepared, values).await.map_err(error)
+    }
+
+    async fn write(&self, prepared: &PreparedStatement, values: impl SerializeRow) -> Result<(), RowsError> {
+        self.execute(prepared, values).await.map(|_| ())
+    }
+
+    /// Whether a conditional write was done: the first column says it.
+    async fn applied(
+        &self,
+        prepared: &PreparedStatement,
+        values: impl SerializeRow,
+    ) -> Result<bool, RowsError> {
+        let rows = self.execute(prepared, values).await?.into_rows_result().map_err(error)?;
+        let row: Row = rows.first_row().map_err(error)?;
+        let applied = row.columns.first().and_then(Option::as_ref).and_then(|value| value.as_boolean());
+        applied.ok_or_else(|| error("a conditional write did not say whether it was done"))
+    }
+}
+
+impl Statement {
+    fn at(&self, level: Consistency) -> &PreparedStatement {
+        match level {
+            Consistency::One => &self.one,
+            Consistency::Quorum => &self.quorum,
+        }
+    }
+}
+
+/// Creates what is not there. Looking first: that many front ends create the same at once is what Cassandra likes least.
+async fn create(session: &Session, config: &CassandraConfig) -> Result<(), RowsError> {
+    let keyspace = &config.keyspace;
+    let there = session
+        .query_unpaged("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?", (keyspace,))
+        .await
+        .map_err(error)?
+        .into_rows_result()
+        .map_err(error)?;
+    let there: Vec<String> = there
+        .rows::<(String,)>()
+        .map_err(error)?
+        .map(|row| Ok(row.map_err(error)?.0))
+        .collect::<Result<_, RowsError>>()?;
+    if TABLES.iter().all(|(table, _)| there.iter().any(|name| name == table)) {
+        return Ok(());
+    }
+    let replication = config.replication();
+    let mut statements =
+        vec![format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}")];
+    statements.extend(
+        TABLES
+            .iter()
+            .map(|(table, columns)| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{table} {columns}")),
+    );
+    for cql in statements {
+        let mut statement = scylla::statement::unprepared::Statement::new(cql);
+        statement.set_request_timeout(Some(SETUP_TIMEOUT));
+        session.query_unpaged(statement, ()).await.map_err(error)?;
+    }
+    Ok(())
+}
+
+type TupleRow = (i64, i64, i32, i32, i64, i64);
+
+fn tuple_of((visible_at, number, moves, receives, first_received_at, received_at): TupleRow) -> Tuple {
+    Tuple {
+        visible_at: unsigned(visible_at),
+        number: Number(unsigned(number)),
+        moves: moves.unsigned_abs(),
+        receives: u16::try_from(receives).unwrap_or(u16::MAX),
+        first_received_at: unsigned(first_received_at),
+        received_at: unsigned(received_at),
+    }
+}
+
+impl Rows for CassandraRows {
+    fn tuples(
+        &self,
+        level: Consistency,
+        at: Partition,
+        from: u64,
+        upto: u64,
+        most: usize,
+    ) -> Done<'_, Vec<Tuple>> {
+        let (queue, bucket, part) = partition(at);
+        let most = i32::try_from(most).unwrap_or(i32::MAX);
+        let values = (queue, bucket, part, signed(from), signed(upto), most);
+        async move {
+            let result = self.execute(self.tuples.at(level), values).await?;
+            let rows = result.into_rows_result().map_err(error)?;
+            let rows = rows.rows::<TupleRow>().map_err(error)?;
+            rows.map(|row| row.map(tuple_of).map_err(error)).collect()
+        }
+        .boxed()
+    }
+
+    fn tuple(
+        &self,
+        level: Consistency,
+        at: Partition,
+        visible_at: u64,
+        number: Number,
+    ) -> Done<'_, Option<Tuple>> {
+        let (queue, bucket, part) = partition(at);
+        async move {
+            let values = (queue, bucket, part, signed(visible_at), signed(number.0));
+            let result = self.execute(self.tuple.at(level), values).await?;
+            let rows = result.into_rows_result().map_err(error)?;
+            Ok(rows.maybe_first_row::<TupleRow>().map_err(error)?.map(tuple_of))
+        }
+        .boxed()
+    }
+
+    fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+        let (queue, bucket, part) = partition(at);
+        let Tuple { visible_at, number, moves, receives, first_received_at, received_at } = tuple;
+        let values = (
+            (queue, bucket, part, signed(visible_at), signed(number.0)),
+            (i32::try_from(moves).unwrap_or(i32::MAX), i32::from(receives)),
+            (signed(first_received_at), signed(received_at), stamp(number, moves)),
+        );
+        async move {
+            let ((queue, bucket, part, visible_at, number), (moves, receives), (first, last, stamp)) = values;
+            let values = (queue, bucket, part, visible_at, number, moves, receives, first, last, stamp);
+            self.write(self.put_tuple.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn delete_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+        let (queue, bucket, part) = partition(at);
+        let stamp = stamp(tuple.number, tuple.moves) + 1;
+        async move {
+            let values = (stamp, queue, bucket, part, signed(tuple.visible_at), signed(tuple.number.0));
+            self.write(self.delete_tuple.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>> {
+        let (queue, bucket, part) = partition(at);
+        async move {
+            let result = self.execute(self.body.at(level), (queue, bucket, part, signed(number.0))).await?;
+            let rows = result.into_rows_result().map_err(error)?;
+            let row =
+                rows.maybe_first_row::<(Option<Bytes>, Option<String>, Option<i64>)>().map_err(error)?;
+            let Some((Some(content), source, origin)) = row else { return Ok(None) };
+            let source = source.zip(origin).map(|(source, origin)| (source, Number(unsigned(origin))));
+            Ok(Some(Body { content, source }))
+        }
+        .boxed()
+    }
+
+    fn put_body(&self, level: Consistency, at: Partition, number: Number, body: Body) -> Done<'_, ()> {
+        let (queue, bucket, part) = partition(at);
+        async move {
+            let (source, origin) = body.source.map(|(source, origin)| (source, signed(origin.0))).unzip();
+            // Not null, which would be a deletion of its own.
+            let (source, origin) = (MaybeUnset::from_option(source), MaybeUnset::from_option(origin));
+            let number_stamp = stamp(number, 0);
+            let values = (queue, bucket, part, signed(number.0), body.content, source, origin, number_stamp);
+            self.write(self.put_body.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()> {
+        let (queue, bucket, part) = partition(at);
+        async move {
+            let values = (stamp(number, 0) + 1, queue, bucket, part, signed(number.0));
+            self.write(self.delete_body.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn bodies(&self, level: Consistency, at: Partition, after: Number, most: usize) -> Done<'_, Vec<Number>> {
+        let (queue, bucket, part) = partition(at);
+        async move {
+            let most = i32::try_from(most).unwrap_or(i32::MAX);
+            let values = (queue, bucket, part, signed(after.0), most);
+            let rows =
+                self.execute(self.bodies.at(level), values).await?.into_rows_result().map_err(error)?;
+            let rows = rows.rows::<(i64,)>().map_err(error)?;
+            rows.map(|row| Ok(Number(unsigned(row.map_err(error)?.0)))).collect()
+        }
+        .boxed()
+    }
+
+    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+        async move {
+            // One that was taken from the list does not come back.
+            let values = (signed(queue.0), kind_of(kind), signed(bucket), 2_i64);
+            self.write(self.put_bucket.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn buckets(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        kind: Kind,
+        from: u64,
+        most: usize,
+    ) -> Done<'_, Vec<u64>> {
+        async move {
+            let most = i32::try_from(most).unwrap_or(i32::MAX);
+            let values = (signed(queue.0), kind_of(kind), signed(from), most);
+            let rows =
+                self.execute(self.buckets.at(level), values).await?.into_rows_result().map_err(error)?;
+            let rows = rows.rows::<(i64,)>().map_err(error)?;
+            rows.map(|row| Ok(unsigned(row.map_err(error)?.0))).collect()
+        }
+        .boxed()
+    }
+
+    fn clear(&self, level: Consistency, kind: Kind, at: Partition, upto_us: i64) -> Done<'_, ()> {
+        let (queue, bucket, part) = partition(at);
+        async move {
+            let statement = match kind {
+                Kind::Tuples => &self.clear_tuples,
+                Kind::Bodies => &self.clear_bodies,
+            };
+            self.write(statement.at(level), (upto_us, queue, bucket, part)).await
+        }
+        .boxed()
+    }
+
+    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+        async move {
+            let values = (3_i64, signed(queue.0), kind_of(kind), signed(bucket));
+            self.write(self.delete_bucket.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn floor(&self, level: Consistency, queue: QueueId, kind: Kind) -> Done<'_, u64> {
+        async move {
+            let result = self.execute(self.floor.at(level), (signed(queue.0), kind_of(kind))).await?;
+            let rows = result.into_rows_result().map_err(error)?;
+            Ok(rows.maybe_first_row::<(i64,)>().map_err(error)?.map_or(0, |(floor,)| unsigned(floor)))
+        }
+        .boxed()
+    }
+
+    fn put_floor(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+        async move {
+            // Its timestamp is what it says: the greatest stays.
+            let bucket = signed(bucket);
+            let values = (signed(queue.0), kind_of(kind), bucket, bucket);
+            self.write(self.put_floor.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn forward(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        token: u32,
+    ) -> Done<'_, Option<(u64, u32)>> {
+        async move {
+            let values = (signed(queue.0), signed(number.0), i64::from(token));
+            let result = self.execute(self.forward.at(level), values).await?;
+            let rows = result.into_rows_result().map_err(error)?;
+            let row = rows.maybe_first_row::<(i64, i64)>().map_err(error)?;
+            Ok(row
+                .map(|(visible_at, moves)| (unsigned(visible_at), u32::try_from(moves).unwrap_or(u32::MAX))))
+        }
+        .boxed()
+    }
+
+    fn put_forward(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        token: u32,
+        (visible_at, moves): (u64, u32),
+    ) -> Done<'_, ()> {
+        async move {
+            let token = i64::from(token);
+            let values = (
+                signed(queue.0),
+                signed(number.0),
+                token,
+                signed(visible_at),
+                i64::from(moves),
+                stamp(number, moves),
+            );
+            self.write(self.put_forward.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>> {
+        async move {
+            let rows = self.execute(&self.record, (space, key)).await?.into_rows_result().map_err(error)?;
+            let row = rows.maybe_first_row::<(Option<Bytes>, Option<i64>)>().map_err(error)?;
+            let Some((Some(value), Some(version))) = row else { return Ok(None) };
+            Ok(Some(Record { value, version: unsigned(version) }))
+        }
+        .boxed()
+    }
+
+    fn records<'a>(&'a self, space: &'a str) -> Done<'a, Vec<(String, Record)>> {
+        async move {
+            let rows = self.execute(&self.records, (space,)).await?.into_rows_result().map_err(error)?;
+            let rows = rows.rows::<(String, Option<Bytes>, Option<i64>)>().map_err(error)?;
+            let mut records = Vec::new();
+            for row in rows {
+                if let (key, Some(value), Some(version)) = row.map_err(error)? {
+                    records.push((key, Record { value, version: unsigned(version) }));
+                }
+            }
+            Ok(records)
+        }
+        .boxed()
+    }
+
+    fn write_record<'a>(
+        &'a self,
+        space: &'a str,
+        key: &'a str,
+        value: Option<Bytes>,
+        expected: Option<u64>,
+        ttl_s: u32,
+    ) -> Done<'a, bool> {
+        async move {
+            let ttl_s = i32::try_from(ttl_s).unwrap_or(i32::MAX);
+            match (value, expected) {
+                (Some(value), None) => self.applied(&self.insert_record, (space, key, value, ttl_s)).await,
+                (Some(value), Some(expected)) => {
+                    let (version, expected) = (signed(expected + 1), signed(expected));
+                    self.applied(&self.update_record, (ttl_s, value, version, space, key, expected)).await
+                }
+                (None, Some(expected)) => {
+                    self.applied(&self.delete_record, (space, key, signed(expected))).await
+                }
+                (None, None) => Ok(self.record(space, key).await?.is_none()),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Connects, as what the shared store stands on.
+impl CassandraRows {
+    /// As [`CassandraRows::connect`], to be shared.
+    pub async fn shared(config: &CassandraConfig) -> Result<Arc<dyn Rows>, RowsError> {
+        Ok(Arc::new(Self::connect(config).await?))
+    }
+}

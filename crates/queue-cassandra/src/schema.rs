@@ -1,0 +1,40 @@
+//! The tables.
+//!
+//! | table | partition | row |
+//! |---|---|---|
+//! | `tuples` | queue, bucket of visible_at, part | visible_at, number |
+//! | `bodies` | queue, bucket of when it was sent, part | number |
+//! | `buckets` | queue, kind | bucket |
+//! | `floors` | queue, kind | |
+//! | `forwards` | queue, number | receive; gone after half a day |
+//! | `records` | space | key; written by conditional writes only |
+//!
+//! What was deleted is kept for a day before its deletion is forgotten: a replica that was down for longer has to be repaired,
+//! or made anew, before it comes back.
+
+/// What is created in the keyspace.
+pub(crate) const TABLES: [(&str, &str); 6] = [
+    (
+        "tuples",
+        "(queue bigint, bucket bigint, part int, visible_at bigint, number bigint, moves int, receives int, \
+         first_received_at bigint, received_at bigint, PRIMARY KEY ((queue, bucket, part), visible_at, number)) \
+         WITH gc_grace_seconds = 86400",
+    ),
+    (
+        "bodies",
+        "(queue bigint, bucket bigint, part int, number bigint, content blob, source text, origin bigint, \
+         PRIMARY KEY ((queue, bucket, part), number)) WITH gc_grace_seconds = 86400",
+    ),
+    (
+        "buckets",
+        "(queue bigint, kind int, bucket bigint, PRIMARY KEY ((queue, kind), bucket)) \
+         WITH gc_grace_seconds = 86400",
+    ),
+    ("floors", "(queue bigint, kind int, bucket bigint, PRIMARY KEY ((queue, kind)))"),
+    (
+        "forwards",
+        "(queue bigint, number bigint, receive bigint, visible_at bigint, moves bigint, \
+         PRIMARY KEY ((queue, number), receive)) WITH default_time_to_live = 50000 AND gc_grace_seconds = 86400",
+    ),
+    ("records", "(space text, key text, value blob, version bigint, PRIMARY KEY ((space), key))"),
+];

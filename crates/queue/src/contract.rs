@@ -1,0 +1,97 @@
+//! What every store of queues provides: the seam between SQS's front and what is behind it.
+//!
+//! Two are behind it: [`crate::Queues`], in one process, and [`crate::shared::SharedQueues`], front ends without state over a store
+//! that many processes share. What one promises beyond this it says itself.
+//!
+//! What both promise of a standard queue ([`crate::conformance`] tests it):
+//! - A send, a delete, a change of visibility is done when it is answered. One that was not answered, or answered with
+//!   [`QueueError::Unavailable`], may have been done.
+//! - A message is received until its delete was answered, and not after that.
+//! - A message is not received while it is invisible, but for what receivers that run at the same time at several front ends
+//!   take from each other.
+//! - Dropping a call leaves what it asks for done or not done, never half; a receive that is dropped while it waits receives
+//!   nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_env::BoxFuture;
+
+use crate::ids::{Receipt, Secret, Sequence};
+use crate::queue::ReceiptError;
+use crate::request::{Change, Figures, Message, QueueError, Receive, Send, Sent};
+use crate::settings::{MoveTask, QueueRecord};
+use crate::view::View;
+
+/// What a call answers.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, QueueError>>;
+
+/// For each receipt of a call, what became of it.
+pub type Outcomes = Vec<Result<(), ReceiptError>>;
+
+/// A store of queues.
+pub trait QueueStore: std::marker::Send + Sync + 'static {
+    /// The key of receipts and message ids.
+    fn secret(&self) -> &Secret;
+
+    /// A queue, by its account and name.
+    fn find<'a>(&'a self, account: &'a str, name: &'a str) -> Answer<'a, Option<Arc<View>>>;
+
+    /// Queues of an account whose names begin with `prefix` and are greater than `after`, by name; `most` of them.
+    fn list<'a>(
+        &'a self,
+        account: &'a str,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        most: usize,
+    ) -> Answer<'a, Vec<Arc<View>>>;
+
+    /// All queues, by account and name.
+    fn all(&self) -> Answer<'_, Vec<Arc<View>>>;
+
+    /// Creates a queue; its times are filled in.
+    fn create(&self, record: QueueRecord) -> Answer<'_, Arc<View>>;
+
+    /// Changes what is set for a queue. The change may be made more than once, on what there is then.
+    fn update<'a>(&'a self, queue: &'a View, change: Change) -> Answer<'a, ()>;
+
+    /// Deletes a queue and all its messages.
+    fn delete_queue<'a>(&'a self, queue: &'a View) -> Answer<'a, ()>;
+
+    /// Deletes all messages of a queue.
+    fn purge<'a>(&'a self, queue: &'a View) -> Answer<'a, ()>;
+
+    /// Sends messages. Dropping it, or an error, may leave some of them sent.
+    fn send<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, Vec<Sent>>;
+
+    /// Receives messages; none when nothing is visible for as long as it may wait.
+    fn receive<'a>(&'a self, queue: &'a View, receive: Receive) -> Answer<'a, Vec<Message>>;
+
+    /// Looks at messages from a number on, oldest first, visible or not, without receiving them.
+    fn peek<'a>(&'a self, queue: &'a View, from: Sequence, count: usize) -> Answer<'a, Vec<Message>>;
+
+    /// Deletes the messages of receipts, also of ones of an earlier receive; an answer for each.
+    fn delete<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, Outcomes>;
+
+    /// Makes the messages of receipts visible in so long from now; an answer for each.
+    fn change_visibility<'a>(
+        &'a self,
+        queue: &'a View,
+        changes: Vec<(Receipt, Duration)>,
+    ) -> Answer<'a, Outcomes>;
+
+    /// How a queue stands.
+    fn figures<'a>(&'a self, queue: &'a View) -> Answer<'a, Figures>;
+
+    /// Begins to bring messages back; the task's number. Id, counts and times are filled in.
+    fn start_move(&self, task: MoveTask) -> Answer<'_, u64>;
+
+    /// Ends a move task; how many messages it has moved.
+    fn cancel_move<'a>(&'a self, account: &'a str, task: u64) -> Answer<'a, u64>;
+
+    /// The move tasks of a queue, newest first.
+    fn list_moves<'a>(&'a self, account: &'a str, source: &'a str) -> Answer<'a, Vec<MoveTask>>;
+
+    /// Takes nothing more and answers what is under way.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}

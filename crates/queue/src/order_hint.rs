@@ -1,0 +1,145 @@
+//! The order hint K (BDQS, section III.B.2): which of the oldest visible messages a receive takes; and K = auto, which the paper
+//! leaves to future work.
+//!
+//! Receivers at several front ends that read the index at the same time see the same oldest messages. With K each takes a
+//! random one of K, so that two of them take the same one less often the larger K is, and order is given up for it.
+//!
+//! [`AutoHint`] finds the smallest K whose duplicates stay at or under a target. It knows only what it can see: after some of its
+//! receives it is told whether another receiver took the same message. Two that choose one of K each collide with a chance that is
+//! inverse to K: so K times the share of receives that collided is how many there are to collide with, whatever K was while it was
+//! seen, and that over the target is the K to be used. What holds:
+//! - Alone it stays at K = 1: there is nothing to be seen, and order costs nothing.
+//! - Where the chance is not quite inverse to K, it still settles where duplicates are what is aimed at: a little below the
+//!   target, as it is met by chance and not exactly.
+//! - What was seen counts for half after some 350 looks, so K follows a load that changes.
+
+use crate::limits::ORDER_HINT_MAX;
+
+/// Chooses `count` of `candidates` by chance, each subset as likely as any other; the order stays. The second is how many of
+/// those that are left are older than a chosen one, counted for each of the chosen.
+pub(crate) fn choose<T>(
+    candidates: Vec<T>,
+    count: usize,
+    mut random_below: impl FnMut(u64) -> u64,
+) -> (Vec<T>, u64) {
+    let mut left = candidates.len() as u64;
+    let mut wanted = (count as u64).min(left);
+    let (mut passed_over, mut passed) = (0, 0);
+    let mut chosen = Vec::with_capacity(wanted as usize);
+    // Selection sampling.
+    for candidate in candidates {
+        let take = wanted == left || (wanted > 0 && random_below(left) < wanted);
+        left -= 1;
+        if take {
+            wanted -= 1;
+            passed += passed_over;
+            chosen.push(candidate);
+        } else {
+            passed_over += 1;
+        }
+    }
+    (chosen, passed)
+}
+
+/// Looks that the mean is over.
+const LOOKS: f64 = 512.0;
+
+/// Looks before the first one that count as without duplicates.
+const LOOKS_BEFORE: f64 = 16.0;
+
+/// Part of the target that is aimed at.
+const AIM: f64 = 0.8;
+
+/// K, as what is seen asks for.
+#[derive(Debug)]
+pub(crate) struct AutoHint {
+    /// The K at which every receive would collide.
+    concurrency: f64,
+    looks: f64,
+    /// Share of receives that may collide.
+    aim: f64,
+}
+
+impl AutoHint {
+    /// For at most so many of 1,000 receives.
+    pub(crate) fn new(target_permille: u32) -> Self {
+        Self { concurrency: 0.0, looks: LOOKS_BEFORE, aim: AIM * f64::from(target_permille) / 1_000.0 }
+    }
+
+    pub(crate) fn k(&self) -> u32 {
+        let k = (self.concurrency / self.aim).ceil();
+        (k as u32).clamp(1, ORDER_HINT_MAX)
+    }
+
+    /// It was looked whether another receiver took the same message as a receive did.
+    pub(crate) fn looked(&mut self, is_duplicate: bool) {
+        let seen = if is_duplicate { f64::from(self.k()) } else { 0.0 };
+        self.looks = (self.looks + 1.0).min(LOOKS);
+        self.concurrency += (seen - self.concurrency) / self.looks;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::random_below;
+
+    #[test]
+    fn of_a_batch_each_subset_is_as_likely_and_the_order_stays() {
+        let mut random = 7;
+        let mut firsts = [0_u32; 4];
+        for _ in 0..4_000 {
+            let (chosen, passed) = choose(vec![0, 1, 2, 3], 2, |bound| random_below(&mut random, bound));
+            assert!(chosen[0] < chosen[1], "{chosen:?}");
+            assert_eq!(passed, (chosen[0] + chosen[1] - 1) as u64);
+            chosen.iter().for_each(|one| firsts[*one] += 1);
+        }
+        assert!(firsts.iter().all(|times| (1_800..2_200).contains(times)), "{firsts:?}");
+        assert_eq!(choose(vec![1, 2], 3, |_| 0), (vec![1, 2], 0));
+    }
+
+    /// Lets it run where `receivers` collide as chance has it; the mean K and the rate of duplicates over the second half.
+    fn settle(receivers: u32, seed: u64) -> (f64, f64) {
+        let (mut hint, mut random) = (AutoHint::new(20), seed);
+        let (mut sum, mut duplicates) = (0_u64, 0_u64);
+        const LOOKS: u64 = 40_000;
+        for look in 0..LOOKS {
+            // Each of the others reads the index within this one's window half of the time, and takes one of K as well.
+            let mut is_duplicate = false;
+            for _ in 1..receivers {
+                is_duplicate |=
+                    random_below(&mut random, 2) == 0 && random_below(&mut random, u64::from(hint.k())) == 0;
+            }
+            hint.looked(is_duplicate);
+            if look >= LOOKS / 2 {
+                sum += u64::from(hint.k());
+                duplicates += u64::from(is_duplicate);
+            }
+        }
+        let half = (LOOKS / 2) as f64;
+        (sum as f64 / half, duplicates as f64 / half)
+    }
+
+    #[test]
+    fn alone_it_keeps_the_order_and_with_others_it_finds_the_smallest_k_that_is_good_enough() {
+        assert_eq!(settle(1, 1), (1.0, 0.0));
+        for seed in 0..10 {
+            for receivers in [2, 3, 5] {
+                // By the model: duplicates at half of the others over K, so 2 % at 25 for each of them.
+                let smallest = f64::from(receivers - 1) * 25.0;
+                let (k, rate) = settle(receivers, seed);
+                assert!((1.0..1.6).contains(&(k / smallest)), "{receivers} receivers: K {k}, not {smallest}");
+                assert!(rate <= 0.02, "{receivers} receivers: {rate}");
+            }
+        }
+    }
+
+    #[test]
+    fn when_the_others_go_away_it_comes_back_to_order() {
+        let mut hint = AutoHint::new(20);
+        (0..64).for_each(|_| hint.looked(true));
+        assert!(hint.k() > 4);
+        (0..10_000).for_each(|_| hint.looked(false));
+        assert_eq!(hint.k(), 1);
+    }
+}

@@ -1,0 +1,90 @@
+//! Deleting, and changing visibility.
+
+use std::time::Duration;
+
+use super::rows::Tuple;
+use super::{Front, Known};
+use crate::ids::{Number, Receipt};
+use crate::limits::{FORWARDS_KNOWN_MAX, INVISIBLE_MS_MAX};
+use crate::queue::ReceiptError;
+use crate::request::QueueError;
+
+impl Front {
+    /// Deletes the message of a receipt, also of one of an earlier receive: the body goes, and with it the message. Of its tuple
+    /// the receipt knows where it was put; if it is not there any more, it goes when it is found to have no body.
+    pub(super) async fn delete(&self, known: &Known, receipt: &Receipt) -> Result<(), QueueError> {
+        let number = Number(receipt.sequence.0);
+        let forward = known.forwards.lock().remove(&(number, receipt.token.0));
+        let (visible_at, moves) = forward.unwrap_or((receipt.place, receipt.token.0));
+        let tuple = Tuple { visible_at, number, moves, receives: 0, first_received_at: 0, received_at: 0 };
+        self.remove(known, tuple).await?;
+        known.happened.lock().deleted += 1;
+        Ok(())
+    }
+
+    /// Makes the message of a receipt visible in so long from now.
+    pub(super) async fn change_visibility(
+        &self,
+        known: &Known,
+        receipt: &Receipt,
+        visibility: Duration,
+    ) -> Result<Result<(), ReceiptError>, QueueError> {
+        let number = Number(receipt.sequence.0);
+        let Some(tuple) = self.current(known, receipt).await? else {
+            return Ok(Err(ReceiptError::Unavailable));
+        };
+        let now = self.now();
+        let visibility_ms = u64::try_from(visibility.as_millis()).unwrap_or(u64::MAX);
+        if tuple.visible_at <= now {
+            return Ok(Err(ReceiptError::NotInFlight));
+        }
+        if now.saturating_add(visibility_ms) > tuple.received_at + INVISIBLE_MS_MAX {
+            return Ok(Err(ReceiptError::TooLong));
+        }
+        let level = self.level(known);
+        let moved = Tuple { moves: tuple.moves + 1, ..tuple };
+        let moved = self.put_tuple(known, moved, |now| now + visibility_ms).await?;
+        let place = (moved.visible_at, moved.moves);
+        self.rows.put_forward(level, known.id, number, receipt.token.0, place).await?;
+        if moved.visible_at != tuple.visible_at {
+            let at = known.tuples_at(tuple.visible_at, number);
+            self.rows.delete_tuple(level, at, tuple).await?;
+        }
+        let mut forwards = known.forwards.lock();
+        forwards.insert((number, receipt.token.0), place);
+        if forwards.len() > FORWARDS_KNOWN_MAX {
+            forwards.pop_first();
+        }
+        drop(forwards);
+        if visibility_ms == 0 {
+            known.sent.notify_one();
+        }
+        Ok(Ok(()))
+    }
+
+    /// The tuple of a receipt, if it is still the one that its receive put, or a change of visibility after it.
+    async fn current(&self, known: &Known, receipt: &Receipt) -> Result<Option<Tuple>, QueueError> {
+        let (level, number) = (self.level(known), Number(receipt.sequence.0));
+        let forward = known.forwards.lock().get(&(number, receipt.token.0)).copied();
+        let place = forward.unwrap_or((receipt.place, receipt.token.0));
+        if let Some(tuple) = self.tuple_at(known, number, place).await? {
+            return Ok(Some(tuple));
+        }
+        // Another front end may have changed it.
+        match self.rows.forward(level, known.id, number, receipt.token.0).await? {
+            Some(other) if other != place => self.tuple_at(known, number, other).await,
+            _ => Ok(None),
+        }
+    }
+
+    async fn tuple_at(
+        &self,
+        known: &Known,
+        number: Number,
+        (visible_at, moves): (u64, u32),
+    ) -> Result<Option<Tuple>, QueueError> {
+        let at = known.tuples_at(visible_at, number);
+        let tuple = self.rows.tuple(self.level(known), at, visible_at, number).await?;
+        Ok(tuple.filter(|tuple| tuple.moves == moves))
+    }
+}

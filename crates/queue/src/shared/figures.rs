@@ -1,0 +1,165 @@
+//! Looking at a queue without changing it.
+
+use futures::future::try_join_all;
+use tailwater_env::HashMap;
+
+use super::heads::{begin_of, bucket_of};
+use super::numbers::sent_at;
+use super::rows::{Kind, Partition, Tuple};
+use super::{Front, Known};
+use crate::ids::{Number, Receipt, Sequence, Token};
+use crate::limits::{BUCKETS_LISTED, COUNTED_MAX, ROWS_READ};
+use crate::queue::Counts;
+use crate::request::{Figures, Message, QueueError};
+
+/// A queue with more tuples than this is not counted each time that somebody asks.
+const QUICK_TUPLES: u64 = 10_000;
+
+/// But, whatever asks, so many tuples in a millisecond.
+const TUPLES_PER_MS: u64 = 50;
+
+impl Front {
+    /// How a queue stands. Its tuples are counted, up to [`COUNTED_MAX`]; what takes long to count is told again for a while.
+    pub(super) async fn figures(&self, known: &Known) -> Result<Figures, QueueError> {
+        let began = self.now();
+        let last = known.figures.lock().filter(|figures| {
+            let Counts { visible, in_flight, delayed } = figures.counts;
+            let tuples = visible + in_flight + delayed;
+            tuples > QUICK_TUPLES && (figures.now..figures.now + tuples / TUPLES_PER_MS).contains(&began)
+        });
+        let mut figures = match last {
+            Some(figures) => figures,
+            None => {
+                let figures = self.count(known, began).await?;
+                *known.figures.lock() = Some(figures);
+                figures
+            }
+        };
+        figures.happened = *known.happened.lock();
+        figures.waiting = known.waiting.load(std::sync::atomic::Ordering::Relaxed);
+        Ok(figures)
+    }
+
+    async fn count(&self, known: &Known, now: u64) -> Result<Figures, QueueError> {
+        let mut figures = Figures { now, ..Figures::default() };
+        self.each_tuple(known, COUNTED_MAX, |tuple| {
+            let Counts { visible, in_flight, delayed } = &mut figures.counts;
+            *match (tuple.visible_at > now, tuple.receives > 0) {
+                (false, _) => visible,
+                (true, true) => in_flight,
+                (true, false) => delayed,
+            } += 1;
+            let sent_at = sent_at(tuple.number);
+            figures.oldest_sent_at = Some(figures.oldest_sent_at.map_or(sent_at, |old| old.min(sent_at)));
+        })
+        .await?;
+        Ok(figures)
+    }
+
+    /// Tells of all tuples, `most` of them, part by part and in order within each.
+    pub(super) async fn each_tuple(
+        &self,
+        known: &Known,
+        most: usize,
+        mut tell: impl FnMut(&Tuple),
+    ) -> Result<(), QueueError> {
+        let level = self.level(known);
+        let mut from_bucket = self.rows.floor(level, known.id, Kind::Tuples).await?;
+        let mut told = 0;
+        loop {
+            let buckets =
+                self.rows.buckets(level, known.id, Kind::Tuples, from_bucket, BUCKETS_LISTED).await?;
+            let Some(last) = buckets.last().copied() else { return Ok(()) };
+            for bucket in buckets {
+                for part in 0..known.parts {
+                    let at = Partition { queue: known.id, bucket, part };
+                    // Cursors are safe to skip to: below them there is nothing.
+                    let known_from = known.heads.lock().from(bucket, part);
+                    let mut from = known_from.unwrap_or(begin_of(bucket + 1));
+                    let upto = begin_of(bucket + 1) - 1;
+                    let mut seen: Option<(u64, Number)> = None;
+                    while from <= upto {
+                        let tuples = self.rows.tuples(level, at, from, upto, ROWS_READ).await?;
+                        let is_whole = tuples.len() < ROWS_READ;
+                        let mut fresh = 0;
+                        for tuple in &tuples {
+                            let key = (tuple.visible_at, tuple.number);
+                            if seen.is_none_or(|seen| key > seen) {
+                                tell(tuple);
+                                (seen, fresh, told) = (Some(key), fresh + 1, told + 1);
+                            }
+                        }
+                        if told >= most {
+                            return Ok(());
+                        }
+                        let Some(last) = tuples.last().filter(|_| !is_whole) else { break };
+                        // The same time again, as there may be more of it; more than one read of one time is left out.
+                        from = last.visible_at + u64::from(fresh == 0);
+                    }
+                }
+            }
+            from_bucket = last + 1;
+        }
+    }
+
+    /// Looks at messages from a number on, oldest first.
+    ///
+    /// Bodies are in that order, the index is not: when a message is visible again, and how often it was received, is told of
+    /// what is among the first 10,000 tuples.
+    pub(super) async fn peek(
+        &self,
+        known: &Known,
+        from: Sequence,
+        count: usize,
+    ) -> Result<Vec<Message>, QueueError> {
+        let level = self.level(known);
+        let mut tuples: HashMap<Number, Tuple> = HashMap::default();
+        self.each_tuple(known, 10_000, |tuple| {
+            tuples.insert(tuple.number, *tuple);
+        })
+        .await?;
+        let after = Number(from.0.saturating_sub(1));
+        let mut bucket_from = bucket_of(if from.0 == 0 { 0 } else { sent_at(Number(from.0)) });
+        bucket_from = bucket_from.max(self.rows.floor(level, known.id, Kind::Bodies).await?);
+        let mut messages = Vec::new();
+        loop {
+            let buckets =
+                self.rows.buckets(level, known.id, Kind::Bodies, bucket_from, BUCKETS_LISTED).await?;
+            let Some(last) = buckets.last().copied() else { return Ok(messages) };
+            for bucket in buckets {
+                let reads = (0..known.parts).map(|part| {
+                    let at = Partition { queue: known.id, bucket, part };
+                    self.rows.bodies(level, at, after, count)
+                });
+                let mut numbers: Vec<Number> = try_join_all(reads).await?.into_iter().flatten().collect();
+                numbers.sort_unstable();
+                for number in numbers {
+                    if messages.len() == count {
+                        return Ok(messages);
+                    }
+                    let body = self.rows.body(level, known.body_at(number), number).await?;
+                    let Some(body) = body else { continue };
+                    let tuple = tuples.get(&number);
+                    let origin = body.source.as_ref().map_or(number, |(_, origin)| *origin);
+                    messages.push(Message {
+                        receipt: Receipt {
+                            queue: known.id,
+                            sequence: Sequence(number.0),
+                            token: Token(0),
+                            place: 0,
+                        },
+                        number: origin,
+                        generation: 0,
+                        sent_at: sent_at(origin),
+                        first_received_at: tuple.map_or(0, |tuple| tuple.first_received_at),
+                        visible_at: tuple.map_or(sent_at(number), |tuple| tuple.visible_at),
+                        receives: tuple.map_or(0, |tuple| tuple.receives),
+                        source: body.source.map(|(source, _)| source.into()),
+                        content: body.content,
+                    });
+                }
+            }
+            bucket_from = last + 1;
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Receiving: the oldest visible tuples, a choice among them by the order hint, and the move of each that was chosen.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+
+use super::heads::begin_of;
+use super::numbers::sent_at;
+use super::rows::{Body, Partition, Tuple};
+use super::{Front, Known};
+use crate::ids::{Number, Receipt, Sequence, Token};
+use crate::limits::{
+    AUTO_LOOKS_EVERY, BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS,
+};
+use crate::order_hint::choose;
+use crate::request::{Message, QueueError, Receive};
+use crate::settings::{Consistency, OrderHint};
+
+/// Pause between the first two looks of a receive that waits, in milliseconds; each is twice as long as the one before.
+const POLL_MS: u64 = 20;
+
+/// Tuples from a random time on, among which a receive without order chooses.
+const SAMPLED: u32 = 8;
+
+/// What a receive wants.
+#[derive(Clone, Copy)]
+struct Want {
+    count: usize,
+    visibility_ms: u64,
+}
+
+/// A tuple that this front end's other receives leave alone while it is there.
+struct Taking<'a> {
+    known: &'a Known,
+    tuples: Vec<(u64, Number)>,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        let mut taking = self.known.taking.lock();
+        for tuple in &self.tuples {
+            taking.remove(tuple);
+        }
+    }
+}
+
+/// What became of a tuple.
+enum Taken {
+    Message(Box<Message>),
+    /// There is nothing behind it; it is gone, or was left for later.
+    Nothing,
+}
+
+impl Front {
+    pub(super) async fn receive(&self, known: &Known, receive: Receive) -> Result<Vec<Message>, QueueError> {
+        let settings = known.record().settings.clone();
+        let of_seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let visibility = receive.visibility.unwrap_or(of_seconds(settings.visibility_s)).as_millis();
+        let want = Want {
+            count: receive.count.clamp(1, BATCH_MAX),
+            visibility_ms: u64::try_from(visibility).unwrap_or(u64::MAX).min(INVISIBLE_MS_MAX),
+        };
+        let until = self.env.now() + receive.wait.unwrap_or(of_seconds(settings.wait_s));
+        let messages = self.receive_now(known, want).await?;
+        if !messages.is_empty() || self.env.now() >= until {
+            return Ok(messages);
+        }
+        known.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(known);
+        let left = until.since(self.env.now());
+        // One looks for all: the others wait for their turn, and cost nothing.
+        let Some(_turn) = self.env.timeout(left, known.turn.lock()).await else { return Ok(Vec::new()) };
+        let mut pause = POLL_MS;
+        loop {
+            let messages = self.receive_now(known, want).await?;
+            let left = until.since(self.env.now());
+            if !messages.is_empty() || left.is_zero() {
+                return Ok(messages);
+            }
+            let sent = self.env.timeout(left.min(Duration::from_millis(pause)), known.sent.notified()).await;
+            pause = if sent.is_some() { POLL_MS } else { (2 * pause).min(POLL_MS_MAX) };
+        }
+    }
+
+    /// Receives what is visible, without waiting.
+    async fn receive_now(&self, known: &Known, want: Want) -> Result<Vec<Message>, QueueError> {
+        let mut messages = Vec::new();
+        // Again where all that was chosen turned out to be nothing. Tuples without a body go with it, so it ends.
+        for _ in 0..64 {
+            let count = want.count - messages.len();
+            let (chosen, taking) = self.choose(known, count).await?;
+            if chosen.is_empty() {
+                break;
+            }
+            let takes = chosen.iter().map(|tuple| self.take(known, *tuple, want.visibility_ms));
+            let mut failure = None;
+            for taken in join_all(takes).await {
+                match taken {
+                    Ok(Taken::Message(message)) => messages.push(*message),
+                    Ok(Taken::Nothing) => {}
+                    Err(error) => failure = Some(error),
+                }
+            }
+            drop(taking);
+            match failure {
+                // What was received is handed out; the others are visible again when their time is over.
+                Some(error) if messages.is_empty() => return Err(error),
+                Some(_) => break,
+                None if messages.is_empty() => {}
+                None => break,
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Chooses among the oldest visible tuples, and keeps this front end's other receives away from what it chose.
+    async fn choose<'a>(
+        &self,
+        known: &'a Known,
+        count: usize,
+    ) -> Result<(Vec<Tuple>, Taking<'a>), QueueError> {
+        let hint = match known.record().settings.order_hint {
+            OrderHint::K(k) => k,
+            OrderHint::Auto => known.hint.lock().k(),
+            OrderHint::Infinity => SAMPLED,
+        };
+        let now = self.now();
+        self.refresh(known, now).await?;
+        let is_sampled = known.record().settings.order_hint == OrderHint::Infinity;
+        // Those that are being taken may still be there.
+        let most = hint as usize + count - 1 + known.taking.lock().len();
+        let mut candidates = match is_sampled {
+            true => self.sample(known, now, most).await?,
+            false => self.oldest(known, now, most).await?,
+        };
+        let mut taking = known.taking.lock();
+        candidates.retain(|tuple| !taking.contains(&(tuple.visible_at, tuple.number)));
+        candidates.truncate(hint as usize + count - 1);
+        let (chosen, passed) = choose(candidates, count, |bound| self.env.random_below(bound));
+        let tuples: Vec<_> = chosen.iter().map(|tuple| (tuple.visible_at, tuple.number)).collect();
+        taking.extend(tuples.iter().copied());
+        if !is_sampled {
+            known.happened.lock().displaced += passed;
+        }
+        Ok((chosen, Taking { known, tuples }))
+    }
+
+    /// The oldest visible tuples, in order.
+    async fn oldest(&self, known: &Known, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
+        let buckets = known.heads.lock().to_read(now, self.margin());
+        let mut tuples = Vec::with_capacity(most.min(1024));
+        for bucket in buckets {
+            tuples.extend(self.read_bucket(known, bucket, now, most - tuples.len()).await?);
+            if tuples.len() >= most {
+                break;
+            }
+        }
+        Ok(tuples)
+    }
+
+    /// The oldest visible tuples of a bucket, in order.
+    async fn read_bucket(
+        &self,
+        known: &Known,
+        bucket: u64,
+        now: u64,
+        most: usize,
+    ) -> Result<Vec<Tuple>, QueueError> {
+        let level = self.level(known);
+        let parts: Vec<(u16, u64)> = {
+            let heads = known.heads.lock();
+            (0..known.parts).filter_map(|part| Some((part, heads.from(bucket, part)?))).collect()
+        };
+        let upto = now.min(begin_of(bucket + 1) - 1);
+        let reads = parts.iter().map(|(part, from)| {
+            let at = Partition { queue: known.id, bucket, part: *part };
+            self.rows.tuples(level, at, *from, upto, most)
+        });
+        let read = try_join_all(reads).await?;
+        let mut heads = known.heads.lock();
+        for ((part, _), tuples) in parts.iter().zip(&read) {
+            heads.read(bucket, *part, tuples.first().map(|tuple| tuple.visible_at), now, self.margin());
+        }
+        drop(heads);
+        let mut tuples: Vec<Tuple> = read.into_iter().flatten().collect();
+        tuples.sort_unstable_by_key(|tuple| (tuple.visible_at, tuple.number));
+        tuples.truncate(most);
+        Ok(tuples)
+    }
+
+    /// Visible tuples from a random time on: the paper's baseline without order.
+    async fn sample(&self, known: &Known, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
+        let buckets = known.heads.lock().to_read(now, self.margin());
+        let level = self.level(known);
+        let mut tuples = Vec::new();
+        let first = self.env.random_below(buckets.len().max(1) as u64) as usize;
+        for bucket in buckets[first..].iter().chain(&buckets[..first]) {
+            let (begin, end) = (begin_of(*bucket), now.min(begin_of(bucket + 1) - 1));
+            let from = begin + self.env.random_below(end.saturating_sub(begin) + 1);
+            for (from, upto) in [(from, end), (begin, from)] {
+                let reads = (0..known.parts).map(|part| {
+                    let at = Partition { queue: known.id, bucket: *bucket, part };
+                    self.rows.tuples(level, at, from, upto, most)
+                });
+                tuples.extend(try_join_all(reads).await?.into_iter().flatten());
+                if tuples.len() >= most {
+                    return Ok(tuples);
+                }
+            }
+        }
+        Ok(tuples)
+    }
+
+    /// Moves a tuple that was chosen, and fetches its message.
+    async fn take(&self, known: &Known, tuple: Tuple, visibility_ms: u64) -> Result<Taken, QueueError> {
+        let record = known.record();
+        let kept_ms = u64::from(record.settings.retention_s) * 1_000;
+        if sent_at(tuple.number).saturating_add(kept_ms) <= self.now() {
+            self.remove(known, tuple).await?;
+            known.happened.lock().expired += 1;
+            return Ok(Taken::Nothing);
+        }
+        if let Some(redrive) = &record.settings.redrive
+            && tuple.receives >= redrive.receives_max
+            && self.redrive(known, tuple, &redrive.target).await?
+        {
+            return Ok(Taken::Nothing);
+        }
+        let level = self.level(known);
+        let now = self.now();
+        let moved = Tuple {
+            moves: tuple.moves + 1,
+            receives: tuple.receives.saturating_add(1),
+            first_received_at: if tuple.receives == 0 { now } else { tuple.first_received_at },
+            received_at: now,
+            ..tuple
+        };
+        let (body, moved) = futures::join!(
+            self.rows.body(level, known.body_at(tuple.number), tuple.number),
+            self.put_tuple(known, moved, |now| now + visibility_ms)
+        );
+        let (body, moved) = (body?, moved?);
+        let old_at = known.tuples_at(tuple.visible_at, tuple.number);
+        let Some(Body { content, source }) = body else {
+            let new_at = known.tuples_at(moved.visible_at, moved.number);
+            let is_settled = level == Consistency::Quorum
+                || sent_at(tuple.number) + SETTLE_MS + self.config.skew_ms <= now;
+            // Not settled: the tuple that it has now is looked at once more, later.
+            if is_settled {
+                self.rows.delete_tuple(level, new_at, moved).await?;
+            }
+            self.rows.delete_tuple(level, old_at, tuple).await?;
+            return Ok(Taken::Nothing);
+        };
+        if (moved.visible_at, moved.number) != (tuple.visible_at, tuple.number) {
+            self.rows.delete_tuple(level, old_at, tuple).await?;
+        }
+        self.look(known, &moved).await;
+        let origin = source.as_ref().map_or(tuple.number, |(_, origin)| *origin);
+        let mut happened = known.happened.lock();
+        happened.received += 1;
+        // Its timeout, or the end of a change of visibility: nobody deleted it.
+        happened.timeouts += u64::from(tuple.receives > 0);
+        Ok(Taken::Message(Box::new(Message {
+            receipt: Receipt {
+                queue: known.id,
+                sequence: Sequence(tuple.number.0),
+                token: Token(moved.moves),
+                place: moved.visible_at,
+            },
+            number: origin,
+            generation: 0,
+            sent_at: sent_at(origin),
+            first_received_at: moved.first_received_at,
+            visible_at: moved.visible_at,
+            receives: moved.receives,
+            source: source.map(|(source, _)| source.into()),
+            content,
+        })))
+    }
+
+    /// Now and then, looks whether another receiver has the message, too: then it has another tuple beside this one.
+    async fn look(&self, known: &Known, moved: &Tuple) {
+        let is_auto = known.record().settings.order_hint == OrderHint::Auto;
+        let every = if is_auto { AUTO_LOOKS_EVERY } else { LOOKS_EVERY };
+        if self.env.random_below(every) > 0 {
+            return;
+        }
+        let (from, upto) = (moved.visible_at.saturating_sub(LOOK_MS), moved.visible_at + LOOK_MS);
+        let at = known.tuples_at(moved.visible_at, moved.number);
+        // Whoever it is not seen of is not counted: a look is a sample.
+        let from = from.max(begin_of(at.bucket));
+        let upto = upto.min(begin_of(at.bucket + 1) - 1);
+        let Ok(tuples) = self.rows.tuples(self.level(known), at, from, upto, 256).await else { return };
+        let is_duplicate = tuples.iter().any(|other| {
+            other.number == moved.number && other.visible_at != moved.visible_at && other.moves == moved.moves
+        });
+        known.hint.lock().looked(is_duplicate);
+        let mut happened = known.happened.lock();
+        happened.looked += 1;
+        happened.duplicates += u64::from(is_duplicate);
+    }
+
+    /// Takes a message away, with the one tuple of it that is known.
+    pub(super) async fn remove(&self, known: &Known, tuple: Tuple) -> Result<(), QueueError> {
+        let level = self.level(known);
+        self.rows.delete_body(level, known.body_at(tuple.number), tuple.number).await?;
+        let at = known.tuples_at(tuple.visible_at, tuple.number);
+        Ok(self.rows.delete_tuple(level, at, tuple).await?)
+    }
+
+    /// Moves a message to the dead-letter queue; `false` if there is none that it can go to.
+    ///
+    /// It is put there before it goes here: a crash between leaves it in both.
+    async fn redrive(&self, known: &Known, tuple: Tuple, target: &str) -> Result<bool, QueueError> {
+        let record = known.record();
+        let Some((target, _)) = self.directory.find(self, &record.account, target).await? else {
+            return Ok(false);
+        };
+        if target.id == known.id || target.record().settings.fifo.is_some() != record.settings.fifo.is_some()
+        {
+            return Ok(false);
+        }
+        let target = self.known(&target).await?;
+        let body = self.rows.body(self.level(known), known.body_at(tuple.number), tuple.number).await?;
+        let Some(Body { content, source }) = body else { return Ok(false) };
+        let origin = source.map_or(tuple.number, |(_, origin)| origin);
+        let body = Body { content, source: Some((record.name.clone(), origin)) };
+        let number = self.numbers.next(&self.env, self.now())?;
+        self.put(&target, number, 0, body).await?;
+        target.sent.notify_one();
+        self.remove(known, tuple).await?;
+        known.happened.lock().redriven += 1;
+        Ok(true)
+    }
+}
+
+/// Counts a receive that waits.
+struct Waiting<'a>(&'a Known);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,190 @@
+//! What the shared store stands on: rows in Cassandra, or a model of it.
+//!
+//! Cassandra's promises are few, and all that is used of them is here:
+//! - A row is written and deleted whole. Of two writes of the same row the one with the later timestamp stays, and of a write
+//!   and a delete with the same timestamp the delete. **Timestamps are not taken from clocks**: they follow from the row ([`stamp`]),
+//!   so that a delete always has a later one than what it deletes, and doing anything twice is doing it once.
+//! - With [`Consistency::Quorum`] a read sees every write that was answered before it began; with [`Consistency::One`] it
+//!   may not see it yet.
+//! - A call that fails may have been done, and may be done later.
+//! - [`Rows::write_record`] is the only one that compares: it is linearizable, at a majority whatever the queue's level.
+//!
+//! Numbers of messages have the time of their sending in them ([`crate::shared::numbers`]); partitions, buckets and timestamps
+//! follow from it.
+
+use bytes::Bytes;
+use tailwater_env::BoxFuture;
+
+use crate::ids::{Number, QueueId};
+use crate::settings::Consistency;
+
+/// The store does not answer, or not in time, or not with enough replicas.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RowsError(pub String);
+
+/// What a call answers.
+pub type Done<'a, T> = BoxFuture<'a, Result<T, RowsError>>;
+
+/// Where a tuple or a body is: all rows of a queue, a span of time and a part are together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition {
+    /// The queue.
+    pub queue: QueueId,
+    /// The span of time: of a tuple's visible_at, or of when a body was sent.
+    pub bucket: u64,
+    /// The part, by the message's number.
+    pub part: u16,
+}
+
+/// A tuple of the index (BDQS, section III.B.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    /// T: from when on the message can be received, in milliseconds since the epoch.
+    pub visible_at: u64,
+    /// The message, by its number in this queue.
+    pub number: Number,
+    /// How often the tuple was moved: its timestamp follows from it.
+    pub moves: u32,
+    /// How often the message was received.
+    pub receives: u16,
+    /// When it was received first; 0 for never.
+    pub first_received_at: u64,
+    /// When it was received last; 0 for never.
+    pub received_at: u64,
+}
+
+/// A body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body {
+    /// What was sent.
+    pub content: Bytes,
+    /// The queue that the message was moved away from, if this is its dead-letter queue: its name, and the number that the
+    /// message was first sent with.
+    pub source: Option<(String, Number)>,
+}
+
+/// Which buckets are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Those with tuples.
+    Tuples,
+    /// Those with bodies.
+    Bodies,
+}
+
+/// A record and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What it is.
+    pub value: Bytes,
+    /// From 1; it grows with each write.
+    pub version: u64,
+}
+
+/// The timestamp, in microseconds, of putting a tuple that was moved `moves` times, or with 0 a body; deleting it has the next.
+pub fn stamp(number: Number, moves: u32) -> i64 {
+    let sent_us = super::numbers::sent_at(number) * 1_000;
+    i64::try_from(sent_us).unwrap_or(i64::MAX / 2) + 2 * i64::from(moves)
+}
+
+/// A store of rows. Dropping a call leaves it done, not done, or done later.
+pub trait Rows: Send + Sync + 'static {
+    /// The tuples of a partition with `from <= visible_at <= upto`, by visible_at and number; `most` of them.
+    fn tuples(
+        &self,
+        level: Consistency,
+        at: Partition,
+        from: u64,
+        upto: u64,
+        most: usize,
+    ) -> Done<'_, Vec<Tuple>>;
+
+    /// One tuple.
+    fn tuple(
+        &self,
+        level: Consistency,
+        at: Partition,
+        visible_at: u64,
+        number: Number,
+    ) -> Done<'_, Option<Tuple>>;
+
+    /// Puts a tuple.
+    fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()>;
+
+    /// Deletes a tuple, as it was put.
+    fn delete_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()>;
+
+    /// A body.
+    fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>>;
+
+    /// Puts a body.
+    fn put_body(&self, level: Consistency, at: Partition, number: Number, body: Body) -> Done<'_, ()>;
+
+    /// Deletes a body.
+    fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()>;
+
+    /// The numbers of a partition's bodies that are greater than `after`, ascending; `most` of them.
+    fn bodies(&self, level: Consistency, at: Partition, after: Number, most: usize) -> Done<'_, Vec<Number>>;
+
+    /// Notes that a queue has such a bucket, before anything is put there.
+    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()>;
+
+    /// A queue's buckets from `from` on, ascending; `most` of them.
+    fn buckets(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        kind: Kind,
+        from: u64,
+        most: usize,
+    ) -> Done<'_, Vec<u64>>;
+
+    /// Deletes all of a partition whose timestamp is `upto_us` or earlier.
+    fn clear(&self, level: Consistency, kind: Kind, at: Partition, upto_us: i64) -> Done<'_, ()>;
+
+    /// Takes a bucket that is empty from the list.
+    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()>;
+
+    /// The bucket below which a queue has nothing; the greatest one that was ever put.
+    fn floor(&self, level: Consistency, queue: QueueId, kind: Kind) -> Done<'_, u64>;
+
+    /// Moves the floor up; without effect if it is there already.
+    fn put_floor(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()>;
+
+    /// Where a receipt's tuple is now, if its visibility was changed; kept for 12 hours.
+    fn forward(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        token: u32,
+    ) -> Done<'_, Option<(u64, u32)>>;
+
+    /// Notes where a receipt's tuple is now: its visible_at and moves.
+    fn put_forward(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        token: u32,
+        place: (u64, u32),
+    ) -> Done<'_, ()>;
+
+    /// A record.
+    fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>>;
+
+    /// The records of a space, by key.
+    fn records<'a>(&'a self, space: &'a str) -> Done<'a, Vec<(String, Record)>>;
+
+    /// Writes a record, or with `None` deletes it, if its version is `expected`, or with `None` if it is not there; whether it
+    /// was. It is gone after `ttl_s` seconds, if that is not 0.
+    fn write_record<'a>(
+        &'a self,
+        space: &'a str,
+        key: &'a str,
+        value: Option<Bytes>,
+        expected: Option<u64>,
+        ttl_s: u32,
+    ) -> Done<'a, bool>;
+}

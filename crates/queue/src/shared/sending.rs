@@ -1,0 +1,118 @@
+//! Sending: first the body, and when that is there the tuple by which it is found.
+
+use futures::future::{join_all, try_join_all};
+
+use super::numbers::sent_at;
+use super::rows::{Body, Kind, Tuple};
+use super::{Front, Known};
+use crate::ids::{Number, Sequence};
+use crate::limits::{CONTENT_BYTES_MAX, REQUEST_BYTES_MAX, WRITE_MS};
+use crate::request::{QueueError, Send, Sent};
+
+impl Front {
+    pub(super) async fn send(&self, known: &Known, sends: Vec<Send>) -> Result<Vec<Sent>, QueueError> {
+        let bytes: usize = sends.iter().map(|send| send.content.len()).sum();
+        if bytes > REQUEST_BYTES_MAX || sends.iter().any(|send| send.content.len() > CONTENT_BYTES_MAX) {
+            return Err(QueueError::Unsupported("a message, or all of a request, is longer than 2 MiB"));
+        }
+        let settings = known.record().settings.clone();
+        let sends = sends.into_iter().map(|send| {
+            let delay = send.delay.map_or(u64::from(settings.delay_s) * 1_000, |delay| {
+                u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)
+            });
+            // Now, in the order of the request.
+            let number = self.numbers.next(&self.env, self.now())?;
+            Ok((number, delay, Body { content: send.content, source: None }))
+        });
+        let sends: Vec<_> = sends.collect::<Result<_, QueueError>>()?;
+        // All are tried even if one fails: the client sends again what it was not told of, and gets duplicates of fewer.
+        let puts =
+            join_all(sends.into_iter().map(|(number, delay, body)| self.put(known, number, delay, body)));
+        let mut sent = Vec::new();
+        for put in puts.await {
+            let number = put?;
+            known.happened.lock().sent += 1;
+            sent.push(Sent { number, generation: 0, sequence: Sequence(number.0) });
+        }
+        known.sent.notify_one();
+        Ok(sent)
+    }
+
+    /// Puts one message in: one that was sent, or comes from another queue. The number that it has then.
+    ///
+    /// A body that took long may have come to a partition that was dropped meanwhile: it is put again, under another number.
+    pub(super) async fn put(
+        &self,
+        known: &Known,
+        number: Number,
+        delay_ms: u64,
+        body: Body,
+    ) -> Result<Number, QueueError> {
+        let mut number = number;
+        for _ in 0..3 {
+            self.put_body(known, number, body.clone()).await?;
+            if self.now() <= sent_at(number) + WRITE_MS {
+                let tuple = Tuple {
+                    visible_at: 0,
+                    number,
+                    moves: 0,
+                    receives: 0,
+                    first_received_at: 0,
+                    received_at: 0,
+                };
+                // When it was sent, so that messages of one request stay in order; later only if that took long.
+                let sent_at = sent_at(number);
+                let at = |now: u64| {
+                    let base = if now <= sent_at + WRITE_MS / 2 { sent_at } else { now };
+                    base.saturating_add(delay_ms)
+                };
+                self.put_tuple(known, tuple, at).await?;
+                return Ok(number);
+            }
+            self.rows.delete_body(self.level(known), known.body_at(number), number).await?;
+            number = self.numbers.next(&self.env, self.now())?;
+        }
+        Err(QueueError::Overloaded("the store is too slow for messages to be put where they are found"))
+    }
+
+    async fn put_body(&self, known: &Known, number: Number, body: Body) -> Result<(), QueueError> {
+        let (level, at) = (self.level(known), known.body_at(number));
+        if !known.bodies.lock().contains(&at.bucket) {
+            self.rows.put_bucket(level, known.id, Kind::Bodies, at.bucket).await?;
+            let mut bodies = known.bodies.lock();
+            bodies.insert(at.bucket);
+            // A few are enough: messages are sent now.
+            while bodies.len() > 64 {
+                bodies.pop_first();
+            }
+        }
+        Ok(self.rows.put_body(level, at, number, body).await?)
+    }
+
+    /// Drops everything that a queue had until now.
+    pub(super) async fn clear(&self, known: &Known) -> Result<(), QueueError> {
+        let level = self.level(known);
+        let now = self.now();
+        // What is sent in this moment stays: its timestamps are later.
+        let upto_us = i64::try_from(now * 1_000).unwrap_or(i64::MAX) - 1;
+        for kind in [Kind::Bodies, Kind::Tuples] {
+            let mut from = self.rows.floor(level, known.id, kind).await?;
+            loop {
+                let most = crate::limits::BUCKETS_LISTED;
+                let buckets = self.rows.buckets(level, known.id, kind, from, most).await?;
+                let Some(last) = buckets.last().copied() else { break };
+                for some in buckets.chunks(16) {
+                    let clears = some.iter().flat_map(|bucket| {
+                        (0..known.parts).map(|part| {
+                            let at = super::Partition { queue: known.id, bucket: *bucket, part };
+                            self.rows.clear(level, kind, at, upto_us)
+                        })
+                    });
+                    try_join_all(clears).await?;
+                }
+                from = last + 1;
+            }
+        }
+        Ok(())
+    }
+}

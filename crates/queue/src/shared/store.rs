@@ -1,0 +1,256 @@
+//! A front end as a [`QueueStore`], and its start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_env::{BoxFuture, Env};
+
+use super::numbers::{FRONTS_MAX, Numbers, PLACE_S};
+use super::rows::{Rows, RowsError};
+use super::sweeper::Suspects;
+use super::{Front, SharedConfig, SharedQueues};
+use crate::contract::{Answer, Outcomes, QueueStore};
+use crate::ids::{Receipt, Secret, Sequence};
+use crate::request::{Change, Figures, Message, QueueError, Receive, Send, Sent};
+use crate::settings::{MoveTask, QueueRecord};
+use crate::view::View;
+
+/// Where the store's own records are.
+const STORE: &str = "store";
+const SECRET: &str = "secret";
+
+/// Where the front ends' places are.
+const FRONTS: &str = "fronts";
+
+/// How often a place is renewed: several times while it lasts.
+const RENEW_EVERY: Duration = Duration::from_secs(PLACE_S as u64 / 4);
+
+/// How long a renewed place is used: shorter than it lasts, as clocks run at different speeds.
+const PLACE_USED: Duration = Duration::from_secs(PLACE_S as u64 * 3 / 4);
+
+impl SharedQueues {
+    /// A front end of the queues in `rows`, whose tables are there.
+    pub async fn start(env: &Env, rows: Arc<dyn Rows>, config: SharedConfig) -> Result<Self, QueueError> {
+        let secret = secret(env, rows.as_ref()).await?;
+        let front = Arc::new(Front {
+            env: env.clone(),
+            rows,
+            config,
+            secret,
+            numbers: Numbers::default(),
+            directory: Default::default(),
+            known: Default::default(),
+        });
+        let place = front.take_place().await?;
+        let tasks = vec![
+            env.spawn("queue-place", Arc::clone(&front).keep_place(place)),
+            env.spawn("queue-sweeper", Arc::clone(&front).sweep_all()),
+            env.spawn("queue-tasks", Arc::clone(&front).adopt_tasks()),
+        ];
+        Ok(Self { front, _tasks: Arc::new(tasks) })
+    }
+
+    /// Sweeps all queues twice, as the front end's own sweeper does in its time; for tests.
+    pub async fn sweep(&self) -> Result<(), QueueError> {
+        let mut suspects = Suspects::default();
+        for view in self.front.directory.all(&self.front).await? {
+            let known = self.front.known(&view).await?;
+            let without = self.front.sweep_queue(&known, &Default::default()).await?;
+            suspects.insert(known.id, self.front.sweep_queue(&known, &without).await?);
+        }
+        Ok(())
+    }
+}
+
+/// The key of receipts: whoever comes first makes it.
+async fn secret(env: &Env, rows: &dyn Rows) -> Result<Secret, QueueError> {
+    loop {
+        if let Some(record) = rows.record(STORE, SECRET).await? {
+            let secret = record.value.as_ref().try_into();
+            let secret =
+                secret.map_err(|_| QueueError::Unavailable("the key of receipts is no key".to_owned()))?;
+            return Ok(Secret(secret));
+        }
+        let mut secret = Vec::with_capacity(32);
+        while secret.len() < 32 {
+            secret.extend(env.random_u64().to_le_bytes());
+        }
+        rows.write_record(STORE, SECRET, Some(secret.into()), None, 0).await?;
+    }
+}
+
+/// A front end's place.
+struct Place {
+    front: u64,
+    version: u64,
+    mark: Bytes,
+}
+
+impl Front {
+    async fn take_place(&self) -> Result<Place, QueueError> {
+        let mark = Bytes::copy_from_slice(&self.env.random_u64().to_le_bytes());
+        for _ in 0..64 {
+            let front = self.env.random_below(FRONTS_MAX);
+            let began = self.env.now();
+            let key = front.to_string();
+            if self.rows.write_record(FRONTS, &key, Some(mark.clone()), None, PLACE_S).await? {
+                self.numbers.place(front, began + PLACE_USED);
+                return Ok(Place { front, version: 1, mark });
+            }
+        }
+        Err(QueueError::Overloaded("there are too many front ends"))
+    }
+
+    async fn keep_place(self: Arc<Self>, mut place: Place) {
+        loop {
+            self.env.sleep(RENEW_EVERY).await;
+            match self.renew(&mut place).await {
+                Ok(true) => {}
+                Err(error) => tracing::warn!(%error, "the front end's place could not be renewed yet"),
+                // It lasted too long without: somebody else may have it.
+                Ok(false) => match self.take_place().await {
+                    Ok(other) => place = other,
+                    Err(error) => tracing::warn!(%error, "the front end has no place"),
+                },
+            }
+        }
+    }
+
+    async fn renew(&self, place: &mut Place) -> Result<bool, RowsError> {
+        let began = self.env.now();
+        let key = place.front.to_string();
+        let value = Some(place.mark.clone());
+        if !self.rows.write_record(FRONTS, &key, value, Some(place.version), PLACE_S).await? {
+            // An answer may have been lost that it was renewed by.
+            let record = self.rows.record(FRONTS, &key).await?;
+            let Some(record) = record.filter(|record| record.value == place.mark) else { return Ok(false) };
+            place.version = record.version;
+            return Ok(true);
+        }
+        place.version += 1;
+        self.numbers.place(place.front, began + PLACE_USED);
+        Ok(true)
+    }
+}
+
+impl QueueStore for SharedQueues {
+    fn secret(&self) -> &Secret {
+        &self.front.secret
+    }
+
+    fn find<'a>(&'a self, account: &'a str, name: &'a str) -> Answer<'a, Option<Arc<View>>> {
+        Box::pin(async move {
+            let found = self.front.directory.find(&self.front, account, name).await?;
+            Ok(found.map(|(view, _)| view))
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        account: &'a str,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        most: usize,
+    ) -> Answer<'a, Vec<Arc<View>>> {
+        Box::pin(self.front.directory.list(&self.front, account, prefix, after, most))
+    }
+
+    fn all(&self) -> Answer<'_, Vec<Arc<View>>> {
+        Box::pin(self.front.directory.all(&self.front))
+    }
+
+    fn create(&self, record: QueueRecord) -> Answer<'_, Arc<View>> {
+        Box::pin(self.front.directory.create(&self.front, record))
+    }
+
+    fn update<'a>(&'a self, queue: &'a View, change: Change) -> Answer<'a, ()> {
+        Box::pin(self.front.directory.update(&self.front, queue, change))
+    }
+
+    fn delete_queue<'a>(&'a self, queue: &'a View) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            self.front.directory.delete(&self.front, queue).await?;
+            self.front.clear(&known).await
+        })
+    }
+
+    fn purge<'a>(&'a self, queue: &'a View) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            self.front.directory.purge(&self.front, queue).await?;
+            self.front.clear(&known).await
+        })
+    }
+
+    fn send<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, Vec<Sent>> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            self.front.send(&known, sends).await
+        })
+    }
+
+    fn receive<'a>(&'a self, queue: &'a View, receive: Receive) -> Answer<'a, Vec<Message>> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            let messages = self.front.receive(&known, receive).await;
+            self.front.drop_buckets(&known);
+            messages
+        })
+    }
+
+    fn peek<'a>(&'a self, queue: &'a View, from: Sequence, count: usize) -> Answer<'a, Vec<Message>> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            self.front.peek(&known, from, count).await
+        })
+    }
+
+    fn delete<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, Outcomes> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            let deletes = receipts.iter().map(|receipt| self.front.delete(&known, receipt));
+            let deleted: Result<Vec<()>, _> = futures::future::join_all(deletes).await.into_iter().collect();
+            Ok(deleted?.into_iter().map(Ok).collect())
+        })
+    }
+
+    fn change_visibility<'a>(
+        &'a self,
+        queue: &'a View,
+        changes: Vec<(Receipt, Duration)>,
+    ) -> Answer<'a, Outcomes> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            let changes = changes
+                .iter()
+                .map(|(receipt, visibility)| self.front.change_visibility(&known, receipt, *visibility));
+            futures::future::join_all(changes).await.into_iter().collect()
+        })
+    }
+
+    fn figures<'a>(&'a self, queue: &'a View) -> Answer<'a, Figures> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            self.front.figures(&known).await
+        })
+    }
+
+    fn start_move(&self, task: MoveTask) -> Answer<'_, u64> {
+        Box::pin(self.front.start_move(task))
+    }
+
+    fn cancel_move<'a>(&'a self, account: &'a str, task: u64) -> Answer<'a, u64> {
+        Box::pin(self.front.cancel_move(account, task))
+    }
+
+    fn list_moves<'a>(&'a self, account: &'a str, source: &'a str) -> Answer<'a, Vec<MoveTask>> {
+        Box::pin(self.front.list_moves(account, source))
+    }
+
+    /// There is nothing to be kept: what is under way is done or not done.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}

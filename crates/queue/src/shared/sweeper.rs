@@ -1,0 +1,227 @@
+//! What nobody waits for: empty buckets are dropped, and bodies and tuples are brought together again.
+//!
+//! A sweep reads the whole index of a queue, and the numbers of all its bodies. A body that is older than any send that is still under
+//! way, and that no tuple leads to, gets a new tuple: visible now. While the sweep reads, tuples move: forward they are met
+//! again, but a change of visibility may bring one back to where the sweep has been. So a body has to be without a tuple in two sweeps
+//! that follow each other. A tuple without a body is removed when it is received; the sweeper leaves it.
+//!
+//! One front end sweeps a queue at a time: it notes that it does, as a record that ends by itself. That two do is harmless: both put
+//! the same message in, and the second tuple goes with the first delete, or receive.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use tailwater_env::HashSet;
+
+use super::heads::{Heads, begin_of, bucket_of};
+use super::numbers::sent_at;
+use super::rows::{Kind, Partition, Tuple};
+use super::{Front, Known};
+use crate::ids::{Number, QueueId};
+use crate::limits::{BUCKETS_LISTED, DROP_AFTER_MS, ROWS_READ, SETTLE_MS};
+use crate::request::QueueError;
+use crate::settings::Consistency;
+
+/// Where it is noted which queue is being swept.
+const SPACE: &str = "sweeps";
+
+/// How often a front end looks for empty buckets of a queue that it receives from, in milliseconds.
+const DROP_EVERY_MS: u64 = 5_000;
+
+/// Bodies of a queue that had no tuple in the last sweep.
+pub(super) type Suspects = tailwater_env::HashMap<QueueId, BTreeSet<Number>>;
+
+impl Front {
+    /// Sweeps all queues, again and again.
+    pub(super) async fn sweep_all(self: Arc<Self>) {
+        let mut suspects = Suspects::default();
+        loop {
+            // Not all front ends at the same time.
+            let pause = self.config.sweep_ms / 2 + self.env.random_below(self.config.sweep_ms.max(1));
+            self.env.sleep(Duration::from_millis(pause)).await;
+            if let Err(error) = self.sweep(&mut suspects).await {
+                tracing::warn!(%error, "the queues could not be swept; they will be again");
+            }
+        }
+    }
+
+    /// Sweeps all queues once.
+    pub(super) async fn sweep(&self, suspects: &mut Suspects) -> Result<(), QueueError> {
+        for view in self.directory.all(self).await? {
+            let key = view.id.0.to_string();
+            let ttl_s = (self.config.sweep_ms / 2_000).max(1) as u32;
+            if !self.rows.write_record(SPACE, &key, Some(Bytes::new()), None, ttl_s).await? {
+                continue; // another one does, or just did
+            }
+            let known = match self.known(&view).await {
+                Err(QueueError::NoQueue) => continue,
+                known => known?,
+            };
+            let before = suspects.remove(&known.id).unwrap_or_default();
+            let without = self.sweep_queue(&known, &before).await?;
+            if !without.is_empty() {
+                suspects.insert(known.id, without);
+            }
+            self.drop_bodies(&known).await?;
+        }
+        Ok(())
+    }
+
+    /// Sweeps a queue; the bodies without a tuple, of which those that are in `before` got one.
+    pub(super) async fn sweep_queue(
+        &self,
+        known: &Known,
+        before: &BTreeSet<Number>,
+    ) -> Result<BTreeSet<Number>, QueueError> {
+        let level = self.level(known);
+        // What was sent later may still be on its way.
+        let upto = self.margin().before(self.now()).saturating_sub(SETTLE_MS);
+        let mut listed: HashSet<Number> = HashSet::default();
+        self.each_tuple_from_the_floor(known, |tuple| {
+            listed.insert(tuple.number);
+        })
+        .await?;
+        let mut without = BTreeSet::new();
+        let mut from = self.rows.floor(level, known.id, Kind::Bodies).await?;
+        loop {
+            let buckets = self.rows.buckets(level, known.id, Kind::Bodies, from, BUCKETS_LISTED).await?;
+            let Some(last) = buckets.last().copied() else { break };
+            for bucket in buckets.into_iter().filter(|bucket| *bucket <= bucket_of(upto)) {
+                for part in 0..known.parts {
+                    let at = Partition { queue: known.id, bucket, part };
+                    let mut after = Number(0);
+                    loop {
+                        let numbers = self.rows.bodies(level, at, after, ROWS_READ).await?;
+                        without.extend(
+                            numbers
+                                .iter()
+                                .filter(|number| sent_at(**number) <= upto && !listed.contains(*number)),
+                        );
+                        match numbers.last() {
+                            Some(last) if numbers.len() == ROWS_READ => after = *last,
+                            _ => break,
+                        }
+                    }
+                }
+            }
+            from = last + 1;
+        }
+        for number in without.intersection(before) {
+            self.list_again(known, *number).await?;
+        }
+        Ok(without)
+    }
+
+    /// Gives a body a tuple: visible now, and with as many moves as no lost tuple of it had.
+    async fn list_again(&self, known: &Known, number: Number) -> Result<(), QueueError> {
+        let moves = 1 << 20;
+        let tuple = Tuple { visible_at: 0, number, moves, receives: 0, first_received_at: 0, received_at: 0 };
+        self.put_tuple(known, tuple, |now| now).await?;
+        tracing::info!(queue = %known.id, "a message that was in no index is in it again");
+        known.sent.notify_one();
+        Ok(())
+    }
+
+    /// As [`Front::each_tuple`], but not trusting this front end's cursors.
+    async fn each_tuple_from_the_floor(
+        &self,
+        known: &Known,
+        tell: impl FnMut(&Tuple),
+    ) -> Result<(), QueueError> {
+        let aside = Known::new(Arc::clone(&known.view), known.parts);
+        self.each_tuple(&aside, usize::MAX, tell).await
+    }
+
+    /// Drops empty buckets of tuples behind the head, beside the receives; every [`DROP_EVERY_MS`] at most.
+    pub(super) fn drop_buckets(self: &Arc<Self>, known: &Arc<Known>) {
+        let now = self.now();
+        let mut dropping = known.dropping.lock();
+        if (dropping.0..dropping.0 + DROP_EVERY_MS).contains(&now)
+            || known.heads.lock().droppable(now, self.margin()).is_empty()
+        {
+            return;
+        }
+        let (front, queue) = (Arc::downgrade(self), Arc::downgrade(known));
+        let task = self.env.spawn("queue-buckets", async move {
+            let (Some(front), Some(known)) = (front.upgrade(), queue.upgrade()) else { return };
+            if let Err(error) = front.drop_empty(&known, now).await {
+                tracing::debug!(%error, "empty buckets are dropped later");
+            }
+        });
+        *dropping = (now, Some(task));
+    }
+
+    async fn drop_empty(&self, known: &Known, now: u64) -> Result<(), QueueError> {
+        let margin = self.margin();
+        let droppable = known.heads.lock().droppable(now, margin);
+        let mut first = None;
+        let mut empty = Vec::new();
+        for bucket in droppable {
+            let reads = (0..known.parts).map(|part| {
+                let at = Partition { queue: known.id, bucket, part };
+                // From the cursor on: what is below would be read through all that was deleted there.
+                let from = known.heads.lock().from(bucket, part).unwrap_or(begin_of(bucket + 1) - 1);
+                // Whatever the queue's level: what one replica does not have yet another one may.
+                self.rows.tuples(Consistency::Quorum, at, from, begin_of(bucket + 1) - 1, 1)
+            });
+            if try_join_all(reads).await?.iter().any(|tuples| !tuples.is_empty()) {
+                first = Some(bucket);
+                break;
+            }
+            empty.push(bucket);
+        }
+        let floor = Heads::next_floor(now, margin, first);
+        let level = self.level(known);
+        if !empty.is_empty() {
+            // First the floor: from now on nobody puts anything below it, nor reads there.
+            self.rows.put_floor(level, known.id, Kind::Tuples, floor).await?;
+            known.heads.lock().raise(floor);
+        }
+        for bucket in empty {
+            self.drop_bucket(known, Kind::Tuples, bucket).await?;
+        }
+        Ok(())
+    }
+
+    async fn drop_bucket(&self, known: &Known, kind: Kind, bucket: u64) -> Result<(), QueueError> {
+        let level = self.level(known);
+        // Nothing in it has a later timestamp but what was moved a million times within it.
+        let upto_us = i64::try_from(begin_of(bucket + 1) * 1_000 + (1 << 21)).unwrap_or(i64::MAX);
+        let clears = (0..known.parts).map(|part| {
+            let at = Partition { queue: known.id, bucket, part };
+            self.rows.clear(level, kind, at, upto_us)
+        });
+        try_join_all(clears).await?;
+        Ok(self.rows.delete_bucket(level, known.id, kind, bucket).await?)
+    }
+
+    /// Drops buckets of bodies that are empty, or older than messages are kept.
+    async fn drop_bodies(&self, known: &Known) -> Result<(), QueueError> {
+        let level = self.level(known);
+        let now = self.now();
+        let kept_ms = u64::from(known.record().settings.retention_s) * 1_000;
+        let old = bucket_of(self.margin().before(now).saturating_sub(DROP_AFTER_MS));
+        let expired = bucket_of(now.saturating_sub(kept_ms));
+        let floor = self.rows.floor(level, known.id, Kind::Bodies).await?;
+        let buckets = self.rows.buckets(level, known.id, Kind::Bodies, floor, BUCKETS_LISTED).await?;
+        let mut is_lowest = true;
+        for bucket in buckets.into_iter().filter(|bucket| *bucket < old) {
+            let reads = (0..known.parts).map(|part| {
+                let at = Partition { queue: known.id, bucket, part };
+                self.rows.bodies(Consistency::Quorum, at, Number(0), 1)
+            });
+            let is_empty = try_join_all(reads).await?.iter().all(Vec::is_empty);
+            is_lowest &= is_empty || bucket < expired;
+            if is_empty || bucket < expired {
+                self.drop_bucket(known, Kind::Bodies, bucket).await?;
+            }
+            if is_lowest {
+                self.rows.put_floor(level, known.id, Kind::Bodies, bucket + 1).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! Move tasks: bringing dead letters back.
+//!
+//! A task is a record, and whichever front end runs it notes in it how far it is. One that was not noted for a while has lost its
+//! front end: another one goes on. A step receives messages, sends them as new ones, and deletes them: a crash between leaves
+//! some of them twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::rows::{Body, Record};
+use super::{Front, Known};
+use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_TASKS_MAX};
+use crate::request::{QueueError, Receive};
+use crate::settings::{MoveStatus, MoveTask};
+
+/// Where the tasks are that run, by id, in the value of which is the account and source.
+const RUNNING: &str = "moves";
+
+/// How long a running task's mark stays without being renewed, in seconds.
+const MARK_S: u32 = 15;
+
+/// How often a front end looks for tasks that nobody runs, in milliseconds.
+const LOOK_MS: u64 = 10_000;
+
+/// How long the messages of a step are invisible for others.
+const STEP_VISIBILITY: Duration = Duration::from_secs(60);
+
+fn space_of(account: &str, source: &str) -> String {
+    format!("tasks/{account}/{source}")
+}
+
+fn key_of(id: u64) -> String {
+    format!("{id:020}")
+}
+
+fn read(record: &Record) -> Result<MoveTask, QueueError> {
+    serde_json::from_slice(&record.value)
+        .map_err(|error| QueueError::Unavailable(format!("a move task's record makes no sense: {error}")))
+}
+
+fn write(task: &MoveTask) -> Option<Bytes> {
+    Some(Bytes::from(serde_json::to_vec(task).expect("it is plain data")))
+}
+
+impl Front {
+    pub(super) async fn start_move(self: &Arc<Self>, mut task: MoveTask) -> Result<u64, QueueError> {
+        let source = self.directory.find(self, &task.account, &task.source).await?;
+        let (source, _) = source.ok_or(QueueError::NoQueue)?;
+        let known = self.known(&source).await?;
+        let space = space_of(&task.account, &task.source);
+        let others = self.rows.records(&space).await?;
+        for (_, other) in &others {
+            if read(other)?.status == MoveStatus::Running {
+                return Err(QueueError::TaskRuns);
+            }
+        }
+        for (key, old) in others.iter().take((others.len() + 1).saturating_sub(MOVE_TASKS_MAX)) {
+            self.rows.write_record(&space, key, None, Some(old.version), 0).await?;
+        }
+        let id = self.numbers.next(&self.env, self.now())?.0;
+        task.total = self.figures(&known).await?.counts.visible;
+        (task.id, task.upto, task.started_at) = (id, id, self.now());
+        if !self.rows.write_record(&space, &key_of(id), write(&task), None, 0).await? {
+            return Err(QueueError::TaskRuns);
+        }
+        self.run_detached(task);
+        Ok(id)
+    }
+
+    pub(super) async fn cancel_move(&self, account: &str, id: u64) -> Result<u64, QueueError> {
+        for view in self.directory.list(self, account, "", None, usize::MAX).await? {
+            let space = space_of(account, &view.name);
+            while let Some(record) = self.rows.record(&space, &key_of(id)).await? {
+                let mut task = read(&record)?;
+                if task.status != MoveStatus::Running {
+                    return Err(QueueError::NoTask);
+                }
+                task.status = MoveStatus::Cancelled;
+                let version = Some(record.version);
+                if self.rows.write_record(&space, &key_of(id), write(&task), version, 0).await? {
+                    return Ok(task.moved);
+                }
+            }
+        }
+        Err(QueueError::NoTask)
+    }
+
+    pub(super) async fn list_moves(&self, account: &str, source: &str) -> Result<Vec<MoveTask>, QueueError> {
+        let records = self.rows.records(&space_of(account, source)).await?;
+        records.iter().rev().map(|(_, record)| read(record)).collect()
+    }
+
+    /// Looks for tasks whose front end died, again and again.
+    pub(super) async fn adopt_tasks(self: Arc<Self>) {
+        loop {
+            self.env.sleep(Duration::from_millis(LOOK_MS / 2 + self.env.random_below(LOOK_MS))).await;
+            let Ok(all) = self.directory.all(&self).await else { continue };
+            for view in all {
+                let Ok(tasks) = self.list_moves(&view.account, &view.name).await else { continue };
+                tasks
+                    .into_iter()
+                    .filter(|task| task.status == MoveStatus::Running)
+                    .for_each(|task| self.run_detached(task));
+            }
+        }
+    }
+
+    fn run_detached(self: &Arc<Self>, task: MoveTask) {
+        let front = Arc::downgrade(self);
+        let run = async move {
+            let Some(front) = front.upgrade() else { return };
+            if let Err(error) = front.run(task).await {
+                tracing::info!(%error, "a move task stopped; a front end will go on with it");
+            }
+        };
+        self.env.spawn("queue-moves", run).detach();
+    }
+
+    /// Runs a task, unless another front end does.
+    async fn run(&self, task: MoveTask) -> Result<(), QueueError> {
+        let (mark, mine) = (key_of(task.id), Bytes::copy_from_slice(&self.env.random_u64().to_le_bytes()));
+        if !self.rows.write_record(RUNNING, &mark, Some(mine.clone()), None, MARK_S).await? {
+            return Ok(());
+        }
+        let source = self.directory.find(self, &task.account, &task.source).await?;
+        let space = space_of(&task.account, &task.source);
+        loop {
+            let Some(record) = self.rows.record(&space, &key_of(task.id)).await? else { return Ok(()) };
+            let mut task = read(&record)?;
+            if task.status != MoveStatus::Running {
+                return Ok(());
+            }
+            let mark_now = self.rows.record(RUNNING, &mark).await?.filter(|mark| mark.value == mine);
+            let Some(mark_now) = mark_now else { return Ok(()) };
+            let version = Some(mark_now.version);
+            if !self.rows.write_record(RUNNING, &mark, Some(mine.clone()), version, MARK_S).await? {
+                return Ok(());
+            }
+            match &source {
+                None => {
+                    (task.status, task.failure) =
+                        (MoveStatus::Failed, Some("the source queue does not exist".into()))
+                }
+                Some((source, _)) => {
+                    let known = self.known(source).await?;
+                    self.step(&known, &mut task).await?;
+                }
+            }
+            let is_over = task.status != MoveStatus::Running;
+            // If that is lost somebody cancelled it: what was moved is moved.
+            self.rows.write_record(&space, &key_of(task.id), write(&task), Some(record.version), 0).await?;
+            if is_over {
+                return Ok(());
+            }
+            let pause = task
+                .rate_max
+                .map_or(MOVE_PAUSE_MS, |rate| 1_000 * step_size(rate) as u64 / u64::from(rate.max(1)));
+            self.env.sleep(Duration::from_millis(pause)).await;
+        }
+    }
+
+    async fn step(&self, known: &Known, task: &mut MoveTask) -> Result<(), QueueError> {
+        let count = task.rate_max.map_or(BATCH_MAX, step_size);
+        let messages = self.receive_step(known, count).await?;
+        let mut moved = 0;
+        for message in &messages {
+            // What came after the task's start stays, and is visible again at once.
+            if message.number.0 > task.upto {
+                let _ = self.change_visibility(known, &message.receipt, Duration::ZERO).await?;
+                continue;
+            }
+            let target = match (&task.target, &message.source) {
+                (Some(target), _) => Some(target.as_str()),
+                (None, Some(source)) => Some(&**source),
+                (None, None) => None,
+            };
+            let found = match target {
+                Some(target) => self.directory.find(self, &task.account, target).await?,
+                None => None,
+            };
+            let Some((target, _)) = found else {
+                let _ = self.change_visibility(known, &message.receipt, Duration::ZERO).await?;
+                (task.status, task.failure) =
+                    (MoveStatus::Failed, Some("the queue that a message goes to is not known".to_owned()));
+                return Ok(());
+            };
+            let target = self.known(&target).await?;
+            let number = self.numbers.next(&self.env, self.now())?;
+            let body = Body { content: message.content.clone(), source: None };
+            self.put(&target, number, 0, body).await?;
+            target.sent.notify_one();
+            self.delete(known, &message.receipt).await?;
+            moved += 1;
+        }
+        task.moved += moved;
+        if moved == 0 {
+            task.status = MoveStatus::Completed;
+        }
+        Ok(())
+    }
+
+    async fn receive_step(
+        &self,
+        known: &Known,
+        count: usize,
+    ) -> Result<Vec<crate::request::Message>, QueueError> {
+        let receive =
+            Receive { count, visibility: Some(STEP_VISIBILITY), wait: Some(Duration::ZERO), attempt: None };
+        self.receive(known, receive).await
+    }
+}
+
+/// Messages of one step at so many a second.
+fn step_size(rate: u32) -> usize {
+    ((u64::from(rate) * MOVE_PAUSE_MS / 1_000) as usize).clamp(1, BATCH_MAX)
+}

@@ -1,0 +1,126 @@
+//! Queues in a real Cassandra: one, for all of these tests.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes and real files
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use support::Node;
+use support::cassandra::Cassandra;
+use support::sqs::{Client, World, drain, under_load};
+use tailwater_env::Env;
+use tailwater_queue::shared::{SharedConfig, SharedQueues};
+use tailwater_queue::{
+    Consistency, Fifo, QueueError, QueueRecord, QueueStore, ReceiptError, Receive, Send, Settings,
+};
+use tailwater_queue_cassandra::{CassandraConfig, CassandraRows};
+
+#[test]
+fn queues_in_cassandra_are_what_the_contract_says_and_lose_nothing_whoever_is_killed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cassandra = Cassandra::start(&dir.path().join("cassandra"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let (one, other) = (front(&cassandra).await, front(&cassandra).await);
+        tokio::join!(
+            tailwater_queue::conformance::check(&Env::real(), &one, "conformance"),
+            front_ends_share_queues(&one, &other),
+        );
+    });
+    drop(runtime);
+    fronts_and_cassandra_are_killed_under_load(dir.path(), &mut cassandra);
+}
+
+async fn front(cassandra: &Cassandra) -> SharedQueues {
+    let config = CassandraConfig {
+        contact_points: vec![cassandra.address.to_string()],
+        replicas: 1,
+        keyspace: "fronts".to_owned(),
+        ..CassandraConfig::default()
+    };
+    let rows = CassandraRows::shared(&config).await.expect("connected");
+    SharedQueues::start(&Env::real(), rows, SharedConfig::default()).await.expect("started")
+}
+
+fn record(name: &str, settings: Settings) -> QueueRecord {
+    QueueRecord {
+        account: "account".to_owned(),
+        name: name.to_owned(),
+        created_at: 0,
+        modified_at: 0,
+        settings,
+        attributes: Default::default(),
+        tags: Default::default(),
+    }
+}
+
+/// What one front end does another one sees; without either knowing of the other.
+async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
+    let created = one.create(record("q", Settings::default())).await.expect("created");
+    let again = other.create(record("q", Settings::default())).await;
+    assert!(matches!(again, Err(QueueError::Exists(view)) if view.id == created.id));
+    let queue = other.find("account", "q").await.expect("answered").expect("created");
+    for number in 0..20 {
+        let sends = vec![Send { content: Bytes::from(format!("{number}")), ..Send::default() }];
+        let from = if number % 2 == 0 { one } else { other };
+        from.send(&queue, sends).await.expect("sent");
+    }
+    let receive = Receive { count: 10, visibility: Some(Duration::from_secs(2)), ..Receive::default() };
+    let first = one.receive(&queue, receive.clone()).await.expect("received");
+    let second = other.receive(&queue, receive).await.expect("received");
+    let numbers: Vec<_> = first.iter().chain(&second).map(|message| message.content.clone()).collect();
+    assert_eq!(numbers, (0..20).map(|number| Bytes::from(format!("{number}"))).collect::<Vec<_>>());
+
+    // A receipt is good at every front end, also after its visibility was changed at another one.
+    assert_eq!(one.secret().write(&first[0].receipt), other.secret().write(&first[0].receipt));
+    let change = |seconds| vec![(first[0].receipt, Duration::from_secs(seconds))];
+    for front in [other, one, other] {
+        assert_eq!(front.change_visibility(&queue, change(3_600)).await.expect("answered"), [Ok(())]);
+    }
+    one.delete(&queue, first.iter().map(|message| message.receipt).collect()).await.expect("deleted");
+    let wait = Some(Duration::from_secs(60));
+    let third =
+        one.receive(&queue, Receive { count: 1, wait, ..Receive::default() }).await.expect("received");
+    assert_eq!((third[0].content.clone(), third[0].receives), (Bytes::from_static(b"10"), 2));
+    let stale = other.change_visibility(&queue, vec![(second[0].receipt, Duration::ZERO)]).await;
+    assert_eq!(stale.expect("answered"), [Err(ReceiptError::Unavailable)]);
+
+    // What is not there, or was not asked for as it has to be.
+    let settings =
+        Settings { fifo: Some(Fifo::default()), consistency: Some(Consistency::One), ..Settings::default() };
+    let refused = one.create(record("q.fifo", settings)).await;
+    assert!(matches!(refused, Err(QueueError::Unsupported(why)) if why.contains("quorum")));
+}
+
+/// Two nodes and Cassandra: each is killed again and again while clients of both send and receive.
+fn fronts_and_cassandra_are_killed_under_load(dir: &std::path::Path, cassandra: &mut Cassandra) {
+    let environment = cassandra.environment("killed");
+    let environment: Vec<(&str, &str)> =
+        environment.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let [mut one, other] =
+        ["one", "other"].map(|name| Node::start_with(&dir.join(name), &["--no-kafka"], &environment));
+    one.run(&["queue", "create", "q", "--visibility-timeout", "1", "--consistency", "quorum"]);
+    let world = Arc::new(World::default());
+    let queue = format!("http://{}/000000000000/q", one.sqs);
+    for round in 0..3 {
+        let pid = rustix::process::Pid::from_raw(one.process.id().cast_signed()).expect("a process");
+        under_load(&world, &[&one, &other], &queue, 100, || match round {
+            1 => cassandra.kill(),
+            _ => rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there"),
+        });
+        match round {
+            1 => cassandra.restart(),
+            _ => {
+                one.process.kill();
+                one.restart();
+            }
+        }
+    }
+    drain(&world, &Client::new(&other, &queue));
+    let client = Client::new(&one, &queue);
+    assert!(client.call("ReceiveMessage", json!({})).is_some_and(|answer| answer["Messages"].is_null()));
+}
