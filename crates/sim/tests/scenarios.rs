@@ -9,8 +9,12 @@ fn seeds() -> u64 {
 }
 
 fn holds(name: &str) {
+    holds_for(name, seeds());
+}
+
+fn holds_for(name: &str, seeds: u64) {
     let scenario: &Scenario = scenarios::find(name).expect("it is listed");
-    for seed in 0..seeds() {
+    for seed in 0..seeds {
         if let Err(failure) = scenario.run_seed(seed, Plant::None, false) {
             panic!("{failure}\nreplay with: {}", failure.replay());
         }
@@ -53,6 +57,12 @@ fn journal() {
 #[test]
 fn store() {
     holds("store");
+}
+
+#[test]
+fn queue_cassandra() {
+    // Minutes of virtual time each.
+    holds_for("queue-cassandra", seeds() / 10);
 }
 
 #[test]

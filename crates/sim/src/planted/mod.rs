@@ -74,6 +74,20 @@ pub enum Plant {
     TombstoneForNothing,
     /// A proxy subscribes from beyond its own count.
     SubscribedTooFar,
+    /// The shared store answers some of its puts of bodies without doing anything.
+    BodyNotPut,
+    /// It answers deletes of bodies without doing anything.
+    BodyNotDeleted,
+    /// It gives rows the timestamps of the front end's clock, not their own.
+    StampByClock,
+    /// A read at a quorum asks one replica.
+    ReadOfOne,
+    /// A write is at one replica only, and answered as if it were at more.
+    QuorumOfOne,
+    /// Buckets are dropped with the bodies that are in them.
+    FullBucketDropped,
+    /// All front ends take the same place, and make the same numbers.
+    OnePlaceForAll,
 }
 
 impl Plant {

@@ -14,6 +14,7 @@ pub mod journal;
 mod lives;
 pub mod meta;
 pub mod queue;
+pub mod queue_cassandra;
 pub mod store;
 
 use std::panic::AssertUnwindSafe;
@@ -79,6 +80,9 @@ pub const ALL: &[Scenario] = &[
         name: "broadcast",
         about: "regions with chains of replicas, publishers and listeners; replicas die, regions are cut apart",
         run: broadcast::run,
+        name: "queue-cassandra",
+        about: "front ends with clocks apart over a model of Cassandra; calls fail, writes come late, front ends crash",
+        run: queue_cassandra::run,
     },
     Scenario {
         name: "cache",

@@ -1,0 +1,319 @@
+//! Queues in a store that front ends share: three of them, with clocks up to five seconds apart, over a model of Cassandra
+//! ([`cluster`]) whose calls fail and whose replicas get writes late; front ends crash and come back with another clock.
+//!
+//! Checked, by what is in the messages: whatever is received was sent; at a quorum, what a receive answers was not deleted
+//! before the receive began; and at the end, when everybody has swept and received, whatever was acknowledged and not asked to be
+//! deleted has come. At one replica only the last, as replicas agree in the end.
+
+mod cluster;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_env::Env;
+use tailwater_queue::shared::{SharedConfig, SharedQueues};
+use tailwater_queue::{
+    Consistency, Message, OrderHint, QueueError, QueueRecord, QueueStore, Receive, Send, Settings, View,
+};
+
+use crate::checkers::{Report, Violation, ensure};
+use crate::planted::Plant;
+use crate::rng::Rng;
+use crate::world::{Crash, Node, World};
+use cluster::{Cluster, SimRows};
+
+const FRONTS: [&str; 3] = ["front-0", "front-1", "front-2"];
+/// How far clocks may be apart.
+const SKEW_MS: u64 = 5_000;
+/// How long there is load: buckets are dropped within it.
+const LOAD: Duration = Duration::from_secs(100);
+/// Longer than any timeout, any late write, and what is too young for a sweep.
+const REST: Duration = Duration::from_secs(60);
+
+/// What the world outside knows.
+#[derive(Default)]
+struct Model {
+    next: u64,
+    attempted: BTreeSet<u64>,
+    sent: BTreeSet<u64>,
+    deleting: BTreeSet<u64>,
+    deleted: BTreeSet<u64>,
+    drained: BTreeSet<u64>,
+    stop: bool,
+    violation: Option<Violation>,
+    report: Report,
+}
+
+type Outside = Arc<Mutex<Model>>;
+
+/// Runs the scenario.
+pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    world.set_steps_max(20_000_000);
+    let mut rng = Rng::new(world.seed(), "scenario/queue-cassandra");
+    let level = if rng.below(4) == 0 { Consistency::One } else { Consistency::Quorum };
+    let faults = [0, 2_000, 20_000][rng.index(3)];
+    let hint = [OrderHint::K(1), OrderHint::K(3), OrderHint::Auto][rng.index(3)];
+    let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), faults);
+    let config = SharedConfig {
+        consistency: level,
+        skew_ms: SKEW_MS,
+        parts: rng.between(1, 3) as u16,
+        sweep_ms: 30_000,
+        ..SharedConfig::default()
+    };
+    let model = Outside::default();
+    let nodes: Vec<Node> = FRONTS.iter().map(|name| world.node(name)).collect();
+    let mut skews = Vec::new();
+    for node in &nodes {
+        let skew = rng.below(SKEW_MS) as i64;
+        node.skew_wall_ms(skew);
+        skews.push(skew);
+        Front::start(node.env(), &cluster, &config, plant, &model, hint);
+    }
+    if rng.below(2) == 0 {
+        let breaking = break_fronts(
+            world.outside(),
+            rng.clone(),
+            nodes,
+            skews,
+            cluster.clone(),
+            config.clone(),
+            plant,
+            model.clone(),
+            hint,
+        );
+        world.outside().spawn("chaos", breaking).detach();
+    }
+    world.run_for(LOAD)?;
+    model.lock().stop = true;
+    *cluster.faults_per_million.lock() = 0;
+    world.run_for(REST)?;
+    take_violation(&model)?;
+    let node = world.node("last");
+    let last = last(node.env(), cluster, config, plant, model.clone(), level);
+    match world.run(node.run("last", last))? {
+        Ok(Ok(())) => {}
+        other => return Err(Violation::new(format!("without any failures: {other:?}"))),
+    }
+    take_violation(&model)?;
+    let model = model.lock();
+    let lost: Vec<&u64> = model
+        .sent
+        .iter()
+        .filter(|one| !model.deleting.contains(one) && !model.drained.contains(one))
+        .collect();
+    ensure(lost.is_empty(), || format!("message {lost:?} was acknowledged and is lost"))?;
+    let mut report = model.report.clone();
+    report.count("sent", model.sent.len() as u64);
+    report.count("deleted", model.deleted.len() as u64);
+    Ok(report)
+}
+
+fn take_violation(model: &Outside) -> Result<(), Violation> {
+    model.lock().violation.take().map_or(Ok(()), Err)
+}
+
+/// Crashes front ends now and then; they come back with another clock.
+#[allow(clippy::too_many_arguments)]
+async fn break_fronts(
+    outside: crate::world::Outside,
+    mut rng: Rng,
+    nodes: Vec<Node>,
+    mut skews: Vec<i64>,
+    cluster: Arc<Cluster>,
+    config: SharedConfig,
+    plant: Plant,
+    model: Outside,
+    hint: OrderHint,
+) {
+    loop {
+        outside.sleep(Duration::from_millis(rng.between(1_000, 40_000))).await;
+        if model.lock().stop {
+            return;
+        }
+        let number = rng.index(nodes.len());
+        nodes[number].crash(Crash::Process);
+        model.lock().report.count("crashes", 1);
+        outside.sleep(Duration::from_millis(rng.below(5_000))).await;
+        nodes[number].start();
+        let skew = rng.below(SKEW_MS) as i64;
+        nodes[number].skew_wall_ms(skew - skews[number]);
+        skews[number] = skew;
+        Front::start(nodes[number].env(), &cluster, &config, plant, &model, hint);
+    }
+}
+
+/// A front end and its clients.
+struct Front {
+    env: Env,
+    store: SharedQueues,
+    queue: Arc<View>,
+    model: Outside,
+    level: Consistency,
+}
+
+impl Front {
+    fn start(
+        env: Env,
+        cluster: &Arc<Cluster>,
+        config: &SharedConfig,
+        plant: Plant,
+        model: &Outside,
+        hint: OrderHint,
+    ) {
+        let (cluster, config, model) = (Arc::clone(cluster), config.clone(), Arc::clone(model));
+        let run = {
+            let env = env.clone();
+            async move {
+                let level = config.consistency;
+                let Some((store, queue)) = open(&env, &cluster, config, plant, hint).await else { return };
+                let front = Arc::new(Front { env: env.clone(), store, queue, model, level });
+                let clients = (0..2).map(|_| Arc::clone(&front).client());
+                futures::future::join_all(clients).await;
+            }
+        };
+        env.spawn("front", run).detach();
+    }
+
+    async fn client(self: Arc<Self>) {
+        while !self.model.lock().stop {
+            self.env.sleep(Duration::from_millis(100 + self.env.random_below(4_000))).await;
+            match self.env.random_below(2) {
+                0 => self.send().await,
+                _ => drop(self.receive().await),
+            }
+        }
+    }
+
+    async fn send(&self) {
+        let count = 1 + self.env.random_below(3);
+        let numbers: Vec<u64> = {
+            let mut model = self.model.lock();
+            let first = model.next;
+            model.next += count;
+            model.attempted.extend(first..first + count);
+            (first..first + count).collect()
+        };
+        let sends = numbers
+            .iter()
+            .map(|number| Send { content: Bytes::copy_from_slice(&number.to_le_bytes()), ..Send::default() });
+        match self.store.send(&self.queue, sends.collect()).await {
+            Ok(_) => self.model.lock().sent.extend(numbers),
+            Err(_) => self.model.lock().report.count("failed sends", 1),
+        }
+    }
+
+    /// Receives, and deletes most of it; how many came.
+    async fn receive(&self) -> Option<usize> {
+        let gone = self.model.lock().deleted.clone();
+        let receive = Receive {
+            count: 1 + self.env.random_below(3) as usize,
+            visibility: Some(Duration::from_millis(500 + self.env.random_below(7_000))),
+            wait: Some(Duration::from_millis(self.env.random_below(300))),
+            attempt: None,
+        };
+        let Ok(messages) = self.store.receive(&self.queue, receive).await else {
+            self.model.lock().report.count("failed receives", 1);
+            return None;
+        };
+        for message in &messages {
+            let number = number_of(message);
+            self.check(number, &gone);
+            match self.env.random_below(8) {
+                0 => self.model.lock().report.count("forgotten", 1),
+                1 => {
+                    let change = (message.receipt, Duration::from_millis(self.env.random_below(3_000)));
+                    let _ = self.store.change_visibility(&self.queue, vec![change]).await;
+                }
+                _ => self.delete(message).await,
+            }
+        }
+        Some(messages.len())
+    }
+
+    async fn delete(&self, message: &Message) {
+        let number = number_of(message);
+        self.model.lock().deleting.insert(number);
+        if self.store.delete(&self.queue, vec![message.receipt]).await.is_ok() {
+            self.model.lock().deleted.insert(number);
+        }
+    }
+
+    fn check(&self, number: u64, gone: &BTreeSet<u64>) {
+        let mut model = self.model.lock();
+        model.report.count("received", 1);
+        let attempted = model.attempted.contains(&number);
+        let is_back = self.level == Consistency::Quorum && gone.contains(&number);
+        let checked = ensure(attempted, || format!("message {number} was never sent"))
+            .and_then(|()| ensure(!is_back, || format!("message {number} was deleted and came back")));
+        if let Err(violation) = checked {
+            model.violation.get_or_insert(violation);
+        }
+    }
+}
+
+fn number_of(message: &Message) -> u64 {
+    message.content.as_ref().try_into().map_or(u64::MAX, u64::from_le_bytes)
+}
+
+/// A front end of the one queue, as soon as the cluster lets it be.
+async fn open(
+    env: &Env,
+    cluster: &Arc<Cluster>,
+    config: SharedConfig,
+    plant: Plant,
+    order_hint: OrderHint,
+) -> Option<(SharedQueues, Arc<View>)> {
+    let record = QueueRecord {
+        account: "account".to_owned(),
+        name: "q".to_owned(),
+        created_at: 0,
+        modified_at: 0,
+        settings: Settings { order_hint, ..Settings::default() },
+        attributes: Default::default(),
+        tags: Default::default(),
+    };
+    for _ in 0..1_000 {
+        let rows = Arc::new(SimRows::new(cluster, env, plant));
+        if let Ok(store) = SharedQueues::start(env, rows, config.clone()).await {
+            match store.create(record.clone()).await {
+                Ok(view) | Err(QueueError::Exists(view)) => return Some((store, view)),
+                Err(_) => {}
+            }
+        }
+        env.sleep(Duration::from_millis(100)).await;
+    }
+    None
+}
+
+/// Nobody else is there any more, and nothing fails: sweeps, and receives and deletes everything.
+async fn last(
+    env: Env,
+    cluster: Arc<Cluster>,
+    config: SharedConfig,
+    plant: Plant,
+    model: Outside,
+    level: Consistency,
+) -> Result<(), String> {
+    let opened = open(&env, &cluster, config, plant, OrderHint::K(1)).await;
+    let (store, queue) = opened.ok_or("the queue can't be opened")?;
+    let front = Front { env: env.clone(), store, queue, model, level };
+    front.store.sweep().await.map_err(|error| error.to_string())?;
+    let mut silent = 0;
+    while silent < 3 {
+        let gone = front.model.lock().deleted.clone();
+        let wait = Some(Duration::from_secs(10));
+        let receive = Receive { count: 10, wait, ..Receive::default() };
+        let messages = front.store.receive(&front.queue, receive).await.map_err(|error| error.to_string())?;
+        silent = if messages.is_empty() { silent + 1 } else { 0 };
+        for message in &messages {
+            front.check(number_of(message), &gone);
+            front.model.lock().drained.insert(number_of(message));
+            front.delete(message).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,444 @@
+//! A model of Cassandra: three replicas that get writes sooner or later, timestamps, levels, calls that fail and are done
+//! all the same. As little as the algorithm may count on, and no more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_env::Env;
+use tailwater_queue::shared::rows::{Body, Done, Kind, Partition, Record, Rows, RowsError, Tuple, stamp};
+use tailwater_queue::{Consistency, Number, QueueId};
+use tokio::sync::mpsc;
+
+use crate::planted::Plant;
+use crate::rng::Rng;
+use crate::world::Outside;
+
+const REPLICAS: usize = 3;
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Tuple(Partition, u64, Number),
+    Body(Partition, Number),
+    Bucket(QueueId, Kind, u64),
+    Floor(QueueId, Kind),
+    Forward(QueueId, Number, u32),
+}
+
+#[derive(Clone, Debug)]
+enum Value {
+    Tuple(Tuple),
+    Body(Body),
+    Bucket,
+    Floor(u64),
+    Forward(u64, u32),
+}
+
+#[derive(Clone, Debug)]
+enum Write {
+    /// A row, or its deletion.
+    Row(Key, i64, Option<Value>),
+    /// The deletion of a partition.
+    Clear(Kind, Partition, i64),
+}
+
+#[derive(Default)]
+struct Replica {
+    rows: BTreeMap<Key, (i64, Option<Value>)>,
+    cleared: BTreeMap<(Kind, Partition), i64>,
+}
+
+impl Replica {
+    fn apply(&mut self, write: Write) {
+        match write {
+            Write::Row(key, stamp, value) => {
+                let known = self.rows.get(&key);
+                if known.is_none_or(|(at, _)| stamp > *at || (stamp == *at && value.is_none())) {
+                    self.rows.insert(key, (stamp, value));
+                }
+            }
+            Write::Clear(kind, at, upto) => {
+                let known = self.cleared.entry((kind, at)).or_insert(upto);
+                *known = upto.max(*known);
+            }
+        }
+    }
+}
+
+/// What the replicas of a read say together: of each row what is latest.
+fn merged(replicas: &[&Replica], from: Key, upto: Key) -> Vec<(Key, Value)> {
+    let mut rows: BTreeMap<Key, (i64, Option<Value>)> = BTreeMap::new();
+    for replica in replicas {
+        for (key, (stamp, value)) in replica.rows.range(from..=upto) {
+            let known = rows.get(key);
+            if known.is_none_or(|(at, _)| stamp > at || (stamp == at && value.is_none())) {
+                rows.insert(*key, (*stamp, value.clone()));
+            }
+        }
+    }
+    let is_cleared = |key: &Key, stamp: i64| {
+        let partition = match key {
+            Key::Tuple(at, ..) => (Kind::Tuples, *at),
+            Key::Body(at, _) => (Kind::Bodies, *at),
+            _ => return false,
+        };
+        replicas.iter().any(|replica| replica.cleared.get(&partition).is_some_and(|upto| stamp <= *upto))
+    };
+    rows.into_iter()
+        .filter_map(|(key, (stamp, value))| Some((key, value.filter(|_| !is_cleared(&key, stamp))?)))
+        .collect()
+}
+
+/// Records are linearizable: one copy is a model of many.
+type Records = BTreeMap<(String, String), (Record, Option<Duration>)>;
+
+/// The cluster.
+pub(super) struct Cluster {
+    outside: Outside,
+    replicas: Mutex<[Replica; REPLICAS]>,
+    records: Mutex<Records>,
+    rng: Mutex<Rng>,
+    /// Calls of a million that are lost, and replicas that get a write late.
+    pub(super) faults_per_million: Mutex<u32>,
+}
+
+/// The cluster, as one front end reaches it.
+pub(super) struct SimRows {
+    cluster: Arc<Cluster>,
+    env: Env,
+    plant: Plant,
+}
+
+impl Cluster {
+    pub(super) fn new(outside: Outside, rng: Rng, faults_per_million: u32) -> Arc<Self> {
+        Arc::new(Self {
+            outside,
+            replicas: Mutex::default(),
+            records: Mutex::default(),
+            rng: Mutex::new(rng),
+            faults_per_million: Mutex::new(faults_per_million),
+        })
+    }
+
+    fn fails(&self) -> bool {
+        let faults = *self.faults_per_million.lock();
+        self.rng.lock().chance(faults)
+    }
+
+    fn delay(&self, may_be_late: bool) -> Duration {
+        let is_late = may_be_late && self.fails();
+        let us = match is_late {
+            true => self.rng.lock().between(100_000, 20_000_000),
+            false => self.rng.lock().between(100, 4_000),
+        };
+        Duration::from_micros(us)
+    }
+}
+
+fn timed_out<T>() -> Result<T, RowsError> {
+    Err(RowsError("the model: timed out".to_owned()))
+}
+
+impl SimRows {
+    pub(super) fn new(cluster: &Arc<Cluster>, env: &Env, plant: Plant) -> Self {
+        Self { cluster: Arc::clone(cluster), env: env.clone(), plant }
+    }
+
+    fn write(&self, level: Consistency, write: Write) -> Done<'_, ()> {
+        let cluster = Arc::clone(&self.cluster);
+        Box::pin(async move {
+            if cluster.fails() {
+                cluster.outside.sleep(TIMEOUT).await;
+                return timed_out();
+            }
+            let (done, mut answers) = mpsc::channel(REPLICAS);
+            let only = (self.plant == Plant::QuorumOfOne).then(|| cluster.rng.lock().index(REPLICAS));
+            for number in 0..REPLICAS {
+                let (delay, cluster, write, done) =
+                    (cluster.delay(true), Arc::clone(&cluster), write.clone(), done.clone());
+                let is_written = only.is_none_or(|only| only == number);
+                let outside = cluster.outside.clone();
+                let arrive = async move {
+                    cluster.outside.sleep(delay).await;
+                    if is_written {
+                        cluster.replicas.lock()[number].apply(write);
+                    }
+                    let _ = done.send(()).await;
+                };
+                outside.spawn("replica", arrive).detach();
+            }
+            let needed = if level == Consistency::Quorum { 2 } else { 1 };
+            let answered = async {
+                for _ in 0..needed {
+                    answers.recv().await;
+                }
+            };
+            match self.env.timeout(TIMEOUT, answered).await {
+                Some(()) => Ok(()),
+                None => timed_out(),
+            }
+        })
+    }
+
+    fn read(&self, level: Consistency, from: Key, upto: Key) -> Done<'_, Vec<(Key, Value)>> {
+        let cluster = Arc::clone(&self.cluster);
+        Box::pin(async move {
+            if cluster.fails() {
+                self.env.sleep(TIMEOUT).await;
+                return timed_out();
+            }
+            self.env.sleep(cluster.delay(false)).await;
+            let first = cluster.rng.lock().index(REPLICAS);
+            let is_quorum = level == Consistency::Quorum && self.plant != Plant::ReadOfOne;
+            let read = {
+                let replicas = cluster.replicas.lock();
+                let second = &replicas[(first + 1) % REPLICAS];
+                match is_quorum {
+                    true => merged(&[&replicas[first], second], from, upto),
+                    false => merged(&[&replicas[first]], from, upto),
+                }
+            };
+            self.env.sleep(cluster.delay(false)).await;
+            Ok(read)
+        })
+    }
+
+    /// A row's timestamp; with the bug, from the front end's clock.
+    fn stamp(&self, right: i64) -> i64 {
+        match self.plant {
+            Plant::StampByClock => self.env.wall_ms() * 1_000,
+            _ => right,
+        }
+    }
+}
+
+impl Rows for SimRows {
+    fn tuples(
+        &self,
+        level: Consistency,
+        at: Partition,
+        from: u64,
+        upto: u64,
+        most: usize,
+    ) -> Done<'_, Vec<Tuple>> {
+        Box::pin(async move {
+            if from > upto {
+                return Ok(Vec::new());
+            }
+            let (from, upto) = (Key::Tuple(at, from, Number(0)), Key::Tuple(at, upto, Number(u64::MAX)));
+            let rows = self.read(level, from, upto).await?.into_iter();
+            let tuples = rows.filter_map(|(_, value)| match value {
+                Value::Tuple(tuple) => Some(tuple),
+                _ => None,
+            });
+            Ok(tuples.take(most).collect())
+        })
+    }
+
+    fn tuple(
+        &self,
+        level: Consistency,
+        at: Partition,
+        visible_at: u64,
+        number: Number,
+    ) -> Done<'_, Option<Tuple>> {
+        Box::pin(async move {
+            let tuples = self.tuples(level, at, visible_at, visible_at, usize::MAX).await?;
+            Ok(tuples.into_iter().find(|tuple| tuple.number == number))
+        })
+    }
+
+    fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+        let key = Key::Tuple(at, tuple.visible_at, tuple.number);
+        let stamp = self.stamp(stamp(tuple.number, tuple.moves));
+        self.write(level, Write::Row(key, stamp, Some(Value::Tuple(tuple))))
+    }
+
+    fn delete_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+        let key = Key::Tuple(at, tuple.visible_at, tuple.number);
+        self.write(level, Write::Row(key, self.stamp(stamp(tuple.number, tuple.moves) + 1), None))
+    }
+
+    fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>> {
+        Box::pin(async move {
+            let key = Key::Body(at, number);
+            Ok(self.read(level, key, key).await?.into_iter().find_map(|(_, value)| match value {
+                Value::Body(body) => Some(body),
+                _ => None,
+            }))
+        })
+    }
+
+    fn put_body(&self, level: Consistency, at: Partition, number: Number, body: Body) -> Done<'_, ()> {
+        if self.plant == Plant::BodyNotPut && self.cluster.rng.lock().below(20) == 0 {
+            return Box::pin(async { Ok(()) });
+        }
+        let stamp = self.stamp(stamp(number, 0));
+        self.write(level, Write::Row(Key::Body(at, number), stamp, Some(Value::Body(body))))
+    }
+
+    fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()> {
+        if self.plant == Plant::BodyNotDeleted {
+            return Box::pin(async { Ok(()) });
+        }
+        self.write(level, Write::Row(Key::Body(at, number), self.stamp(stamp(number, 0) + 1), None))
+    }
+
+    fn bodies(&self, level: Consistency, at: Partition, after: Number, most: usize) -> Done<'_, Vec<Number>> {
+        Box::pin(async move {
+            // Whoever looks for one only wants to know whether the bucket may be dropped.
+            if self.plant == Plant::FullBucketDropped && most == 1 {
+                return Ok(Vec::new());
+            }
+            let (from, upto) = (Key::Body(at, Number(after.0 + 1)), Key::Body(at, Number(u64::MAX)));
+            let rows = self.read(level, from, upto).await?.into_iter();
+            let numbers = rows.filter_map(|(key, _)| match key {
+                Key::Body(_, number) => Some(number),
+                _ => None,
+            });
+            Ok(numbers.take(most).collect())
+        })
+    }
+
+    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+        self.write(level, Write::Row(Key::Bucket(queue, kind, bucket), 2, Some(Value::Bucket)))
+    }
+
+    fn buckets(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        kind: Kind,
+        from: u64,
+        most: usize,
+    ) -> Done<'_, Vec<u64>> {
+        Box::pin(async move {
+            let (from, upto) = (Key::Bucket(queue, kind, from), Key::Bucket(queue, kind, u64::MAX));
+            let rows = self.read(level, from, upto).await?.into_iter();
+            let buckets = rows.filter_map(|(key, _)| match key {
+                Key::Bucket(_, _, bucket) => Some(bucket),
+                _ => None,
+            });
+            Ok(buckets.take(most).collect())
+        })
+    }
+
+    fn clear(&self, level: Consistency, kind: Kind, at: Partition, upto_us: i64) -> Done<'_, ()> {
+        self.write(level, Write::Clear(kind, at, upto_us))
+    }
+
+    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+        self.write(level, Write::Row(Key::Bucket(queue, kind, bucket), 3, None))
+    }
+
+    fn floor(&self, level: Consistency, queue: QueueId, kind: Kind) -> Done<'_, u64> {
+        Box::pin(async move {
+            let key = Key::Floor(queue, kind);
+            let row = self.read(level, key, key).await?.pop();
+            Ok(row.map_or(0, |(_, value)| if let Value::Floor(bucket) = value { bucket } else { 0 }))
+        })
+    }
+
+    fn put_floor(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+        let stamp = i64::try_from(bucket).expect("a time");
+        self.write(level, Write::Row(Key::Floor(queue, kind), stamp, Some(Value::Floor(bucket))))
+    }
+
+    fn forward(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        token: u32,
+    ) -> Done<'_, Option<(u64, u32)>> {
+        Box::pin(async move {
+            let key = Key::Forward(queue, number, token);
+            let row = self.read(level, key, key).await?.pop();
+            Ok(row.and_then(|(_, value)| match value {
+                Value::Forward(visible_at, moves) => Some((visible_at, moves)),
+                _ => None,
+            }))
+        })
+    }
+
+    fn put_forward(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        token: u32,
+        (visible_at, moves): (u64, u32),
+    ) -> Done<'_, ()> {
+        let key = Key::Forward(queue, number, token);
+        self.write(level, Write::Row(key, stamp(number, moves), Some(Value::Forward(visible_at, moves))))
+    }
+
+    fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>> {
+        Box::pin(async move {
+            let records = self.records(space).await?;
+            Ok(records.into_iter().find(|(known, _)| known == key).map(|(_, record)| record))
+        })
+    }
+
+    fn records<'a>(&'a self, space: &'a str) -> Done<'a, Vec<(String, Record)>> {
+        Box::pin(async move {
+            if self.cluster.fails() {
+                self.env.sleep(TIMEOUT).await;
+                return timed_out();
+            }
+            self.env.sleep(self.cluster.delay(false)).await;
+            let now = Duration::from_nanos(self.cluster.outside.now().as_ns());
+            let records = self.cluster.records.lock();
+            let there = records
+                .iter()
+                .filter(|((of, _), (_, until))| of == space && until.is_none_or(|until| now < until));
+            Ok(there.map(|((_, key), (record, _))| (key.clone(), record.clone())).collect())
+        })
+    }
+
+    fn write_record<'a>(
+        &'a self,
+        space: &'a str,
+        key: &'a str,
+        value: Option<Bytes>,
+        expected: Option<u64>,
+        ttl_s: u32,
+    ) -> Done<'a, bool> {
+        Box::pin(async move {
+            if self.cluster.fails() {
+                self.env.sleep(TIMEOUT).await;
+                return timed_out();
+            }
+            self.env.sleep(self.cluster.delay(false)).await;
+            // All front ends take the same place, and believe that they alone have it.
+            let key = if self.plant == Plant::OnePlaceForAll && space == "fronts" { "0" } else { key };
+            let is_done = {
+                let now = Duration::from_nanos(self.cluster.outside.now().as_ns());
+                let mut records = self.cluster.records.lock();
+                let name = (space.to_owned(), key.to_owned());
+                let known = records.get(&name).filter(|(_, until)| until.is_none_or(|until| now < until));
+                let version = known.map(|(record, _)| record.version);
+                if version == expected {
+                    let until = (ttl_s > 0).then(|| now + Duration::from_secs(ttl_s.into()));
+                    match value {
+                        None => drop(records.remove(&name)),
+                        Some(value) => {
+                            let version = version.unwrap_or(0) + 1;
+                            records.insert(name, (Record { value, version }, until));
+                        }
+                    }
+                }
+                version == expected
+            };
+            self.env.sleep(self.cluster.delay(false)).await;
+            // Done, and not known to be.
+            if self.cluster.fails() {
+                return timed_out();
+            }
+            Ok(is_done || (self.plant == Plant::OnePlaceForAll && space == "fronts"))
+        })
+    }
+}
