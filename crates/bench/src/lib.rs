@@ -35,6 +35,7 @@ mod messages;
 mod payload;
 mod pingpong;
 mod plot;
+mod queue;
 mod reading;
 mod report;
 mod stats;
@@ -64,6 +65,9 @@ pub enum Command {
     /// The experiments of the Sprinkler paper, by the numbers of its figures.
     #[command(subcommand)]
     Broadcast(broadcast::Command),
+    /// Queues: throughput, response times, order and duplicates, failures.
+    #[command(subcommand)]
+    Queue(queue::Command),
     /// One process of a bench; reads what to do from standard input.
     #[command(hide = true)]
     Worker,
@@ -81,6 +85,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Ablation(args) => ablation::run(args),
         Command::Idle(args) => idle::run(args),
         Command::Broadcast(command) => broadcast::run(command),
+        Command::Queue(command) => queue::run(command),
         Command::Worker => worker::run(),
         Command::Child(args) => child::run(args),
     }

@@ -465,7 +465,7 @@ fn agent() -> ureq::Agent {
 /// An address of this host that nobody listens at, and that no connection of anybody else's is given meanwhile: it
 /// lies outside the range that the kernel takes ports of outgoing connections from. Another bench may take it before
 /// it is used; the run fails then.
-fn free_address() -> anyhow::Result<SocketAddr> {
+pub fn free_address() -> anyhow::Result<SocketAddr> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let first_ephemeral = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok());
     let ports = 10_000..first_ephemeral.unwrap_or(32_768u16);

@@ -1,0 +1,142 @@
+//! The nodes under test: this same binary, one with its embedded queues, or several over one Cassandra.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use super::client::Client;
+use crate::child::Child;
+use crate::system::{Workspace, free_address};
+
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Where the queues are.
+#[derive(clap::Args, Clone, Debug)]
+pub struct StoreArgs {
+    /// A node of the Cassandra that the queues are in, HOST:PORT; without it they are in the embedded store.
+    #[arg(long, value_name = "ADDRESS")]
+    pub cassandra: Option<String>,
+    /// Copies of each row in Cassandra.
+    #[arg(long, default_value_t = 1)]
+    pub replicas: u32,
+    /// Replicas that have to answer: one or quorum.
+    #[arg(long, default_value = "quorum")]
+    pub consistency: tailwater_queue::Consistency,
+    /// Nodes in front of Cassandra; the embedded store has one.
+    #[arg(long, default_value_t = 3)]
+    pub fronts: usize,
+    /// Partitions over which a queue is spread in Cassandra.
+    #[arg(long, default_value_t = 1)]
+    pub parts: u16,
+    /// Where to put data and logs.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+/// A node, killed with this process.
+struct Node {
+    child: Option<Child>,
+    name: String,
+    config: PathBuf,
+    sqs: SocketAddr,
+}
+
+/// All of them.
+pub struct Nodes {
+    nodes: Vec<Node>,
+    workspace: Workspace,
+}
+
+impl Nodes {
+    /// Starts them, and waits until they answer.
+    pub fn start(args: &StoreArgs) -> anyhow::Result<Self> {
+        let workspace = Workspace::create(args.dir.as_deref(), false)?;
+        let count = if args.cassandra.is_some() { args.fronts.max(1) } else { 1 };
+        let mut nodes = Vec::new();
+        for number in 0..count {
+            let name = format!("node-{number}");
+            let (data, admin, sqs) = (free_address()?, free_address()?, free_address()?);
+            let mut config = format!(
+                "data = {:?}\n[listen]\ndata = \"{data}\"\nadmin = \"{admin}\"\n[kafka]\nenabled = false\n\
+                 [sqs]\nlisten = \"{sqs}\"\n[logging]\n",
+                workspace.path().join(&name)
+            );
+            if let Some(cassandra) = &args.cassandra {
+                // A keyspace for each run.
+                config += &format!(
+                    "[queues]\nstore = \"cassandra\"\nparts = {}\n[queues.cassandra]\ncontact_points = [{cassandra:?}]\n\
+                     keyspace = \"bench_{}\"\nreplicas = {}\n",
+                    args.parts,
+                    std::process::id(),
+                    args.replicas
+                );
+            }
+            let path = workspace.path().join(format!("{name}.toml"));
+            std::fs::write(&path, config)?;
+            let mut node = Node { child: None, name, config: path, sqs };
+            // One after the other: the first makes the tables.
+            node.start(&workspace)?;
+            nodes.push(node);
+        }
+        Ok(Self { nodes, workspace })
+    }
+
+    /// Where they answer.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.sqs).collect()
+    }
+
+    /// CPU time of all of them.
+    pub fn cpu(&self) -> Duration {
+        self.nodes.iter().filter_map(|node| node.child.as_ref()).map(Child::cpu).sum()
+    }
+
+    /// kill -9 of one.
+    pub fn kill(&mut self, number: usize) {
+        self.nodes[number].child = None;
+    }
+
+    /// Starts one again that was killed.
+    pub fn restart(&mut self, number: usize) -> anyhow::Result<()> {
+        let Self { nodes, workspace } = self;
+        nodes[number].start(workspace)
+    }
+}
+
+impl Node {
+    fn start(&mut self, workspace: &Workspace) -> anyhow::Result<()> {
+        let config = self.config.display().to_string();
+        let mut child = Child::start(&self.name, &["serve", "--config", &config], workspace.path())?;
+        let begin = Instant::now();
+        while Client::new(self.sqs).call("ListQueues", &serde_json::json!({})).is_err() {
+            child.check()?;
+            ensure!(begin.elapsed() < START_DEADLINE, child.failure("does not answer"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.child = Some(child);
+        Ok(())
+    }
+}
+
+/// Creates queues; their addresses.
+pub fn create_queues(
+    node: SocketAddr,
+    names: impl Iterator<Item = String>,
+    order_hint: &str,
+    consistency: tailwater_queue::Consistency,
+) -> anyhow::Result<Vec<String>> {
+    let mut client = Client::new(node);
+    let consistency = serde_json::to_value(consistency)?;
+    let create = |name: String| {
+        let parameters = serde_json::json!({
+            "QueueName": name,
+            "Attributes": {"VisibilityTimeout": "10"},
+            "tags": {"tailwater-order-hint": order_hint, "tailwater-consistency": consistency},
+        });
+        let created = client.call("CreateQueue", &parameters)?;
+        Ok(created["QueueUrl"].as_str().context("no address of the queue")?.to_owned())
+    };
+    names.map(create).collect()
+}
