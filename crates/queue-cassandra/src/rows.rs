@@ -123,7 +123,8 @@ impl CassandraRows {
             quorum.set_consistency(Level::Quorum);
             Ok::<_, RowsError>(Statement { one, quorum })
         };
-        // Reads see what a conditional write has decided; writes are decided by a majority.
+        // A majority decides about a write, and a read at a majority sees what was decided. One whose outcome nobody knows may be
+        // decided later: whoever compares by it finds out.
         let conditional = async |cql: String, level: Level| {
             let mut prepared = session.prepare(cql).await.map_err(error)?;
             prepared.set_consistency(level);
@@ -189,7 +190,7 @@ impl CassandraRows {
             .await?,
             record: conditional(
                 format!("SELECT value, version FROM {k}.records WHERE space = ? AND key = ?"),
-                Level::Serial,
+                Level::Quorum,
             )
             .await?,
             records: conditional(

@@ -90,6 +90,9 @@ pub const WRITE_MS: u64 = 2_000;
 /// moment have got by then what they missed.
 pub const DROP_AFTER_MS: u64 = 60_000;
 
+/// The shared store: time whose tuples are read at once where much may have been deleted, in milliseconds.
+pub const SLICE_MS: u64 = 2_000;
+
 /// The shared store: how old a front end's list of a queue's buckets may be, in milliseconds.
 pub const REFRESH_MS: u64 = 1_000;
 

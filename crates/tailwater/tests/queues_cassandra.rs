@@ -25,9 +25,10 @@ fn queues_in_cassandra_are_what_the_contract_says_and_lose_nothing_whoever_is_ki
     let mut cassandra = Cassandra::start(&dir.path().join("cassandra"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
+        let env = Env::real();
         let (one, other) = (front(&cassandra).await, front(&cassandra).await);
         tokio::join!(
-            tailwater_queue::conformance::check(&Env::real(), &one, "conformance"),
+            tailwater_queue::conformance::check(&env, &one, "conformance"),
             front_ends_share_queues(&one, &other),
         );
     });
@@ -101,8 +102,7 @@ fn fronts_and_cassandra_are_killed_under_load(dir: &std::path::Path, cassandra: 
     let environment = cassandra.environment("killed");
     let environment: Vec<(&str, &str)> =
         environment.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let [mut one, other] =
-        ["one", "other"].map(|name| Node::start_with(&dir.join(name), &["--no-kafka"], &environment));
+    let [mut one, other] = ["one", "other"].map(|name| Node::start_with(&dir.join(name), &[], &environment));
     one.run(&["queue", "create", "q", "--visibility-timeout", "1", "--consistency", "quorum"]);
     let world = Arc::new(World::default());
     let queue = format!("http://{}/000000000000/q", one.sqs);

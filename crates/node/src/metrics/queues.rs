@@ -55,7 +55,7 @@ pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
     for (name, help, read_one) in gauges {
         page.gauges(name, help, "queue", of(read_one))?;
     }
-    let counters: [Series; 6] = [
+    let counters: [Series; 9] = [
         ("tailwater_queue_sent", "Messages sent since the start.", |of| of.happened.sent),
         ("tailwater_queue_received", "Messages received, as often as they were.", |of| of.happened.received),
         ("tailwater_queue_deleted", "Messages deleted.", |of| of.happened.deleted),
@@ -64,6 +64,13 @@ pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
         }),
         ("tailwater_queue_expired", "Messages removed for their age.", |of| of.happened.expired),
         ("tailwater_queue_redriven", "Messages moved to the dead-letter queue.", |of| of.happened.redriven),
+        ("tailwater_queue_displacement", "Older visible messages that receives passed over.", |of| {
+            of.happened.displaced
+        }),
+        ("tailwater_queue_duplicate_looks", "Receives looked after for duplicates.", |of| of.happened.looked),
+        ("tailwater_queue_duplicates", "Of these, messages that another receiver took too.", |of| {
+            of.happened.duplicates
+        }),
     ];
     for (name, help, read_one) in counters {
         page.counters(name, help, "queue", of(read_one))?;

@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use tailwater_env::HashMap;
 
-use super::heads::{begin_of, bucket_of};
+use super::heads::{begin_of, bucket_of, slices};
 use super::numbers::sent_at;
 use super::rows::{Kind, Partition, Tuple};
 use super::{Front, Known};
@@ -75,26 +75,28 @@ impl Front {
                     let at = Partition { queue: known.id, bucket, part };
                     // Cursors are safe to skip to: below them there is nothing.
                     let known_from = known.heads.lock().from(bucket, part);
-                    let mut from = known_from.unwrap_or(begin_of(bucket + 1));
-                    let upto = begin_of(bucket + 1) - 1;
-                    let mut seen: Option<(u64, Number)> = None;
-                    while from <= upto {
-                        let tuples = self.rows.tuples(level, at, from, upto, ROWS_READ).await?;
-                        let is_whole = tuples.len() < ROWS_READ;
-                        let mut fresh = 0;
-                        for tuple in &tuples {
-                            let key = (tuple.visible_at, tuple.number);
-                            if seen.is_none_or(|seen| key > seen) {
-                                tell(tuple);
-                                (seen, fresh, told) = (Some(key), fresh + 1, told + 1);
+                    let from = known_from.unwrap_or(begin_of(bucket + 1));
+                    for (mut from, upto) in slices(from, begin_of(bucket + 1) - 1) {
+                        let mut seen: Option<(u64, Number)> = None;
+                        loop {
+                            let tuples = self.rows.tuples(level, at, from, upto, ROWS_READ).await?;
+                            let is_whole = tuples.len() < ROWS_READ;
+                            let mut fresh = 0;
+                            for tuple in &tuples {
+                                let key = (tuple.visible_at, tuple.number);
+                                if seen.is_none_or(|seen| key > seen) {
+                                    tell(tuple);
+                                    (seen, fresh, told) = (Some(key), fresh + 1, told + 1);
+                                }
                             }
+                            if told >= most {
+                                return Ok(());
+                            }
+                            let Some(last) = tuples.last().filter(|_| !is_whole) else { break };
+                            // The same time again, as there may be more of it; more than one read of one time is
+                            // left out.
+                            from = last.visible_at + u64::from(fresh == 0);
                         }
-                        if told >= most {
-                            return Ok(());
-                        }
-                        let Some(last) = tuples.last().filter(|_| !is_whole) else { break };
-                        // The same time again, as there may be more of it; more than one read of one time is left out.
-                        from = last.visible_at + u64::from(fresh == 0);
                     }
                 }
             }

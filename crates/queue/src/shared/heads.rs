@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::Number;
-use crate::limits::{BUCKET_MS, DROP_AFTER_MS, LOOK_BACK_MS, REFRESH_MS, WRITE_MS};
+use crate::limits::{BUCKET_MS, DROP_AFTER_MS, LOOK_BACK_MS, REFRESH_MS, SLICE_MS, WRITE_MS};
 
 /// How far behind the clock tuples may still arrive, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,14 @@ pub(crate) fn bucket_of(ms: u64) -> u64 {
 /// The time at which a bucket begins.
 pub(crate) fn begin_of(bucket: u64) -> u64 {
     bucket * BUCKET_MS
+}
+
+/// Times to be read one after the other, from included to included: a read through many deleted rows is refused by Cassandra.
+pub(crate) fn slices(from: u64, upto: u64) -> impl Iterator<Item = (u64, u64)> {
+    // What every receive reads, at the end of the index, is one.
+    let step = if upto.saturating_sub(from) <= 2 * SLICE_MS { 2 * SLICE_MS } else { SLICE_MS };
+    let count = if from > upto { 0 } else { (upto - from) / step + 1 };
+    (0..count).map(move |at| (from + at * step, (from + (at + 1) * step - 1).min(upto)))
 }
 
 /// The part of a message: evenly, and not by its time.
@@ -186,6 +194,17 @@ mod tests {
         heads.raise(8);
         assert_eq!(heads.floor(), 900);
         assert_eq!(heads.to_read(now, margin())[0], 900);
+    }
+
+    #[test]
+    fn slices_follow_each_other_and_leave_nothing_out() {
+        let all = |from, upto| slices(from, upto).collect::<Vec<_>>();
+        assert_eq!(all(7, 7), [(7, 7)]);
+        assert_eq!(all(0, 2 * SLICE_MS), [(0, 2 * SLICE_MS - 1), (2 * SLICE_MS, 2 * SLICE_MS)]);
+        assert_eq!(all(8, 7), []);
+        let long = all(5, 5 + 3 * SLICE_MS);
+        assert_eq!((long.len(), long[0].0, long[3].1), (4, 5, 5 + 3 * SLICE_MS));
+        assert!(long.windows(2).all(|two| two[0].1 + 1 == two[1].0), "{long:?}");
     }
 
     #[test]

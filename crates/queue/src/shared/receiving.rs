@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 
-use super::heads::begin_of;
+use super::heads::{begin_of, slices};
 use super::numbers::sent_at;
 use super::rows::{Body, Partition, Tuple};
 use super::{Front, Known};
@@ -173,9 +173,16 @@ impl Front {
             (0..known.parts).filter_map(|part| Some((part, heads.from(bucket, part)?))).collect()
         };
         let upto = now.min(begin_of(bucket + 1) - 1);
-        let reads = parts.iter().map(|(part, from)| {
+        let reads = parts.iter().map(async |(part, from)| {
             let at = Partition { queue: known.id, bucket, part: *part };
-            self.rows.tuples(level, at, *from, upto, most)
+            let mut tuples = Vec::new();
+            for (from, upto) in slices(*from, upto) {
+                tuples.extend(self.rows.tuples(level, at, from, upto, most - tuples.len()).await?);
+                if tuples.len() >= most {
+                    break;
+                }
+            }
+            Ok::<_, QueueError>(tuples)
         });
         let read = try_join_all(reads).await?;
         let mut heads = known.heads.lock();
