@@ -174,29 +174,11 @@ fn a_body_that_is_not_deleted_is_caught() {
 }
 
 #[test]
-fn timestamps_from_clocks_that_differ_are_caught() {
-    let words = ["deleted and came back", "was acknowledged and is lost"];
-    is_caught(Plant::StampByClock, "queue-cassandra", &words);
-}
-
-#[test]
 fn reads_of_one_replica_where_a_quorum_is_promised_are_caught() {
     is_caught(Plant::ReadOfOne, "queue-cassandra", &["deleted and came back"]);
 }
 
 #[test]
-fn writes_to_one_replica_where_a_quorum_is_promised_are_caught() {
-    let words = ["deleted and came back", "was acknowledged and is lost"];
-    is_caught(Plant::QuorumOfOne, "queue-cassandra", &words);
-}
-
-#[test]
 fn a_bucket_that_is_dropped_with_bodies_in_it_is_caught() {
     is_caught(Plant::FullBucketDropped, "queue-cassandra", &["was acknowledged and is lost"]);
-}
-
-#[test]
-fn front_ends_that_make_the_same_numbers_are_caught() {
-    let words = ["was acknowledged and is lost", "deleted and came back"];
-    is_caught(Plant::OnePlaceForAll, "queue-cassandra", &words);
 }
