@@ -2,7 +2,8 @@
 //! step function. The shell keeps the chain in `meta`, and tells nobody of a chain before it is durable there.
 //!
 //! - A member that is not heard is removed, but not the last one: it alone has the events. Only if it kept them in
-//!   memory, was not heard for much longer, and another replica wants to join, that one begins a new chain.
+//!   memory, another replica wants to join, and it was not heard for much longer or the other one has its address,
+//!   so that it must have ended, that one begins a new chain.
 //! - A replica joins beyond the tail, and becomes the tail once the tail says that it has everything.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
 
@@ -94,11 +95,15 @@ impl Membership {
         if next.members.iter().any(|member| stays(member.id)) {
             next.members.retain(|member| stays(member.id));
         } else if !self.joins.is_empty() || !next.joining.is_empty() {
-            let lost = |id: ReplicaId| {
-                let Some(seen) = self.seen.get(&id) else { return true };
-                !seen.durable && now_ms.saturating_sub(seen.at_ms) > self.lost_ms
+            let lost = |member: &Member| {
+                let Some(seen) = self.seen.get(&member.id) else { return true };
+                let silent_ms = now_ms.saturating_sub(seen.at_ms);
+                let mut others = self.joins.iter().chain(&next.joining);
+                let replaced = others.any(|o| o.address == member.address && o.id != member.id);
+                !seen.durable && (replaced || silent_ms > self.lost_ms)
             };
-            next.members.retain(|member| !lost(member.id));
+            let kept = next.members.iter().filter(|member| !lost(member)).cloned().collect();
+            next.members = kept;
         }
         for member in &self.joins {
             if let Some(known) =
@@ -199,9 +204,18 @@ mod tests {
             let mut service = Membership::new(0, chain, 1000, 3000);
             service.join(0, member(2), false, true);
             assert_eq!(step(&mut service, 0), Some((vec![last], vec![2])));
-            service.alive(2000, 2, 6, &[]);
-            assert_eq!(step(&mut service, 2000), replaced.then(|| (vec![2], vec![])));
+            service.alive(4000, 2, 6, &[]);
+            assert_eq!(step(&mut service, 4000), replaced.then(|| (vec![2], vec![])));
         }
+    }
+
+    #[test]
+    fn a_replica_at_the_address_of_the_last_member_replaces_it_at_once_if_its_memory_is_gone() {
+        let members = vec![Member { id: 7, address: "127.0.0.1:9400".to_owned() }];
+        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        let mut service = Membership::new(0, chain, 1000, 60_000);
+        service.join(10, Member { id: 9, address: "127.0.0.1:9400".to_owned() }, false, true);
+        assert_eq!(step(&mut service, 10), Some((vec![9], vec![])));
     }
 
     #[test]

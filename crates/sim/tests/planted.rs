@@ -164,6 +164,9 @@ fn a_tombstone_for_an_event_that_nothing_collected_is_caught() {
 #[test]
 fn a_subscription_from_beyond_ones_own_count_is_caught() {
     is_caught(Plant::SubscribedTooFar, "broadcast", &["not everything was delivered"]);
+}
+
+#[test]
 fn a_body_that_is_not_put_is_caught() {
     is_caught(Plant::BodyNotPut, "queue-cassandra", &["was acknowledged and is lost"]);
 }

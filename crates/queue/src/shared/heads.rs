@@ -96,7 +96,7 @@ impl Heads {
     }
 
     /// The buckets that may have something visible, lowest first.
-    pub(crate) fn to_read(&mut self, now: u64, margin: Margin) -> Vec<u64> {
+    pub(crate) fn readable(&mut self, now: u64, margin: Margin) -> Vec<u64> {
         if now >= self.looked_back_at + LOOK_BACK_MS || now < self.looked_back_at {
             self.cursors.clear();
             self.looked_back_at = now;
@@ -160,7 +160,7 @@ mod tests {
     fn what_can_still_be_put_by_another_clock_is_read_again() {
         let mut heads = Heads::default();
         heads.list(990, vec![995, 1_010], NOW);
-        assert_eq!(heads.to_read(NOW, margin()), [995, 1_000]);
+        assert_eq!(heads.readable(NOW, margin()), [995, 1_000]);
         heads.read(1_000, 0, None, NOW, margin());
         assert_eq!(heads.from(1_000, 0), Some(margin().before(NOW)));
         heads.read(1_000, 1, Some(NOW - 4_000), NOW, margin());
@@ -169,7 +169,7 @@ mod tests {
         heads.read(995, 0, None, NOW, margin());
         assert_eq!(heads.from(995, 0), None);
         let later = NOW + LOOK_BACK_MS;
-        heads.to_read(later, margin());
+        heads.readable(later, margin());
         assert_eq!(heads.from(995, 0), Some(begin_of(995)));
     }
 
@@ -178,7 +178,7 @@ mod tests {
         let mut heads = Heads::default();
         heads.list(0, vec![], begin_of(1_000) - 1);
         assert!(!heads.is_stale(begin_of(1_000) + REFRESH_MS - 2));
-        assert_eq!(heads.to_read(begin_of(1_000) + 500, margin()), [999, 1_000]);
+        assert_eq!(heads.readable(begin_of(1_000) + 500, margin()), [999, 1_000]);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
         heads.raise(900);
         heads.raise(8);
         assert_eq!(heads.floor(), 900);
-        assert_eq!(heads.to_read(now, margin())[0], 900);
+        assert_eq!(heads.readable(now, margin())[0], 900);
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Front {
 
     /// The oldest visible tuples, in order.
     async fn oldest(&self, known: &Known, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
-        let buckets = known.heads.lock().to_read(now, self.margin());
+        let buckets = known.heads.lock().readable(now, self.margin());
         let mut tuples = Vec::with_capacity(most.min(1024));
         for bucket in buckets {
             tuples.extend(self.read_bucket(known, bucket, now, most - tuples.len()).await?);
@@ -198,7 +198,7 @@ impl Front {
 
     /// Visible tuples from a random time on: the paper's baseline without order.
     async fn sample(&self, known: &Known, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
-        let buckets = known.heads.lock().to_read(now, self.margin());
+        let buckets = known.heads.lock().readable(now, self.margin());
         let level = self.level(known);
         let mut tuples = Vec::new();
         let first = self.env.random_below(buckets.len().max(1) as u64) as usize;

@@ -80,6 +80,8 @@ pub const ALL: &[Scenario] = &[
         name: "broadcast",
         about: "regions with chains of replicas, publishers and listeners; replicas die, regions are cut apart",
         run: broadcast::run,
+    },
+    Scenario {
         name: "queue-cassandra",
         about: "front ends with clocks apart over a model of Cassandra; calls fail, writes come late, front ends crash",
         run: queue_cassandra::run,
