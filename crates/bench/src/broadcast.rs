@@ -1,6 +1,7 @@
 //! `bench broadcast`: the experiments of the Sprinkler paper (section 5), by the numbers of its figures.
 
 mod collection;
+mod proxies;
 mod region_sim;
 mod workload;
 
@@ -9,6 +10,9 @@ use clap::Subcommand;
 /// Which figure.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Throughput of proxies, one a region, each a process: events published, and heard in every region.
+    #[command(name = "4")]
+    Proxies(proxies::Args),
     /// Garbage collection: how often keys are invalidated by the time since they were added.
     #[command(name = "9")]
     Ages(collection::AgesArgs),
@@ -34,6 +38,7 @@ pub enum Command {
 /// Runs it.
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Proxies(args) => proxies::run(args),
         Command::Ages(args) => collection::ages(args),
         Command::Growing(args) => collection::growing(args),
         Command::Finite(args) => collection::finite(args),

@@ -15,10 +15,13 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`broadcast`] has what an application needs of broadcasts, and a cache that they keep up to date.
+//!
 //! `examples/produce.rs` and `examples/consume.rs` are whole programs.
 //!
 //! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
 
+pub mod broadcast;
 mod client;
 mod connection;
 mod consumer;

@@ -4,6 +4,7 @@
 //! Labels are few: cells and methods by name, and streams and groups up to a configured number of them; never
 //! clients.
 
+mod broadcasts;
 mod groups;
 mod meters;
 mod process;
@@ -21,6 +22,7 @@ use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
 
 use crate::Shared;
+use broadcasts::BroadcastsRead;
 use groups::Groups;
 pub use meters::Meters;
 use meters::TimesRead;
@@ -35,7 +37,9 @@ pub(crate) async fn render(shared: &Arc<Shared>) -> String {
     let mut registry = Registry::default();
     let groups = Groups::read(shared).await;
     let queues = QueuesRead::of(shared).await;
-    registry.register_collector(Box::new(Parts { shared: Arc::clone(shared), groups, queues }));
+    let broadcasts = BroadcastsRead::of(shared).await;
+    let shared = Arc::clone(shared);
+    registry.register_collector(Box::new(Parts { shared, groups, queues, broadcasts }));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page
@@ -46,6 +50,7 @@ struct Parts {
     shared: Arc<Shared>,
     groups: Groups,
     queues: QueuesRead,
+    broadcasts: BroadcastsRead,
 }
 
 impl fmt::Debug for Parts {
@@ -68,6 +73,7 @@ impl Collector for Parts {
         self.groups.tell(&mut page)?;
         queues::sqs(shared, &mut page)?;
         queues::queues(&self.queues, &mut page)?;
+        self.broadcasts.tell(&mut page)?;
         streams(shared, &mut page)
     }
 }

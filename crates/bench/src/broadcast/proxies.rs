@@ -1,0 +1,311 @@
+//! Events that proxies carry among each other (figure 4): one proxy a region, each a process of its own, drivers
+//! that publish to each in a closed loop, and a listener in each region that gets everything.
+//!
+//! Every event is 10 bytes, numbered on its own, and collects all that are more than N before it. A listener
+//! checks of each event that it continues its stream and its driver, and reads when it was made; it reads events
+//! in place, without making an owned one of each.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use serde::Serialize;
+use tailwater_broadcast::Writer;
+use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Received, Stream};
+use tailwater_env::Env;
+
+use crate::child::Child;
+use crate::clock::{cpu_of, monotonic_ns};
+use crate::interrupt;
+use crate::report::{self, Format};
+use crate::stats::{Durations, round};
+use crate::system::{Workspace, free_address};
+
+/// How long the proxies may take to carry the first event everywhere, and the last ones.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// Flags of `bench broadcast 4`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Proxies, each of a region of its own.
+    #[arg(long, default_value_t = 3)]
+    proxies: usize,
+    /// How long to measure, in seconds.
+    #[arg(long, default_value_t = 10)]
+    duration_s: u64,
+    /// How long to run before, in seconds.
+    #[arg(long, default_value_t = 3)]
+    warmup_s: u64,
+    /// Drivers for each proxy; each waits for a batch's answer before it publishes the next.
+    #[arg(long, default_value_t = 4)]
+    drivers: u16,
+    /// Events of a batch.
+    #[arg(long, default_value_t = 2000)]
+    batch: u32,
+    /// Each event collects those more than so many before it: the paper's 100,000,000, but for memory.
+    #[arg(long, default_value_t = 2_000_000)]
+    keep_last: u64,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct DelayMs {
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    proxies: usize,
+    drivers: u16,
+    batch: u32,
+    keep_last: u64,
+    /// Events a second that were published and heard in every region.
+    events_per_s: f64,
+    published: u64,
+    lost: u64,
+    reordered: u64,
+    /// From before an event was published to after it was heard in a region.
+    delay_ms: DelayMs,
+    /// Cores that the proxies took, and the drivers and listeners.
+    cores: BTreeMap<&'static str, f64>,
+}
+
+/// What one region's listener has got.
+#[derive(Default)]
+struct Heard {
+    events: AtomicU64,
+    streams: AtomicU64,
+    reordered: AtomicU64,
+    delays: Mutex<Durations>,
+}
+
+/// What all drivers and listeners have in common.
+struct Run {
+    began_ns: u64,
+    measuring: AtomicBool,
+    stopping: AtomicBool,
+    /// Events that were acknowledged.
+    published: AtomicU64,
+}
+
+impl Run {
+    /// Microseconds since the run began; they wrap around after an hour.
+    fn now_us(&self) -> u32 {
+        ((monotonic_ns() - self.began_ns) / 1000) as u32
+    }
+}
+
+/// Runs it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    ensure!((1..=9).contains(&args.proxies), "--proxies is from 1 to 9");
+    ensure!(args.batch > 0 && args.drivers > 0, "--batch and --drivers are from 1 on");
+    interrupt::listen()?;
+    let workspace = Workspace::create(None, false)?;
+    let addresses = (0..args.proxies).map(|_| free_address()).collect::<anyhow::Result<Vec<_>>>()?;
+    let proxies = (0..args.proxies)
+        .map(|number| start_proxy(number, &addresses, workspace.path()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(measure(&args, &addresses, proxies))?;
+    report::print(args.output, &outcome)?;
+    ensure!(outcome.lost == 0 && outcome.reordered == 0, "events were lost or reordered");
+    Ok(())
+}
+
+/// A node that carries broadcasts only.
+fn start_proxy(number: usize, addresses: &[SocketAddr], dir: &std::path::Path) -> anyhow::Result<Child> {
+    let name = format!("proxy-{number}");
+    let (admin, data) = (free_address()?, free_address()?);
+    let others = addresses.iter().enumerate().filter(|(other, _)| *other != number);
+    let regions: Vec<String> = others.map(|(other, at)| format!("r{other} = [\"{at}\"]")).collect();
+    let config = format!(
+        "data = {:?}\n[listen]\ndata = \"{data}\"\nadmin = \"{admin}\"\nunix = {:?}\n\
+         [data_cell]\ncapacity_bytes = 67108864\n[metadata_cell]\ncapacity_bytes = 67108864\n\
+         [kafka]\nenabled = false\n[sqs]\nenabled = false\n\
+         [broadcast]\nlisten = \"{}\"\nregion = \"r{number}\"\n[broadcast.http]\nenabled = false\n\
+         [broadcast.regions]\n{}\n",
+        dir.join(&name),
+        dir.join(format!("{name}.sock")),
+        addresses[number],
+        regions.join("\n"),
+    );
+    let file = dir.join(format!("{name}.toml"));
+    std::fs::write(&file, config)?;
+    Child::start(&name, &["serve", "--config", &file.display().to_string()], dir)
+}
+
+async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>) -> anyhow::Result<Outcome> {
+    let env = Env::real();
+    let run = Arc::new(Run {
+        began_ns: monotonic_ns(),
+        measuring: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
+        published: AtomicU64::new(0),
+    });
+    let streams: Vec<Stream> =
+        (0..args.proxies).map(|n| Stream::parse(&format!("r{n}/events"))).collect::<Result<_, _>>()?;
+    let (mut heard, mut listening) = (Vec::new(), Vec::new());
+    for at in addresses {
+        let listener = Listener::new(&env, vec![at.to_string()], Positions::start());
+        let of_this = Arc::new(Heard::default());
+        heard.push(Arc::clone(&of_this));
+        listening.push(tokio::spawn(listen(listener, of_this, Arc::clone(&run), args.drivers)));
+    }
+    let mut driving = Vec::new();
+    for (at, stream) in addresses.iter().zip(&streams) {
+        for driver in 0..args.drivers {
+            let publisher = Publisher::new(&env, vec![at.to_string()]);
+            let (stream, run) = (stream.clone(), Arc::clone(&run));
+            driving.push(tokio::spawn(drive(publisher, stream, driver, args.batch, args.keep_last, run)));
+        }
+    }
+    // Until every region hears something of every stream the run has not begun.
+    let least = |heard: &[Arc<Heard>]| heard.iter().map(|h| h.events.load(Ordering::Relaxed)).min();
+    wait(&mut proxies, "hear the first events everywhere", || {
+        heard.iter().all(|h| h.streams.load(Ordering::Relaxed) == args.proxies as u64)
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_secs(args.warmup_s)).await;
+    let cpu = |proxies: &[Child]| proxies.iter().map(Child::cpu).sum::<Duration>();
+    let own = || cpu_of(std::process::id()).unwrap_or_default();
+    let (events, cpu_before, own_before, begin_ns) =
+        (least(&heard).unwrap_or(0), cpu(&proxies), own(), monotonic_ns());
+    run.measuring.store(true, Ordering::Relaxed);
+    for _ in 0..args.duration_s {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        interrupt::check()?;
+        proxies.iter_mut().try_for_each(Child::check)?;
+    }
+    run.measuring.store(false, Ordering::Relaxed);
+    let seconds = (monotonic_ns() - begin_ns) as f64 / 1e9;
+    let events = least(&heard).unwrap_or(0) - events;
+    let cores = |after: Duration, before: Duration| round((after - before).as_secs_f64() / seconds, 2);
+    let cores = BTreeMap::from([
+        ("proxies", cores(cpu(&proxies), cpu_before)),
+        ("drivers_and_listeners", cores(own(), own_before)),
+    ]);
+    run.stopping.store(true, Ordering::Relaxed);
+    for driver in driving {
+        driver.await.context("a driver")??;
+    }
+    let published = run.published.load(Ordering::Relaxed);
+    let all =
+        wait(&mut proxies, "hear the last events everywhere", || least(&heard) >= Some(published)).await;
+    if let Err(error) = all {
+        eprintln!("{error:#}");
+    }
+    let mut delays = Durations::default();
+    for of_one in &heard {
+        delays.add(&of_one.delays.lock().expect("no listener panics"));
+    }
+    let missing = |h: &Arc<Heard>| published.saturating_sub(h.events.load(Ordering::Relaxed));
+    for task in listening {
+        task.abort();
+    }
+    let percentiles = delays.percentiles_ms();
+    Ok(Outcome {
+        proxies: args.proxies,
+        drivers: args.drivers,
+        batch: args.batch,
+        keep_last: args.keep_last,
+        events_per_s: round(events as f64 / seconds, 0),
+        published,
+        lost: heard.iter().map(missing).sum(),
+        reordered: heard.iter().map(|h| h.reordered.load(Ordering::Relaxed)).sum(),
+        delay_ms: DelayMs { p50: percentiles.p50, p99: percentiles.p99, max: percentiles.max },
+        cores,
+    })
+}
+
+/// Waits for a condition, while all proxies live.
+async fn wait(proxies: &mut [Child], what: &str, holds: impl Fn() -> bool) -> anyhow::Result<()> {
+    let begin = monotonic_ns();
+    while !holds() {
+        interrupt::check()?;
+        proxies.iter_mut().try_for_each(Child::check)?;
+        let waited = Duration::from_nanos(monotonic_ns() - begin);
+        ensure!(waited < SETTLE, "the listeners did not {what} within {SETTLE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// Publishes batch after batch.
+async fn drive(
+    publisher: Publisher,
+    stream: Stream,
+    driver: u16,
+    batch: u32,
+    keep_last: u64,
+    run: Arc<Run>,
+) -> anyhow::Result<()> {
+    let collect = Collect::KeepLast(keep_last);
+    let mut number = 0u32;
+    while !run.stopping.load(Ordering::Relaxed) {
+        let mut writer = Writer::new(0);
+        let made_us = run.now_us();
+        for _ in 0..batch {
+            // 10 bytes: its number, its driver, when it was made.
+            let mut payload = [0; 10];
+            payload[..4].copy_from_slice(&number.to_le_bytes());
+            payload[4..6].copy_from_slice(&driver.to_le_bytes());
+            payload[6..].copy_from_slice(&made_us.to_le_bytes());
+            let content = Content { payload: Bytes::copy_from_slice(&payload), ..Content::default() };
+            writer.publish(&content, Some(&collect))?;
+            number = number.wrapping_add(1);
+        }
+        publisher.publish_batch(&stream, writer.finish(0)).await?;
+        run.published.fetch_add(u64::from(batch), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Hears everything, and checks it.
+async fn listen(mut listener: Listener, heard: Arc<Heard>, run: Arc<Run>, drivers: u16) {
+    let mut next: BTreeMap<Stream, (u64, Vec<u32>)> = BTreeMap::new();
+    while let Ok(received) = listener.next().await {
+        let Received::Events(stream, batch) = received else { continue };
+        let (last, numbers) = next.entry(stream).or_insert_with(|| {
+            heard.streams.fetch_add(1, Ordering::Relaxed);
+            (0, vec![0; usize::from(drivers)])
+        });
+        let mut reordered = u64::from(batch.after != *last);
+        let now_us = run.now_us();
+        let measuring = run.measuring.load(Ordering::Relaxed);
+        let mut delays = heard.delays.lock().expect("no listener panics");
+        let mut cursor = batch.cursor();
+        let (mut delay_us, mut alike) = (0u32, 0u64);
+        while let Ok(Some(event)) = cursor.next() {
+            reordered += u64::from(event.seq != *last + 1);
+            *last = event.seq;
+            let Some((number, rest)) = event.payload.split_first_chunk() else { continue };
+            let driver = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
+            let made_us = u32::from_le_bytes([rest[2], rest[3], rest[4], rest[5]]);
+            let number = u32::from_le_bytes(*number);
+            reordered += u64::from(numbers[driver] != number);
+            numbers[driver] = number.wrapping_add(1);
+            let delay = now_us.wrapping_sub(made_us);
+            if delay != delay_us {
+                if measuring && alike > 0 {
+                    delays.record_many(u64::from(delay_us) * 1000, alike);
+                }
+                (delay_us, alike) = (delay, 0);
+            }
+            alike += 1;
+        }
+        if measuring && alike > 0 {
+            delays.record_many(u64::from(delay_us) * 1000, alike);
+        }
+        drop(delays);
+        heard.events.fetch_add(u64::from(batch.count), Ordering::Relaxed);
+        heard.reordered.fetch_add(reordered, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,42 @@
+//! Broadcasts: events that every listener of every region gets, and a local cache that they keep up to date.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Stream};
+//!
+//! let env = tailwater_env::Env::real();
+//! let proxy = vec!["127.0.0.1:9400".to_owned()];
+//! let stream = Stream::parse("local/prices")?;
+//! let publisher = Publisher::new(&env, proxy.clone());
+//! let price = Content { key: Some("tea".into()), payload: "4.20".into(), ..Content::default() };
+//! publisher.publish(&stream, &price, Some(&Collect::SameKey)).await?;     // held by the whole chain
+//!
+//! let mut listener = Listener::new(&env, proxy, Positions::start());
+//! loop {
+//!     let (stream, event) = listener.get_event().await?;
+//!     println!("{stream} {event:?}");
+//! }
+//! # }
+//! ```
+
+mod invalidating;
+
+use std::ops::ControlFlow;
+
+pub use invalidating::{Cached, InvalidatingCache, InvalidatingConfig, Load};
+pub use tailwater_broadcast::client::{ListenError, Listener, PublishError, Publisher, Received};
+pub use tailwater_broadcast::{Collect, Content, Event, Kind, Positions, Stream};
+
+/// Hands every event to `callback` until that breaks or the listener ends. Dropping the future ends it; the
+/// listener's positions then say where to go on.
+pub async fn listen_with(
+    listener: &mut Listener,
+    mut callback: impl FnMut(&Stream, Event) -> ControlFlow<()>,
+) -> Result<(), ListenError> {
+    loop {
+        let (stream, event) = listener.get_event().await?;
+        if callback(&stream, event).is_break() {
+            return Ok(());
+        }
+    }
+}

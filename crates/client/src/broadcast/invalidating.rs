@@ -1,0 +1,299 @@
+//! A local cache that is told of every change of the keys that it holds.
+//!
+//! What holds:
+//! - A value is forgotten when an event with its key arrives; an event without a key, or a tombstone whose events
+//!   may have had any key, forgets everything.
+//! - A value that was being loaded while its key changed is not kept: a [`Load`] begins before the source is read,
+//!   and keeps its value only if nothing that could concern it came since.
+//! - It knows when it may be stale: [`Cached::Fresh`] is answered only while the region's proxy said lately how
+//!   far the stream is, and everything up to there has arrived. That is as fresh as the proxy: an event that is
+//!   still on its way from another region is not known to either.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_broadcast::client::{Listener, Received};
+use tailwater_broadcast::{Batch, Kind, Positions, Stream};
+use tailwater_env::{Env, HashMap, Instant, Task};
+
+/// How a cache is kept.
+#[derive(Clone, Debug)]
+pub struct InvalidatingConfig {
+    /// Values at most; beyond it the one that was used longest ago is forgotten.
+    pub entries_max: usize,
+    /// How long after the proxy's last word values count as fresh. It says something twice a second.
+    pub fresh_for: Duration,
+    /// Whether all events of the stream collect by key only. Then the event that made another one obsolete has
+    /// its key, and a tombstone forgets nothing.
+    pub collects_by_key: bool,
+}
+
+impl Default for InvalidatingConfig {
+    fn default() -> Self {
+        Self { entries_max: 100_000, fresh_for: Duration::from_secs(2), collects_by_key: false }
+    }
+}
+
+/// A value of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cached<V> {
+    /// No change of its key has arrived, and nothing is missing that the proxy knows of.
+    Fresh(V),
+    /// No change of its key has arrived, but the proxy was not heard lately, or is ahead of what arrived.
+    MaybeStale(V),
+}
+
+impl<V> Cached<V> {
+    /// The value, fresh or not.
+    pub fn into_value(self) -> V {
+        match self {
+            Cached::Fresh(value) | Cached::MaybeStale(value) => value,
+        }
+    }
+}
+
+/// The cache; cheap to clone. It listens until the last clone is dropped.
+#[derive(Debug)]
+pub struct InvalidatingCache<V> {
+    shared: Arc<Shared<V>>,
+    _task: Arc<Task>,
+}
+
+impl<V> Clone for InvalidatingCache<V> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), _task: Arc::clone(&self._task) }
+    }
+}
+
+#[derive(Debug)]
+struct Shared<V> {
+    env: Env,
+    config: InvalidatingConfig,
+    state: Mutex<State<V>>,
+}
+
+#[derive(Debug)]
+struct State<V> {
+    entries: HashMap<Bytes, (V, u64)>,
+    by_use: BTreeMap<u64, Bytes>,
+    uses: u64,
+    /// Loads under way: how many, and how often their key changed meanwhile.
+    loads: HashMap<Bytes, (usize, u64)>,
+    /// How often everything was forgotten.
+    clears: u64,
+    /// Whether changes are being listened to: what was loaded before may have missed some.
+    began: bool,
+    fresh_as_of: Option<Instant>,
+}
+
+impl<V: Clone + Send + 'static> InvalidatingCache<V> {
+    /// A cache that listens to `stream` from now on, at the region whose replicas are at `addresses`. It is empty,
+    /// and keeps nothing until it hears the proxy.
+    pub fn new(env: &Env, addresses: Vec<String>, stream: Stream, config: InvalidatingConfig) -> Self {
+        let state = State {
+            entries: HashMap::default(),
+            by_use: BTreeMap::new(),
+            uses: 0,
+            loads: HashMap::default(),
+            clears: 0,
+            began: false,
+            fresh_as_of: None,
+        };
+        let shared = Arc::new(Shared { env: env.clone(), config, state: Mutex::new(state) });
+        let listening = listen(Arc::clone(&shared), addresses, stream);
+        Self { shared, _task: Arc::new(env.spawn("invalidating-cache", listening)) }
+    }
+
+    /// A key's value, if it is there.
+    pub fn get(&self, key: &[u8]) -> Option<Cached<V>> {
+        let mut state = self.shared.state.lock();
+        let fresh =
+            state.fresh_as_of.is_some_and(|at| self.shared.env.now() < at + self.shared.config.fresh_for);
+        let value = state.used(key)?;
+        Some(if fresh { Cached::Fresh(value) } else { Cached::MaybeStale(value) })
+    }
+
+    /// Begins to load a key: call it before the source is read, and [`Load::store`] with what was read.
+    pub fn load(&self, key: &[u8]) -> Load<V> {
+        let key = Bytes::copy_from_slice(key);
+        let mut state = self.shared.state.lock();
+        let (clears, began) = (state.clears, state.began);
+        let load = state.loads.entry(key.clone()).or_insert((0, 0));
+        load.0 += 1;
+        Load { shared: Arc::clone(&self.shared), key, changes: load.1, clears, began }
+    }
+
+    /// A key's value, fresh from here or from `source`. An error of the source is answered, and kept by nobody.
+    pub async fn get_or_load<E, F: Future<Output = Result<V, E>>>(
+        &self,
+        key: &[u8],
+        source: impl FnOnce() -> F,
+    ) -> Result<V, E> {
+        if let Some(Cached::Fresh(value)) = self.get(key) {
+            return Ok(value);
+        }
+        let load = self.load(key);
+        let value = source().await?;
+        load.store(value.clone());
+        Ok(value)
+    }
+
+    /// When everything that the proxy knew of had arrived last; `None` if that never was.
+    pub fn fresh_as_of(&self) -> Option<Instant> {
+        self.shared.state.lock().fresh_as_of
+    }
+
+    /// Values that it holds.
+    pub fn len(&self) -> usize {
+        self.shared.state.lock().entries.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A load under way.
+#[derive(Debug)]
+#[must_use = "what was read is kept by `store`"]
+pub struct Load<V> {
+    shared: Arc<Shared<V>>,
+    key: Bytes,
+    changes: u64,
+    clears: u64,
+    began: bool,
+}
+
+impl<V> Load<V> {
+    /// Keeps what was read from the source after the load began, unless the key changed meanwhile; answers whether
+    /// it did.
+    pub fn store(self, value: V) -> bool {
+        let mut state = self.shared.state.lock();
+        let changes = state.loads.get(&self.key).map(|load| load.1);
+        let keeps = self.began && state.clears == self.clears && changes == Some(self.changes);
+        if keeps {
+            state.insert(self.key.clone(), value, self.shared.config.entries_max);
+        }
+        keeps
+    }
+}
+
+impl<V> Drop for Load<V> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        if let Some(load) = state.loads.get_mut(&self.key) {
+            load.0 -= 1;
+            if load.0 == 0 {
+                state.loads.remove(&self.key);
+            }
+        }
+    }
+}
+
+impl<V> State<V> {
+    fn insert(&mut self, key: Bytes, value: V, entries_max: usize) {
+        self.forget(&key);
+        if self.entries.len() >= entries_max.max(1)
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.entries.remove(&oldest);
+        }
+        self.uses += 1;
+        self.by_use.insert(self.uses, key.clone());
+        self.entries.insert(key, (value, self.uses));
+    }
+
+    fn used(&mut self, key: &[u8]) -> Option<V>
+    where
+        V: Clone,
+    {
+        let (value, used) = self.entries.get_mut(key)?;
+        self.uses += 1;
+        let key = self.by_use.remove(used)?;
+        self.by_use.insert(self.uses, key);
+        *used = self.uses;
+        Some(value.clone())
+    }
+
+    fn forget(&mut self, key: &[u8]) {
+        if let Some((_, used)) = self.entries.remove(key) {
+            self.by_use.remove(&used);
+        }
+    }
+
+    fn changed(&mut self, key: &[u8]) {
+        self.forget(key);
+        if let Some(load) = self.loads.get_mut(key) {
+            load.1 += 1;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.by_use.clear();
+        self.clears += 1;
+    }
+}
+
+/// Follows the stream, anew if what the proxy has of it is not what it was.
+async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String>, stream: Stream) {
+    loop {
+        let positions = Positions::now([stream.clone()]);
+        let mut listener = Listener::new(&shared.env, addresses.clone(), positions);
+        let mut position = None;
+        // How far the proxy said it was, and when.
+        let mut told: Option<(u64, Instant)> = None;
+        loop {
+            match listener.next().await {
+                Ok(Received::Began(began)) if position.is_none() => {
+                    position = began.iter().find(|(s, _)| *s == stream).map(|(_, after)| *after);
+                    shared.state.lock().began = true;
+                }
+                Ok(Received::Events(_, batch)) => {
+                    if apply(&shared, &batch).is_err() {
+                        break;
+                    }
+                    position = Some(batch.last);
+                }
+                Ok(Received::Counts(counts)) => {
+                    let count = counts.iter().find(|(s, _)| *s == stream).map_or(0, |(_, count)| *count);
+                    if position.is_some_and(|at| count < at) {
+                        break; // All replicas were lost, and numbers begin anew.
+                    }
+                    told = Some((count, shared.env.now()));
+                }
+                Ok(Received::Began(_) | Received::Lost) => {}
+                Err(_) => break,
+            }
+            if let (Some(at), Some((count, when))) = (position, told)
+                && at >= count
+            {
+                shared.state.lock().fresh_as_of = Some(when);
+            }
+        }
+        let mut state = shared.state.lock();
+        state.clear();
+        (state.began, state.fresh_as_of) = (false, None);
+    }
+}
+
+fn apply<V>(shared: &Shared<V>, batch: &Batch) -> Result<(), tailwater_broadcast::Malformed> {
+    let mut state = shared.state.lock();
+    for event in batch.events() {
+        let event = event?;
+        match &event.kind {
+            Kind::Tombstone if shared.config.collects_by_key => {}
+            Kind::Tombstone => state.clear(),
+            Kind::Data(content) | Kind::Collection(content, _) => match &content.key {
+                Some(key) => state.changed(key),
+                None => state.clear(),
+            },
+        }
+    }
+    Ok(())
+}
