@@ -16,6 +16,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use futures::StreamExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -29,6 +30,8 @@ use tokio::sync::oneshot;
 use super::refused;
 use crate::config::AdminConfig;
 
+/// Bytes of a body that is too long that are read all the same.
+const DISCARDED_BYTES_MAX: usize = 16 << 20;
 /// Lines about connections that went wrong: so many at most ...
 const LINES_MAX: u32 = 10;
 /// ... in this time.
@@ -120,6 +123,7 @@ async fn bound_body(
     let announced =
         head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if announced.is_some_and(|announced: u64| announced > most as u64) {
+        let _ = env.timeout(config.timeout(), discard(body)).await;
         return too_long();
     }
     match env.timeout(config.timeout(), to_bytes(body, most)).await {
@@ -130,6 +134,18 @@ async fn bound_body(
             let why = format!("the body did not come within {} ms", config.timeout_ms);
             refused(StatusCode::REQUEST_TIMEOUT, ErrorCode::Malformed, why)
         }
+    }
+}
+
+/// Reads what a client still sends and forgets it: many read no answer before they have sent everything, and see
+/// a broken connection instead.
+async fn discard(body: Body) {
+    let mut data = body.into_data_stream();
+    let mut left = DISCARDED_BYTES_MAX;
+    while left > 0
+        && let Some(Ok(bytes)) = data.next().await
+    {
+        left = left.saturating_sub(bytes.len());
     }
 }
 
