@@ -91,19 +91,23 @@ impl Membership {
             at_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) > self.silence_ms)
         };
         next.joining.retain(|member| !silent(member.id));
-        let stays = |id: ReplicaId| !silent(id) && !self.started.contains(&id);
-        if next.members.iter().any(|member| stays(member.id)) {
-            next.members.retain(|member| stays(member.id));
+        // Another replica has its address, so it must have ended, and its memory with it.
+        let replaced = |member: &Member| {
+            let comes_back = self.seen.get(&member.id).is_some_and(|seen| seen.durable);
+            let mut others = self.joins.iter().chain(&self.chain.joining);
+            !comes_back && others.any(|o| o.address == member.address && o.id != member.id)
+        };
+        let stays =
+            |member: &Member| !silent(member.id) && !self.started.contains(&member.id) && !replaced(member);
+        if next.members.iter().any(stays) {
+            next.members.retain(stays);
         } else if !self.joins.is_empty() || !next.joining.is_empty() {
             let lost = |member: &Member| {
                 let Some(seen) = self.seen.get(&member.id) else { return true };
                 let silent_ms = now_ms.saturating_sub(seen.at_ms);
-                let mut others = self.joins.iter().chain(&next.joining);
-                let replaced = others.any(|o| o.address == member.address && o.id != member.id);
-                !seen.durable && (replaced || silent_ms > self.lost_ms)
+                replaced(member) || (!seen.durable && silent_ms > self.lost_ms)
             };
-            let kept = next.members.iter().filter(|member| !lost(member)).cloned().collect();
-            next.members = kept;
+            next.members.retain(|member| !lost(member));
         }
         for member in &self.joins {
             if let Some(known) =

@@ -137,13 +137,13 @@ fn a_replica_that_tells_too_early_that_all_hold_an_event_is_caught() {
     is_caught(
         Plant::HeldTooEarly,
         "broadcast",
-        &["and is not there", "two events", "repeated", "never given"],
+        &["and is not there", "two events", "repeated", "never given", "not what was published"],
     );
 }
 
 #[test]
 fn a_replica_that_joins_before_it_has_everything_is_caught() {
-    let words = ["and is not there", "two events", "repeated", "never given", "not everything was delivered"];
+    let words = ["and is not there", "two events", "repeated", "never given", "not what was published"];
     is_caught(Plant::JoinedBeforeCaughtUp, "broadcast", &words);
 }
 
