@@ -7,6 +7,9 @@ use tailwater_broadcast::server::{Snapshot, StreamSnapshot};
 use super::Page;
 use crate::Shared;
 
+/// Name, help, and what it is.
+type Series = (&'static str, &'static str, fn(&StreamSnapshot) -> u64);
+
 /// What the replica says, asked before the page is written; nothing if there is none.
 pub(super) struct BroadcastsRead {
     snapshot: Option<Snapshot>,
@@ -64,7 +67,7 @@ impl BroadcastsRead {
         let of = |read_one: fn(&StreamSnapshot) -> u64| {
             told.iter().map(move |stream| (stream.stream.to_string(), read_one(stream)))
         };
-        let gauges: [(&str, &str, fn(&StreamSnapshot) -> u64); 5] = [
+        let gauges: [Series; 5] = [
             ("tailwater_broadcast_stream_last", "Number of the last event that it has.", |of| of.last),
             ("tailwater_broadcast_stream_held", "Number of the last event that all replicas hold.", |of| {
                 of.held
