@@ -6,11 +6,10 @@ use tailwater_env::Env;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::frame::{FrameReader, FrameWriter};
+use crate::frame::{self, FrameReader, FrameWriter};
 use crate::message::{Chain, Message, PublisherId, Role, VERSION};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 
 /// Which end of the chain is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +74,7 @@ pub(super) async fn connect(
 async fn open(env: &Env, address: &str, client: PublisherId) -> anyhow::Result<Link> {
     let opening = async {
         let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let socket = socket2::SockRef::from(&stream);
-        let _ = socket.set_tcp_congestion(b"cubic");
-        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
-        let (read, write) = stream.into_split();
-        let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
+        let (mut reader, mut writer) = frame::split(stream)?;
         let role = Role::Client(client);
         writer.send(&Message::Hello { version: VERSION, region: "client".to_owned(), role }).await?;
         match reader.next().await? {

@@ -248,11 +248,6 @@ impl Replica {
         self.chain.members.iter().chain(&self.chain.joining).any(|member| member.id == self.config.id)
     }
 
-    /// Whether publishers should be read from: what is on its way down the chain is bounded.
-    pub fn takes_publishes(&self) -> bool {
-        !self.streams.values().any(StreamState::is_full)
-    }
-
     /// Who is at a connection's other end.
     pub fn peer(&self, connection: ConnectionId) -> Option<&Peer> {
         self.connections.get(&connection).map(|connection| &connection.peer)

@@ -60,6 +60,11 @@ impl Replica {
         }
         let now_ms = self.wall_ms;
         let state = self.state_of(&stream);
+        if state.is_full() {
+            let text =
+                format!("more of {stream} is on its way down the chain than may be: publish it again later");
+            return refuse(self, Reason::Limit, text);
+        }
         let after = state.last();
         batch.last = after + u64::from(batch.count);
         batch.after = after;

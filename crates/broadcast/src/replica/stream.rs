@@ -11,7 +11,7 @@ use crate::history::{Gap, History, HistoryOptions, Refusal};
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
 
-/// Bytes of a stream's events that may be on their way down the chain; beyond it publishers wait.
+/// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused.
 pub const UNSETTLED_BYTES_MAX: usize = 64 << 20;
 
 /// Events on their way.
@@ -103,7 +103,7 @@ impl StreamState {
         self.history.last()
     }
 
-    /// Whether publishers have to wait.
+    /// Whether so much is on its way down the chain that publishers have to try again later.
     pub fn is_full(&self) -> bool {
         self.unsettled_bytes > UNSETTLED_BYTES_MAX
     }

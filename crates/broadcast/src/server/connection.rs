@@ -9,8 +9,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::frame::{FrameReader, FrameWriter};
-use crate::message::{Message, Role, VERSION};
+use crate::frame::{self, FrameReader, FrameWriter};
+use crate::message::{Message, VERSION};
 use crate::name::is_region;
 use crate::replica::{ConnectionId, Peer, size_of_message};
 use crate::server::Input;
@@ -21,8 +21,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes after which a writer writes what it gathered.
 const WRITE_BYTES: usize = 512 << 10;
-/// What was sent and not acknowledged for so long ends a connection, in milliseconds.
-const UNACKNOWLEDGED_MS: u64 = 5_000;
 
 /// Every connection of this process has its own number.
 pub(super) fn next_id() -> ConnectionId {
@@ -75,7 +73,7 @@ async fn accepted(
     hello: Message,
     inputs: &mpsc::Sender<Input>,
 ) -> anyhow::Result<()> {
-    let (mut reader, mut writer) = prepare(stream)?;
+    let (mut reader, mut writer) = frame::split(stream)?;
     let first = env.timeout(HELLO_TIMEOUT, reader.next()).await;
     let Some(first) = first else { anyhow::bail!("it said no hello within {HELLO_TIMEOUT:?}") };
     let (region, role) = match first? {
@@ -90,19 +88,6 @@ async fn accepted(
     run(env, Peer::In(region, role), None, reader, writer, inputs, None).await
 }
 
-/// Sets a connection up.
-pub(super) fn prepare(
-    stream: TcpStream,
-) -> std::io::Result<(FrameReader<OwnedReadHalf>, FrameWriter<OwnedWriteHalf>)> {
-    stream.set_nodelay(true)?;
-    let socket = socket2::SockRef::from(&stream);
-    // Where bbr is the default it caps a loopback stream near 10 Gbit/s; where cubic is not there, so be it.
-    let _ = socket.set_tcp_congestion(b"cubic");
-    socket.set_tcp_user_timeout(Some(Duration::from_millis(UNACKNOWLEDGED_MS)))?;
-    let (read, write) = stream.into_split();
-    Ok((FrameReader::new(read), FrameWriter::new(write)))
-}
-
 /// Serves a connection until it ends. `silence`: how long the other end may say nothing.
 pub(super) async fn run(
     env: &Env,
@@ -115,7 +100,6 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let id = next_id();
     let (outbox, messages) = mpsc::unbounded_channel();
-    let may_publish = matches!(peer, Peer::In(_, Role::Client(_)));
     let opened = Input::Opened { id, peer, address, writer: outbox };
     inputs.send(opened).await.map_err(|_| anyhow::anyhow!("the replica has ended"))?;
     let reading = async {
@@ -128,7 +112,6 @@ pub(super) async fn run(
                 },
             };
             let Some(message) = next else { return Ok(()) };
-            let _ = may_publish;
             if inputs.send(Input::Message(id, message)).await.is_err() {
                 return Ok(());
             }

@@ -7,6 +7,7 @@ use tailwater_env::Env;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
+use crate::frame;
 use crate::message::{Message, Role, VERSION};
 use crate::replica::Peer;
 use crate::server::{Input, SILENCE, connection};
@@ -34,7 +35,7 @@ pub(super) async fn keep(env: Env, address: String, hello: Message, inputs: mpsc
 async fn once(env: &Env, address: &str, hello: &Message, inputs: &mpsc::Sender<Input>) -> anyhow::Result<()> {
     let connecting = async {
         let stream = TcpStream::connect(address).await?;
-        let (mut reader, mut writer) = connection::prepare(stream)?;
+        let (mut reader, mut writer) = frame::split(stream)?;
         writer.send(hello).await?;
         match reader.next().await? {
             Some(Message::Hello { version: VERSION, region, role: Role::Replica(id) }) => {
