@@ -20,7 +20,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, Node, World};
 
 use super::faults::{End, Life};
-use super::lives;
+use super::lives::{self, Lives, Outcome};
 
 const DIR: &str = "/data/journal";
 /// Longest time that a working disk may leave an append without an answer: the journal's longest pause between
@@ -46,42 +46,44 @@ struct State {
 type Outside = Arc<Mutex<State>>;
 
 impl State {
-    fn note(&mut self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.violation.get_or_insert(violation);
+    fn new(world: &World) -> Self {
+        Self {
+            ledger: Ledger::new(),
+            accepted: Vec::new(),
+            violation: None,
+            report: Report::default(),
+            outside: world.outside(),
         }
     }
 }
 
+impl Outcome for State {
+    fn report(&mut self) -> &mut Report {
+        &mut self.report
+    }
+
+    fn violation(&mut self) -> &mut Option<Violation> {
+        &mut self.violation
+    }
+}
+
+const LIVES: Lives = Lives {
+    name: "journal",
+    most: 6,
+    changes_max: 120,
+    length_max: Duration::from_millis(60),
+    calm: Duration::from_millis(5),
+    every_io: (EVERY_IO, RECOVERY_IO),
+};
+
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    run_lives(world, plant, |rng| {
-        (0..rng.between(2, 6)).map(|_| Life::draw(rng, 120, Duration::from_millis(60))).collect()
-    })
+    LIVES.drawn(world, plant, State::new(world), live)
 }
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let seed = world.seed();
-    run_lives(world, plant, |_| lives::every_io(seed, EVERY_IO, RECOVERY_IO))
-}
-
-fn run_lives(
-    world: &mut World,
-    plant: Plant,
-    lives: impl FnOnce(&mut Rng) -> Vec<Life>,
-) -> Result<Report, Violation> {
-    let state = State {
-        ledger: Ledger::new(),
-        accepted: Vec::new(),
-        violation: None,
-        report: Report::default(),
-        outside: world.outside(),
-    };
-    let state = Arc::new(Mutex::new(state));
-    lives::run_lives(world, "journal", plant, &state, lives, Duration::from_millis(5), live)?;
-    let state = state.lock();
-    Ok(state.report.clone())
+    LIVES.every_io(world, plant, State::new(world), live)
 }
 
 /// From a start to a crash or a close.
@@ -131,15 +133,7 @@ fn live(
     }
     env.spawn("trimmer", trim(env.clone(), journal.clone(), state.clone())).detach();
 
-    world.run(async {
-        let outside = world.outside();
-        outside.timeout(life.length, node.died()).await;
-    })?;
-    if let Some(violation) = state.lock().violation.take() {
-        return Err(violation);
-    }
-    if !node.is_up() {
-        state.lock().report.count("crashes at an I/O", 1);
+    if !lives::pass(world, node, life, state)? {
         return Ok(());
     }
     match life.end {
@@ -149,8 +143,7 @@ fn live(
             world.run(end_in_order(world, node, journal, env, state.clone()))??;
         }
     }
-    let mut state = state.lock();
-    state.violation.take().map_or(Ok(()), Err)
+    state.lock().take_violation()
 }
 
 /// With a disk that works the journal takes a record and acknowledges it, and its close acknowledges the rest.

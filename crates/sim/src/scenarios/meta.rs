@@ -26,7 +26,7 @@ use crate::world::{Crash, Crashed, Node, World};
 
 use super::faults::{End, Life};
 use super::journal::{EVERY_IO, RECOVERY_IO};
-use super::lives;
+use super::lives::{self, Lives, Outcome};
 use client::Client;
 use model::Model;
 
@@ -37,28 +37,23 @@ const RESUME_MAX: Duration = Duration::from_secs(60);
 /// What the world outside of the node knows.
 type Outside = Arc<Mutex<Model>>;
 
+const LIVES: Lives = Lives {
+    name: "meta",
+    most: 5,
+    changes_max: 150,
+    length_max: Duration::from_millis(60),
+    calm: Duration::from_millis(10),
+    every_io: (EVERY_IO, RECOVERY_IO),
+};
+
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    run_lives(world, plant, |rng| {
-        (0..rng.between(2, 5)).map(|_| Life::draw(rng, 150, Duration::from_millis(60))).collect()
-    })
+    LIVES.drawn(world, plant, Model::default(), live)
 }
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let seed = world.seed();
-    run_lives(world, plant, |_| lives::every_io(seed, EVERY_IO, RECOVERY_IO))
-}
-
-fn run_lives(
-    world: &mut World,
-    plant: Plant,
-    lives: impl FnOnce(&mut Rng) -> Vec<Life>,
-) -> Result<Report, Violation> {
-    let model = Outside::default();
-    lives::run_lives(world, "meta", plant, &model, lives, Duration::from_millis(10), live)?;
-    let model = model.lock();
-    Ok(model.report.clone())
+    LIVES.every_io(world, plant, Model::default(), live)
 }
 
 /// From a start to a crash or a close.
@@ -75,21 +70,8 @@ fn live(
     model.lock().report.count("lives", 1);
     let config = MetaConfig { snapshot_bytes: rng.between(1, 8) as usize * 1024 };
     let opened = world.run(node.run("open", open(env.clone(), draw_journal(rng), config)))?;
-    let (meta, journal) = match opened {
-        Err(Crashed) => {
-            model.lock().report.count("crashes in recovery", 1);
-            return Ok(());
-        }
-        Ok(Ok(opened)) => opened,
-        Ok(Err(_)) if !node.is_up() => return Ok(()),
-        Ok(Err(error)) => {
-            // An injected failure may end a start; damage may not.
-            let injected = life.disk_fails() && (error.contains("injected") || error.contains("space"));
-            ensure(injected, || format!("metadata can't be opened: {error}"))?;
-            model.lock().report.count("failed opens", 1);
-            node.crash(Crash::Process);
-            return Ok(());
-        }
+    let Some((meta, journal)) = lives::opened(node, life, model, opened)? else {
+        return Ok(());
     };
     let listing = meta.clone();
     let found = match world.run(node.run("list", async move { listing.list("").await }))? {
@@ -102,12 +84,7 @@ fn live(
         Client::start(&env, &meta, model, number);
     }
     env.spawn("watcher", client::watch(env.clone(), meta.clone(), model.clone())).detach();
-    world.run(async {
-        world.outside().timeout(life.length, node.died()).await;
-    })?;
-    model.lock().take_violation()?;
-    if !node.is_up() {
-        model.lock().report.count("crashes at an I/O", 1);
+    if !lives::pass(world, node, life, model)? {
         return Ok(());
     }
     match life.end {

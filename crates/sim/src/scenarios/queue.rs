@@ -25,7 +25,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, World};
 
 use super::faults::{End, Life};
-use super::lives;
+use super::lives::{self, Lives, Outcome};
 use client::Client;
 use model::Model;
 
@@ -33,9 +33,6 @@ const DIR: &str = "/data";
 /// Longest time that a disk which works again may leave a send without an answer: the journal's and the tree's longest
 /// pauses between two attempts, with room to spare.
 const RESUME_MAX: Duration = Duration::from_secs(60);
-/// I/Os of a life, and of the recovery after it, at each of which some seed lets the power fail.
-const EVERY_IO: u64 = 400;
-const RECOVERY_IO: u64 = 60;
 
 const ACCOUNT: &str = "account";
 const STANDARD: &str = "standard";
@@ -45,28 +42,23 @@ const FIFO: &str = "queue.fifo";
 /// What the world outside of the node knows.
 type Outside = Arc<Mutex<Model>>;
 
+const LIVES: Lives = Lives {
+    name: "queue",
+    most: 5,
+    changes_max: 400,
+    length_max: Duration::from_millis(60),
+    calm: Duration::from_millis(10),
+    every_io: (400, 60),
+};
+
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    run_lives(world, plant, |rng| {
-        (0..rng.between(2, 5)).map(|_| Life::draw(rng, 400, Duration::from_millis(60))).collect()
-    })
+    LIVES.drawn(world, plant, Model::default(), live)
 }
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let seed = world.seed();
-    run_lives(world, plant, |_| lives::every_io(seed, EVERY_IO, RECOVERY_IO))
-}
-
-fn run_lives(
-    world: &mut World,
-    plant: Plant,
-    lives: impl FnOnce(&mut Rng) -> Vec<Life>,
-) -> Result<Report, Violation> {
-    let model = Outside::default();
-    lives::run_lives(world, "queue", plant, &model, lives, Duration::from_millis(10), live)?;
-    let model = model.lock();
-    Ok(model.report.clone())
+    LIVES.every_io(world, plant, Model::default(), live)
 }
 
 /// From a start to a crash or a close.
@@ -88,21 +80,8 @@ fn live(
         one_at_the_tree: true,
     };
     let opened = world.run(node.run("open", open(env.clone(), draw_journal(rng), config)))?;
-    let (queues, journal) = match opened {
-        Err(Crashed) => {
-            model.lock().report.count("crashes in recovery", 1);
-            return Ok(());
-        }
-        Ok(Ok(opened)) => opened,
-        Ok(Err(_)) if !node.is_up() => return Ok(()),
-        Ok(Err(error)) => {
-            // An injected failure may end a start; damage may not.
-            let injected = life.disk_fails() && (error.contains("injected") || error.contains("space"));
-            ensure(injected, || format!("the queues can't be opened: {error}"))?;
-            model.lock().report.count("failed opens", 1);
-            node.crash(Crash::Process);
-            return Ok(());
-        }
+    let Some((queues, journal)) = lives::opened(node, life, model, opened)? else {
+        return Ok(());
     };
     match world.run(node.run("list", client::list(env.clone(), queues.clone())))? {
         Err(Crashed) => return Ok(()),
@@ -114,12 +93,7 @@ fn live(
     for _ in 0..rng.between(1, 4) {
         Client::start(&env, &queues, model, plant);
     }
-    world.run(async {
-        world.outside().timeout(life.length, node.died()).await;
-    })?;
-    model.lock().take_violation()?;
-    if !node.is_up() {
-        model.lock().report.count("crashes at an I/O", 1);
+    if !lives::pass(world, node, life, model)? {
         return Ok(());
     }
     match life.end {

@@ -26,7 +26,7 @@ use crate::world::{Crash, Crashed, Node, World};
 
 use super::faults::{End, Life};
 use super::journal::{EVERY_IO, RECOVERY_IO};
-use super::lives;
+use super::lives::{self, Lives, Outcome};
 use model::Model;
 use writer::Writer;
 
@@ -37,28 +37,23 @@ const RESUME_MAX: Duration = Duration::from_secs(60);
 /// What the world outside of the node knows.
 type Outside = Arc<Mutex<Model>>;
 
+const LIVES: Lives = Lives {
+    name: "store",
+    most: 5,
+    changes_max: 250,
+    length_max: Duration::from_millis(80),
+    calm: Duration::from_millis(20),
+    every_io: (EVERY_IO, RECOVERY_IO),
+};
+
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    run_lives(world, plant, |rng| {
-        (0..rng.between(2, 5)).map(|_| Life::draw(rng, 250, Duration::from_millis(80))).collect()
-    })
+    LIVES.drawn(world, plant, Model::new(), live)
 }
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let seed = world.seed();
-    run_lives(world, plant, |_| lives::every_io(seed, EVERY_IO, RECOVERY_IO))
-}
-
-fn run_lives(
-    world: &mut World,
-    plant: Plant,
-    lives: impl FnOnce(&mut Rng) -> Vec<Life>,
-) -> Result<Report, Violation> {
-    let model = Arc::new(Mutex::new(Model::new()));
-    lives::run_lives(world, "store", plant, &model, lives, Duration::from_millis(20), live)?;
-    let model = model.lock();
-    Ok(model.report.clone())
+    LIVES.every_io(world, plant, Model::new(), live)
 }
 
 /// From a start to a crash or a close.
@@ -74,24 +69,9 @@ fn live(
     let env = node.env_with_disk(|disk| plant.disk(disk));
     model.lock().report.count("lives", 1);
     let opening = open(env.clone(), draw_journal(rng), draw_store(rng));
-    let opened = match world.run(node.run("open", opening))? {
-        Err(Crashed) => {
-            model.lock().report.count("crashes in recovery", 1);
-            return Ok(());
-        }
-        Ok(opened) => opened,
-    };
-    let (store, segments) = match opened {
-        Ok(opened) => opened,
-        Err(_) if !node.is_up() => return Ok(()),
-        Err(error) => {
-            // An injected failure may end a start; damage may not.
-            let injected = life.disk_fails() && (error.contains("injected") || error.contains("space"));
-            ensure(injected, || format!("the store can't be opened: {error}"))?;
-            model.lock().report.count("failed opens", 1);
-            node.crash(Crash::Process);
-            return Ok(());
-        }
+    let opened = world.run(node.run("open", opening))?;
+    let Some((store, segments)) = lives::opened(node, life, model, opened)? else {
+        return Ok(());
     };
     model.lock().stop = false;
     model.lock().recovered(&segments)?;
@@ -112,12 +92,7 @@ fn live(
         }
         env.spawn("reader", read(env.clone(), store.clone(), model.clone(), shard)).detach();
     }
-    world.run(async {
-        world.outside().timeout(life.length, node.died()).await;
-    })?;
-    model.lock().take_violation()?;
-    if !node.is_up() {
-        model.lock().report.count("crashes at an I/O", 1);
+    if !lives::pass(world, node, life, model)? {
         return Ok(());
     }
     match life.end {

@@ -7,6 +7,7 @@ use tailwater_env::Env;
 use tailwater_meta::{EmbeddedMeta, Expect, Meta, MetaError, Versioned, WatchEnd};
 
 use crate::checkers::{Violation, ensure};
+use crate::scenarios::lives::Outcome;
 
 use super::Outside;
 use super::model::LEASES;

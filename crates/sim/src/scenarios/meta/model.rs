@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tailwater_meta::{Expect, Op, Versioned};
 
 use crate::checkers::{Report, Violation, ensure};
+use crate::scenarios::lives::Outcome;
 
 const MARKS: &str = "mark/";
 pub(super) const LEASES: &str = "lease/";
@@ -57,17 +58,17 @@ fn commit_of(value: &[u8]) -> Option<usize> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
+impl Outcome for Model {
+    fn report(&mut self) -> &mut Report {
+        &mut self.report
+    }
+
+    fn violation(&mut self) -> &mut Option<Violation> {
+        &mut self.violation
+    }
+}
+
 impl Model {
-    pub(super) fn note(&mut self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.violation.get_or_insert(violation);
-        }
-    }
-
-    pub(super) fn take_violation(&mut self) -> Result<(), Violation> {
-        self.violation.take().map_or(Ok(()), Err)
-    }
-
     pub(super) fn answered(&self) -> u64 {
         self.answered
     }

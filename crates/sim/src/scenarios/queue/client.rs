@@ -11,6 +11,7 @@ use tailwater_queue::{
 
 use crate::checkers::Violation;
 use crate::planted::Plant;
+use crate::scenarios::lives::Outcome;
 
 use super::model::{Name, SLACK, Seen};
 use super::{ACCOUNT, DEAD, FIFO, Outside, STANDARD};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tailwater_env::Instant;
 
 use crate::checkers::{Report, Violation, ensure};
+use crate::scenarios::lives::Outcome;
 
 use super::FIFO;
 
@@ -43,17 +44,17 @@ pub(super) struct Model {
     sequences: BTreeMap<Name, u64>,
 }
 
+impl Outcome for Model {
+    fn report(&mut self) -> &mut Report {
+        &mut self.report
+    }
+
+    fn violation(&mut self) -> &mut Option<Violation> {
+        &mut self.violation
+    }
+}
+
 impl Model {
-    pub(super) fn note(&mut self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.violation.get_or_insert(violation);
-        }
-    }
-
-    pub(super) fn take_violation(&mut self) -> Result<(), Violation> {
-        self.violation.take().map_or(Ok(()), Err)
-    }
-
     /// Nothing is left of the life before.
     pub(super) fn begin_life(&mut self) {
         self.clients = 0;

@@ -9,6 +9,7 @@ use tailwater_format::{
 use tailwater_store::RecoveredSegment;
 
 use crate::checkers::{Report, Violation, ensure};
+use crate::scenarios::lives::Outcome;
 
 /// One segment.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +55,16 @@ fn key(id: &SegmentId) -> SegmentKey {
     (id.shard.shard.0, id.number.0, id.term.0)
 }
 
+impl Outcome for Model {
+    fn report(&mut self) -> &mut Report {
+        &mut self.report
+    }
+
+    fn violation(&mut self) -> &mut Option<Violation> {
+        &mut self.violation
+    }
+}
+
 impl Model {
     pub(super) fn new() -> Self {
         Self {
@@ -64,16 +75,6 @@ impl Model {
             acknowledged: 0,
             stop: false,
         }
-    }
-
-    pub(super) fn note(&mut self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.violation.get_or_insert(violation);
-        }
-    }
-
-    pub(super) fn take_violation(&mut self) -> Result<(), Violation> {
-        self.violation.take().map_or(Ok(()), Err)
     }
 
     fn segment(&mut self, id: &SegmentId) -> &mut SegmentModel {

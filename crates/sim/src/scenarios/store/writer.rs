@@ -11,6 +11,7 @@ use tailwater_store::{SegmentStore, StoreError};
 use tokio::sync::Semaphore;
 
 use crate::checkers::Violation;
+use crate::scenarios::lives::Outcome;
 
 use super::Outside;
 
