@@ -185,3 +185,8 @@ fn reads_of_one_replica_where_a_quorum_is_promised_are_caught() {
 fn a_bucket_that_is_dropped_with_bodies_in_it_is_caught() {
     is_caught(Plant::FullBucketDropped, "queue-cassandra", &["was acknowledged and is lost"]);
 }
+
+#[test]
+fn writes_to_one_replica_where_a_quorum_is_promised_are_caught() {
+    is_caught(Plant::QuorumOfOne, "queue-cassandra", &["was acknowledged and is lost"]);
+}

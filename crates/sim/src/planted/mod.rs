@@ -78,16 +78,12 @@ pub enum Plant {
     BodyNotPut,
     /// It answers deletes of bodies without doing anything.
     BodyNotDeleted,
-    /// It gives rows the timestamps of the front end's clock, not their own.
-    StampByClock,
     /// A read at a quorum asks one replica.
     ReadOfOne,
     /// A write is at one replica only, and answered as if it were at more.
     QuorumOfOne,
     /// Buckets are dropped with the bodies that are in them.
     FullBucketDropped,
-    /// All front ends take the same place, and make the same numbers.
-    OnePlaceForAll,
 }
 
 impl Plant {

@@ -205,14 +205,6 @@ impl SimRows {
             Ok(read)
         })
     }
-
-    /// A row's timestamp; with the bug, from the front end's clock.
-    fn stamp(&self, right: i64) -> i64 {
-        match self.plant {
-            Plant::StampByClock => self.env.wall_ms() * 1_000,
-            _ => right,
-        }
-    }
 }
 
 impl Rows for SimRows {
@@ -253,13 +245,13 @@ impl Rows for SimRows {
 
     fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
         let key = Key::Tuple(at, tuple.visible_at, tuple.number);
-        let stamp = self.stamp(stamp(tuple.number, tuple.moves));
+        let stamp = stamp(tuple.number, tuple.moves);
         self.write(level, Write::Row(key, stamp, Some(Value::Tuple(tuple))))
     }
 
     fn delete_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
         let key = Key::Tuple(at, tuple.visible_at, tuple.number);
-        self.write(level, Write::Row(key, self.stamp(stamp(tuple.number, tuple.moves) + 1), None))
+        self.write(level, Write::Row(key, stamp(tuple.number, tuple.moves) + 1, None))
     }
 
     fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>> {
@@ -276,7 +268,7 @@ impl Rows for SimRows {
         if self.plant == Plant::BodyNotPut && self.cluster.rng.lock().below(20) == 0 {
             return Box::pin(async { Ok(()) });
         }
-        let stamp = self.stamp(stamp(number, 0));
+        let stamp = stamp(number, 0);
         self.write(level, Write::Row(Key::Body(at, number), stamp, Some(Value::Body(body))))
     }
 
@@ -284,7 +276,7 @@ impl Rows for SimRows {
         if self.plant == Plant::BodyNotDeleted {
             return Box::pin(async { Ok(()) });
         }
-        self.write(level, Write::Row(Key::Body(at, number), self.stamp(stamp(number, 0) + 1), None))
+        self.write(level, Write::Row(Key::Body(at, number), stamp(number, 0) + 1, None))
     }
 
     fn bodies(&self, level: Consistency, at: Partition, after: Number, most: usize) -> Done<'_, Vec<Number>> {
@@ -413,8 +405,6 @@ impl Rows for SimRows {
                 return timed_out();
             }
             self.env.sleep(self.cluster.delay(false)).await;
-            // All front ends take the same place, and believe that they alone have it.
-            let key = if self.plant == Plant::OnePlaceForAll && space == "fronts" { "0" } else { key };
             let is_done = {
                 let now = Duration::from_nanos(self.cluster.outside.now().as_ns());
                 let mut records = self.cluster.records.lock();
@@ -438,7 +428,7 @@ impl Rows for SimRows {
             if self.cluster.fails() {
                 return timed_out();
             }
-            Ok(is_done || (self.plant == Plant::OnePlaceForAll && space == "fronts"))
+            Ok(is_done)
         })
     }
 }
