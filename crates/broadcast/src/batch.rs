@@ -89,11 +89,11 @@ impl Batch {
         }
         let mut cursor = self.cursor();
         let mut count = 0u32;
-        while let Some(event) = cursor.next()? {
+        while let Some((event, alike)) = cursor.next_alike(u32::MAX)? {
             if event.seq > self.last {
                 return Err(Malformed("an event is numbered beyond its end"));
             }
-            count += 1;
+            count += alike;
         }
         if count != self.count {
             return Err(Malformed("it has another number of events than it says"));
@@ -250,6 +250,7 @@ pub struct Cursor<'a> {
     bytes: &'a [u8],
 }
 
+#[inline]
 fn text<'a>(rest: &mut &'a [u8], max: usize) -> Option<&'a [u8]> {
     let len = usize::try_from(varint::take(rest)?).ok()?;
     if len > max || len > rest.len() {
@@ -263,6 +264,46 @@ fn text<'a>(rest: &mut &'a [u8], max: usize) -> Option<&'a [u8]> {
 impl<'a> Cursor<'a> {
     fn new(after: u64, state: State, bytes: &'a [u8]) -> Self {
         Self { position: 0, state, seq: after, bytes }
+    }
+
+    /// The next event and those after it that differ from it in their numbers and payloads only, at most `most` (from
+    /// 1) in all: the last one of them, and how many they are. Much faster than reading each, where each would be
+    /// treated like the others; one with a key or headers comes alone.
+    pub fn next_alike(&mut self, most: u32) -> Result<Option<(EventRef<'_>, u32)>, Malformed> {
+        match self.bytes.get(self.position) {
+            None => return Ok(None),
+            Some(flags) if flags & (KEY | HEADERS) != 0 => {
+                return self.next().map(|event| event.map(|event| (event, 1)));
+            }
+            Some(_) => {}
+        }
+        let Some(first) = self.next()? else { return Ok(None) };
+        let (mut skipped, mut payload) = (first.skipped, first.payload.len());
+        let collects = first.collect.is_some();
+        let (bytes, mut end, mut count) = (self.bytes, self.position, 1);
+        // Nothing but its payload: as the one before it in all else.
+        while count < most
+            && let Some(&[flags, len]) = bytes[end..].first_chunk()
+            && flags == u8::from(collects)
+            && len < 0x80
+            && bytes.len() - end >= 2 + usize::from(len)
+        {
+            (payload, skipped) = (usize::from(len), 0);
+            end += 2 + payload;
+            count += 1;
+        }
+        let seq = self.seq.checked_add(u64::from(count - 1)).ok_or(Malformed("its numbers overflow"))?;
+        (self.seq, self.position) = (seq, end);
+        let event = EventRef {
+            seq,
+            skipped,
+            time_ms: self.state.time_ms,
+            collect: self.state.collect.as_ref().filter(|_| collects),
+            key: None,
+            headers: &[],
+            payload: &bytes[end - payload..end],
+        };
+        Ok(Some((event, count)))
     }
 
     /// The next event; `None` at the end. (No `Iterator`: the event borrows the cursor's state.)
@@ -466,13 +507,13 @@ pub struct Writer {
     count: u32,
     start: Option<State>,
     state: State,
-    bytes: BytesMut,
+    bytes: Vec<u8>,
 }
 
 impl Writer {
     /// An empty batch that begins with the number after `after`.
     pub fn new(after: u64) -> Self {
-        Self { after, seq: after, count: 0, start: None, state: State::default(), bytes: BytesMut::new() }
+        Self { after, seq: after, count: 0, start: None, state: State::default(), bytes: Vec::new() }
     }
 
     /// Encoded bytes so far.
@@ -593,7 +634,7 @@ impl Writer {
             last: last.max(self.seq),
             count: self.count,
             state: self.start.unwrap_or_default(),
-            bytes: self.bytes.freeze(),
+            bytes: self.bytes.into(),
         }
     }
 }
@@ -663,6 +704,33 @@ mod tests {
                 };
                 prop_assert_eq!(&event.kind, &kind);
             }
+        }
+
+        #[test]
+        fn events_that_are_alike_are_passed_together_and_none_is_left_out(
+            runs in proptest::collection::vec((any::<bool>(), proptest::option::of(collect()), 1..6usize, 0..300usize), 1..8),
+            most in 1..9u32,
+        ) {
+            let mut events = Published::new();
+            for (has_key, collect, count, length) in runs {
+                let key = has_key.then(|| Bytes::from_static(b"key"));
+                let payload = Bytes::from(vec![7; length]);
+                let content = Content { key, headers: Vec::new(), payload };
+                events.extend(std::iter::repeat_n((content, collect), count));
+            }
+            let batch = encode(&events);
+            let (mut cursor, mut one_by_one) = (batch.cursor(), batch.cursor());
+            while let Some((last, alike)) = cursor.next_alike(most).unwrap() {
+                prop_assert!((1..=most).contains(&alike));
+                for left in (0..alike).rev() {
+                    let event = one_by_one.next().unwrap().expect("as many events");
+                    prop_assert_eq!(event.seq + u64::from(left), last.seq);
+                    let of = |event: &EventRef<'_>| (event.collect.cloned(), event.key.map(<[u8]>::to_vec), event.time_ms);
+                    prop_assert_eq!(of(&event), of(&last));
+                    prop_assert!(left > 0 || event.payload == last.payload);
+                }
+            }
+            prop_assert!(one_by_one.next().unwrap().is_none());
         }
 
         #[test]

@@ -154,9 +154,9 @@ impl History {
         let checked = "the batch was checked where it came in";
         let Some(batch) = batch.rest(self.last).expect(checked) else { return Ok(()) };
         let (mut has_keys, mut slow, mut floor) = (false, false, 0);
-        let block = Block::new(batch.clone(), |event| {
+        let block = Block::new(batch.clone(), |event, alike| {
             has_keys |= event.key.is_some();
-            self.registry.see(event);
+            self.registry.see(event, alike);
             match event.collect {
                 None | Some(Collect::SameKey) => {}
                 Some(Collect::OlderThan(_) | Collect::Matching(_)) => slow = true,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use bytes::Bytes;
+use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 use tailwater_broadcast::Writer;
 use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Received, Stream};
@@ -27,6 +27,9 @@ use crate::system::{Workspace, free_address};
 
 /// How long the proxies may take to carry the first event everywhere, and the last ones.
 const SETTLE: Duration = Duration::from_secs(60);
+
+/// An event's payload: its number, its driver, when it was made.
+const PAYLOAD_BYTES: usize = 10;
 
 /// Flags of `bench broadcast 4`.
 #[derive(clap::Args)]
@@ -250,17 +253,19 @@ async fn drive(
     let collect = Collect::KeepLast(keep_last);
     let mut number = 0u32;
     while !run.stopping.load(Ordering::Relaxed) {
-        let mut writer = Writer::new(0);
+        let mut payloads = BytesMut::with_capacity(PAYLOAD_BYTES * batch as usize);
         let made_us = run.now_us();
         for _ in 0..batch {
-            // 10 bytes: its number, its driver, when it was made.
-            let mut payload = [0; 10];
-            payload[..4].copy_from_slice(&number.to_le_bytes());
-            payload[4..6].copy_from_slice(&driver.to_le_bytes());
-            payload[6..].copy_from_slice(&made_us.to_le_bytes());
-            let content = Content { payload: Bytes::copy_from_slice(&payload), ..Content::default() };
-            writer.publish(&content, Some(&collect))?;
+            payloads.put_u32_le(number);
+            payloads.put_u16_le(driver);
+            payloads.put_u32_le(made_us);
             number = number.wrapping_add(1);
+        }
+        let payloads = payloads.freeze();
+        let mut writer = Writer::new(0);
+        for at in (0..payloads.len()).step_by(PAYLOAD_BYTES) {
+            let payload = payloads.slice(at..at + PAYLOAD_BYTES);
+            writer.publish(&Content { payload, ..Content::default() }, Some(&collect))?;
         }
         publisher.publish_batch(&stream, writer.finish(0)).await?;
         run.published.fetch_add(u64::from(batch), Ordering::Relaxed);

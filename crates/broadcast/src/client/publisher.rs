@@ -77,35 +77,25 @@ struct Request {
 #[derive(Debug)]
 struct Pending {
     first: u64,
-    events: Events,
+    /// What was given, in order; one batch once it was sent.
+    batches: Vec<Batch>,
+    count: u64,
+    bytes: usize,
     answers: Vec<(u64, Answer)>,
     sent: bool,
 }
 
-/// What a message carries: more can be added until it is sent.
-#[derive(Debug)]
-enum Events {
-    Open(Writer),
-    Closed(Batch),
-}
-
-impl Events {
-    fn count(&self) -> u64 {
-        match self {
-            Events::Open(writer) => u64::from(writer.count()),
-            Events::Closed(batch) => u64::from(batch.count),
+impl Pending {
+    /// All of it as one batch.
+    fn joined(&mut self) -> Batch {
+        if let [first, .., _] = self.batches.as_slice() {
+            let mut writer = Writer::new(first.after);
+            for batch in &self.batches {
+                writer.extend(batch).expect("they were checked when they were given");
+            }
+            self.batches = vec![writer.finish(0)];
         }
-    }
-
-    fn close(&mut self) -> Batch {
-        if let Events::Open(writer) = self {
-            let writer = std::mem::replace(writer, Writer::new(0));
-            *self = Events::Closed(writer.finish(0));
-        }
-        match self {
-            Events::Closed(batch) => batch.clone(),
-            Events::Open(_) => unreachable!("it was just closed"),
-        }
+        self.batches[0].clone()
     }
 }
 
@@ -232,7 +222,7 @@ impl State {
             for (stream, queue) in &mut self.queues {
                 let sent = queue.pending.iter().take_while(|pending| pending.sent).count();
                 for pending in queue.pending.iter_mut().skip(sent).take(IN_FLIGHT_MAX.saturating_sub(sent)) {
-                    let (first, batch) = (pending.first, pending.events.close());
+                    let (first, batch) = (pending.first, pending.joined());
                     pending.sent = true;
                     writer.add(&Message::Publish {
                         stream: stream.clone(),
@@ -273,27 +263,26 @@ impl State {
         let first = queue.next;
         queue.next += u64::from(batch.count);
         let answer = (queue.next - 1, answer);
-        if let Some(Pending { events: Events::Open(writer), answers, .. }) = queue.pending.back_mut()
-            && writer.len() + batch.bytes.len() <= MESSAGE_BYTES
-        {
-            if writer.extend(&batch).is_ok() {
-                answers.push(answer);
+        let (count, bytes) = (u64::from(batch.count), batch.bytes.len());
+        match queue.pending.back_mut() {
+            Some(pending) if !pending.sent && pending.bytes + bytes <= MESSAGE_BYTES => {
+                pending.batches.push(batch);
+                pending.count += count;
+                pending.bytes += bytes;
+                pending.answers.push(answer);
             }
-            return;
+            _ => {
+                let (batches, answers) = (vec![batch], vec![answer]);
+                queue.pending.push_back(Pending { first, batches, count, bytes, answers, sent: false });
+            }
         }
-        let mut writer = Writer::new(0);
-        let events = match batch.bytes.len() <= MESSAGE_BYTES / 2 && writer.extend(&batch).is_ok() {
-            true => Events::Open(writer),
-            false => Events::Closed(batch),
-        };
-        queue.pending.push_back(Pending { first, events, answers: vec![answer], sent: false });
     }
 
     fn answered(&mut self, message: Message, address: &str) -> anyhow::Result<()> {
         match message {
             Message::Published { stream, number, seq } => {
                 let Some(queue) = self.queues.get_mut(&stream) else { return Ok(()) };
-                while queue.pending.front().is_some_and(|p| p.first + p.events.count() - 1 <= number) {
+                while queue.pending.front().is_some_and(|p| p.first + p.count - 1 <= number) {
                     for (last, answer) in queue.pending.pop_front().into_iter().flat_map(|p| p.answers) {
                         // The numbers of one message follow each other.
                         let _ =
@@ -357,7 +346,7 @@ impl Queue {
             for (last, _) in &mut pending.answers {
                 *last -= moved;
             }
-            next += pending.events.count();
+            next += pending.count;
         }
         self.next = next;
     }

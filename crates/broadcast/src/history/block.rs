@@ -60,8 +60,8 @@ pub(super) struct Look {
 }
 
 impl Block {
-    /// A block of a batch; `seen` is shown every event.
-    pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>)) -> Result<Self, Malformed> {
+    /// A block of a batch; `seen` is shown its events, the last one of each of those alike with how many they are.
+    pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>, u32)) -> Result<Self, Malformed> {
         let mut marks = Vec::with_capacity((batch.count / STRIDE) as usize);
         let mut collects: Vec<Collect> = Vec::new();
         let (mut time_min, mut time_max) = (u64::MAX, 0);
@@ -84,16 +84,16 @@ impl Block {
                 marks.push(Mark { seq: cursor.seq, time_ms: cursor.state.time_ms, position, collect });
             }
             // By reference: to move it costs as much as all the rest.
-            let next = cursor.next();
-            let event = match &next {
-                Ok(Some(event)) => event,
+            let next = cursor.next_alike(to_mark);
+            let (event, alike) = match &next {
+                Ok(Some((event, alike))) => (event, *alike),
                 Ok(None) => break,
                 Err(error) => return Err(error.clone()),
             };
             time_min = time_min.min(event.time_ms);
             time_max = time_max.max(event.time_ms);
-            seen(event);
-            to_mark -= 1;
+            seen(event, alike);
+            to_mark -= alike;
         }
         Ok(Self { batch, marks, collects, collected: Vec::new(), collected_count: 0, time_min, time_max })
     }

@@ -152,7 +152,7 @@ impl Blocks {
         for block in &blocks {
             block.copy_live(self.floor, &mut out);
         }
-        let Ok(joined) = Block::new(out.finish(last), |_| {}) else { return };
+        let Ok(joined) = Block::new(out.finish(last), |_, _| {}) else { return };
         if joined.batch.count > 0 {
             self.put(joined);
         } else {

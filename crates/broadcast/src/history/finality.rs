@@ -157,21 +157,24 @@ struct Known {
 }
 
 impl Registry {
-    /// Notes the next event.
+    /// Notes the next event, and the `alike - 1` before it that differ from it in their numbers only.
     #[inline]
-    pub(super) fn see(&mut self, event: &EventRef<'_>) {
+    pub(super) fn see(&mut self, event: &EventRef<'_>, alike: u32) {
         let time_max = self.time_max;
         self.time_max = time_max.max(event.time_ms);
         let Some(collect) = event.collect.filter(|collect| !is_vacuous(event, collect)) else { return };
-        if event.time_ms < time_max {
-            self.see_late(event, collect);
-        }
         let (seq, kind) = (event.seq, kind(collect));
-        if self.run.kinds == kind || seq - self.run.first < RUN_LENGTH {
-            self.run.last = seq;
+        let mut first = seq - u64::from(alike - 1);
+        if event.time_ms < time_max {
+            self.see_late(first, event, collect);
+        }
+        while first <= seq {
+            if self.run.kinds != kind && first - self.run.first >= RUN_LENGTH {
+                self.see_run(Run { first, last: first, kinds: kind });
+            }
             self.run.kinds |= kind;
-        } else {
-            self.see_run(Run { first: seq, last: seq, kinds: kind });
+            self.run.last = if self.run.kinds == kind { seq } else { first };
+            first = self.run.last + 1;
         }
         if let Collect::Matching(text) = collect {
             self.see_predicate(text, seq);
@@ -216,7 +219,7 @@ impl Registry {
         }
     }
 
-    fn see_late(&mut self, event: &EventRef<'_>, collect: &Collect) {
+    fn see_late(&mut self, first: u64, event: &EventRef<'_>, collect: &Collect) {
         let to = match collect {
             // All that it matches is matched by any later time.
             Collect::OlderThan(time_ms) => self.time_max.min(time_ms - 1),
@@ -230,7 +233,7 @@ impl Registry {
                 late.from = late.from.min(event.time_ms);
                 late.last = event.seq;
             }
-            _ => self.late.push_back(Late { from: event.time_ms, to, first: event.seq, last: event.seq }),
+            _ => self.late.push_back(Late { from: event.time_ms, to, first, last: event.seq }),
         }
         if self.late.len() > LATE_MAX
             && let (Some(a), Some(b)) = (self.late.pop_front(), self.late.pop_front())
@@ -383,7 +386,7 @@ pub(super) fn admit(history: &History, batch: &Batch) -> Result<(), Refusal> {
     // By number only, or not at all: most batches.
     let mut cursor = batch.cursor();
     let mut final_anyway = true;
-    while let Some(event) = cursor.next()? {
+    while let Some((event, _)) = cursor.next_alike(u32::MAX)? {
         final_anyway &= matches!(event.collect, None | Some(Collect::KeepLast(_) | Collect::Before(_)));
     }
     if final_anyway {
@@ -432,7 +435,7 @@ impl Admission<'_> {
             (Some(Collect::Matching(text)), _) => self.admit_by_predicate(place, text, event.seq)?,
             _ => {}
         }
-        self.fresh.see(event);
+        self.fresh.see(event, 1);
         if let Some((_, hash)) = hash {
             self.fresh.see_keyed(hash, event, floor);
         }

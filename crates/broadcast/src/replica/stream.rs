@@ -43,7 +43,7 @@ impl Collects {
     fn of(batch: &Batch) -> Result<Self, Malformed> {
         let mut collects = Self { by_key: false, otherwise: false, slow: false };
         let mut cursor = batch.cursor();
-        while let Some(event) = cursor.next()? {
+        while let Some((event, _)) = cursor.next_alike(u32::MAX)? {
             match event.collect {
                 None => {}
                 Some(Collect::SameKey) => collects.by_key = true,
