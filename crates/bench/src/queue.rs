@@ -1,6 +1,7 @@
 //! `bench queue`: the evaluation of BDQS, section V, for the embedded store and for Cassandra.
 
 mod client;
+mod cycles;
 mod load;
 mod nodes;
 mod order;
@@ -27,6 +28,8 @@ pub enum Command {
     Consistency(Args),
     /// Duplicates, order and loss while requests and answers are dropped, receivers quit and nodes are killed (figures 7, 8).
     Failures(Args),
+    /// Sends, receives and deletes in a closed loop, beside another server with `--endpoint`.
+    Cycles(cycles::Args),
 }
 
 /// Flags of all of them.
@@ -112,6 +115,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Response(args) => ("response", args),
         Command::Consistency(args) => ("consistency", args),
         Command::Failures(args) => ("failures", args),
+        Command::Cycles(args) => return cycles::run(args),
     };
     let or =
         |given: &[usize], usual: &[usize]| if given.is_empty() { usual.to_vec() } else { given.to_vec() };

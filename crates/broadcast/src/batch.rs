@@ -266,8 +266,8 @@ impl<'a> Cursor<'a> {
         Self { position: 0, state, seq: after, bytes }
     }
 
-    /// The next event and those after it that differ from it in their numbers and payloads only, at most `most` (from
-    /// 1) in all: the last one of them, and how many they are. Much faster than reading each, where each would be
+    /// The next event and those after it that differ from it in their numbers and payloads only, at most `most` in
+    /// all (from 1): the last one of them, and how many they are. Much faster than reading each, where each would be
     /// treated like the others; one with a key or headers comes alone.
     pub fn next_alike(&mut self, most: u32) -> Result<Option<(EventRef<'_>, u32)>, Malformed> {
         match self.bytes.get(self.position) {

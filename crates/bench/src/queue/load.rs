@@ -73,7 +73,7 @@ struct Queue {
 }
 
 /// A small generator, seeded by what it is for: splitmix64.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -89,7 +89,8 @@ impl Random {
     }
 }
 
-fn body(number: u32, bytes: usize, random: &mut Random) -> String {
+/// A body of about so many bytes, with a number and a sum over all of it.
+pub fn body(number: u32, bytes: usize, random: &mut Random) -> String {
     let mut letters = String::with_capacity(bytes + 8);
     while letters.len() + 28 < bytes {
         let mut bits = random.next();
@@ -103,7 +104,7 @@ fn body(number: u32, bytes: usize, random: &mut Random) -> String {
 }
 
 /// The number in a body that is as it was sent.
-fn number_of(body: &str) -> Option<u32> {
+pub fn number_of(body: &str) -> Option<u32> {
     let (sum, text) = body.split_once(':')?;
     let is_intact = u64::from_str_radix(sum, 16).ok()? == XxHash3_64::oneshot(text.as_bytes());
     text.get(..10).filter(|_| is_intact)?.parse().ok()

@@ -1,0 +1,304 @@
+//! `bench queue cycles`: workers that each send, receive and delete in a closed loop, over connections that are kept, on
+//! one queue of a node that is started for it, or of any server that speaks SQS's protocol.
+//!
+//! Every body that comes is checked by the sum in it. What a worker receives is what was sent by any of them, or is of the
+//! backlog that was sent before; the queue's length stays what it was.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::load::{Random, body, number_of};
+use super::nodes::{Nodes, StoreArgs};
+use crate::clock::cpu_of;
+use crate::interrupt;
+use crate::report::{self, Format};
+use crate::stats::{Durations, PercentilesMs, round};
+
+/// Messages of one batch of the backlog.
+const BACKLOG_BATCH: u64 = 10;
+
+/// Flags of it.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// A server that runs already, HOST:PORT, instead of a node of our own.
+    #[arg(long, value_name = "ADDRESS", requires = "server_pid")]
+    endpoint: Option<SocketAddr>,
+    /// The process of that server, for its CPU time.
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Workers, each with a connection of its own.
+    #[arg(long, default_value_t = 16)]
+    workers: usize,
+    /// Messages of a cycle: more than one are sent, received and deleted in batches.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10))]
+    batch: u64,
+    /// Bytes of a body.
+    #[arg(long, default_value_t = 2_048, value_name = "BYTES")]
+    body_bytes: usize,
+    /// A FIFO queue, with so many groups.
+    #[arg(long, value_name = "GROUPS", value_parser = clap::value_parser!(u64).range(1..))]
+    fifo: Option<u64>,
+    /// Messages that are in the queue from the beginning.
+    #[arg(long, default_value_t = 0, value_name = "MESSAGES")]
+    backlog: u64,
+    /// How long to measure, in seconds.
+    #[arg(long, default_value_t = 10)]
+    duration_s: u64,
+    /// How long to run before, in seconds.
+    #[arg(long, default_value_t = 3)]
+    warmup_s: u64,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    workers: usize,
+    batch: u64,
+    body_bytes: usize,
+    fifo_groups: u64,
+    backlog: u64,
+    /// Batches of messages that were sent, received and deleted.
+    cycles_per_s: f64,
+    messages_per_s: f64,
+    /// From before a send to after the delete.
+    cycle_ms: PercentilesMs,
+    send_ms: PercentilesMs,
+    receive_ms: PercentilesMs,
+    /// Receives that were answered with nothing.
+    empty: u64,
+    /// The server's CPU for a message, in milliseconds.
+    server_ms: f64,
+    /// The workers'.
+    workers_ms: f64,
+}
+
+/// What all workers have in common.
+struct Run<'a> {
+    args: &'a Args,
+    server: SocketAddr,
+    url: String,
+    next: AtomicU64,
+    deleted: AtomicU64,
+    empty: AtomicU64,
+    measuring: AtomicBool,
+    stopping: AtomicBool,
+    took: Mutex<Took>,
+}
+
+#[derive(Default)]
+struct Took {
+    cycle: Durations,
+    send: Durations,
+    receive: Durations,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    interrupt::listen()?;
+    let nodes = args.endpoint.is_none().then(|| Nodes::start(&args.store)).transpose()?;
+    let server = match (&args.endpoint, &nodes) {
+        (Some(endpoint), _) => *endpoint,
+        (None, Some(nodes)) => nodes.addresses()[0],
+        (None, None) => unreachable!("there is one of them"),
+    };
+    let cpu = || match (&nodes, args.server_pid) {
+        (Some(nodes), _) => nodes.cpu(),
+        (None, pid) => pid.and_then(cpu_of).unwrap_or_default(),
+    };
+    let run = Run {
+        args: &args,
+        server,
+        url: create(&args, server)?,
+        next: AtomicU64::new(0),
+        deleted: AtomicU64::new(0),
+        empty: AtomicU64::new(0),
+        measuring: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
+        took: Mutex::default(),
+    };
+    run.fill()?;
+    let (seconds, deleted, server_s, workers_s) = std::thread::scope(|scope| {
+        let run = &run;
+        let workers: Vec<_> = (0..args.workers).map(|at| scope.spawn(move || run.work(at as u64))).collect();
+        let own = || cpu_of(std::process::id()).unwrap_or_default();
+        let watch = |duration_s| {
+            (0..10 * duration_s).try_for_each(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                interrupt::check()
+            })
+        };
+        let watched = watch(args.warmup_s).and_then(|()| {
+            run.measuring.store(true, Ordering::Relaxed);
+            let before = (Instant::now(), run.deleted.load(Ordering::Relaxed), cpu(), own());
+            watch(args.duration_s)?;
+            let deleted = run.deleted.load(Ordering::Relaxed) - before.1;
+            Ok((before.0.elapsed().as_secs_f64(), deleted, cpu() - before.2, own() - before.3))
+        });
+        run.measuring.store(false, Ordering::Relaxed);
+        run.stopping.store(true, Ordering::Relaxed);
+        for worker in workers {
+            worker.join().expect("no worker panics")?;
+        }
+        watched
+    })?;
+    let took = run.took.into_inner().expect("no worker panicked");
+    let each = |all: Duration| round(all.as_secs_f64() * 1e3 / deleted.max(1) as f64, 4);
+    report::print(
+        args.output,
+        &Outcome {
+            workers: args.workers,
+            batch: args.batch,
+            body_bytes: args.body_bytes,
+            fifo_groups: args.fifo.unwrap_or(0),
+            backlog: args.backlog,
+            cycles_per_s: round(deleted as f64 / args.batch as f64 / seconds, 0),
+            messages_per_s: round(deleted as f64 / seconds, 0),
+            cycle_ms: took.cycle.percentiles_ms(),
+            send_ms: took.send.percentiles_ms(),
+            receive_ms: took.receive.percentiles_ms(),
+            empty: run.empty.into_inner(),
+            server_ms: each(server_s),
+            workers_ms: each(workers_s),
+        },
+    )
+}
+
+/// A new queue; its address.
+fn create(args: &Args, server: SocketAddr) -> anyhow::Result<String> {
+    let mut attributes = json!({"VisibilityTimeout": "30"});
+    let mut name = format!("cycles-{}", std::process::id());
+    if args.fifo.is_some() {
+        name += ".fifo";
+        attributes["FifoQueue"] = "true".into();
+    }
+    let created =
+        Client::new(server).call("CreateQueue", &json!({"QueueName": name, "Attributes": attributes}))?;
+    Ok(created["QueueUrl"].as_str().context("no address of the queue")?.to_owned())
+}
+
+impl Run<'_> {
+    /// Sends the backlog, all workers together.
+    fn fill(&self) -> anyhow::Result<()> {
+        let batches = AtomicU64::new(self.args.backlog / BACKLOG_BATCH);
+        std::thread::scope(|scope| {
+            let fillers: Vec<_> = (0..self.args.workers as u64)
+                .map(|at| {
+                    let batches = &batches;
+                    scope.spawn(move || {
+                        let (mut client, mut random) = (Client::new(self.server), Random(at));
+                        let left = |left: u64| left.checked_sub(1);
+                        while batches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok() {
+                            interrupt::check()?;
+                            self.send(&mut client, BACKLOG_BATCH, &mut random)?;
+                        }
+                        anyhow::Ok(())
+                    })
+                })
+                .collect();
+            fillers.into_iter().try_for_each(|filler| filler.join().expect("no filler panics"))
+        })
+    }
+
+    /// Cycle after cycle.
+    fn work(&self, at: u64) -> anyhow::Result<()> {
+        let (mut client, mut random) = (Client::new(self.server), Random(u64::MAX - at));
+        let mut took = Took::default();
+        let ns = |since: Instant| since.elapsed().as_nanos() as u64;
+        // What the last receives did not find.
+        let mut owed = 0;
+        while !self.stopping.load(Ordering::Relaxed) {
+            let begin = Instant::now();
+            if owed < self.args.batch {
+                self.send(&mut client, self.args.batch, &mut random)?;
+                owed += self.args.batch;
+            }
+            let sent_ns = ns(begin);
+            let receiving = Instant::now();
+            let received = self.receive(&mut client)?;
+            let received_ns = ns(receiving);
+            if received.is_empty() {
+                self.empty.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            self.delete(&mut client, &received)?;
+            owed = owed.saturating_sub(received.len() as u64);
+            self.deleted.fetch_add(received.len() as u64, Ordering::Relaxed);
+            if self.measuring.load(Ordering::Relaxed) {
+                took.cycle.record(ns(begin));
+                took.send.record(sent_ns);
+                took.receive.record(received_ns);
+            }
+        }
+        let mut all = self.took.lock().expect("no worker panicked");
+        all.cycle.add(&took.cycle);
+        all.send.add(&took.send);
+        all.receive.add(&took.receive);
+        Ok(())
+    }
+
+    fn send(&self, client: &mut Client, count: u64, random: &mut Random) -> anyhow::Result<()> {
+        let message = |random: &mut Random| {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let mut message = json!({"MessageBody": body(number as u32, self.args.body_bytes, random)});
+            if let Some(groups) = self.args.fifo {
+                message["MessageGroupId"] = format!("group-{}", number % groups).into();
+                message["MessageDeduplicationId"] = number.to_string().into();
+            }
+            message
+        };
+        if count == 1 {
+            let mut one = message(random);
+            one["QueueUrl"] = self.url.as_str().into();
+            client.call("SendMessage", &one)?;
+            return Ok(());
+        }
+        let entries = (0..count).map(|id| {
+            let mut entry = message(random);
+            entry["Id"] = id.to_string().into();
+            entry
+        });
+        let entries: Vec<Value> = entries.collect();
+        all_well(&client.call("SendMessageBatch", &json!({"QueueUrl": self.url, "Entries": entries}))?)
+    }
+
+    /// The receipts of what came.
+    fn receive(&self, client: &mut Client) -> anyhow::Result<Vec<String>> {
+        let with = json!({"QueueUrl": self.url, "MaxNumberOfMessages": self.args.batch});
+        let received = client.call("ReceiveMessage", &with)?;
+        let messages = received["Messages"].as_array().into_iter().flatten();
+        let receipts = messages.map(|message| {
+            let body = message["Body"].as_str().context("a message without a body")?;
+            ensure!(number_of(body).is_some(), "a body that is not what was sent: {body:.60}");
+            Ok(message["ReceiptHandle"].as_str().context("a message without a receipt")?.to_owned())
+        });
+        receipts.collect()
+    }
+
+    fn delete(&self, client: &mut Client, receipts: &[String]) -> anyhow::Result<()> {
+        if let ([receipt], 1) = (receipts, self.args.batch) {
+            client.call("DeleteMessage", &json!({"QueueUrl": self.url, "ReceiptHandle": receipt}))?;
+            return Ok(());
+        }
+        let entry = |(id, receipt)| json!({"Id": format!("{id}"), "ReceiptHandle": receipt});
+        let entries: Vec<Value> = receipts.iter().enumerate().map(entry).collect();
+        all_well(&client.call("DeleteMessageBatch", &json!({"QueueUrl": self.url, "Entries": entries}))?)
+    }
+}
+
+/// None of a batch was refused.
+fn all_well(answer: &Value) -> anyhow::Result<()> {
+    let refused = answer["Failed"].as_array().is_some_and(|failed| !failed.is_empty());
+    ensure!(!refused, "a part of a batch was refused: {answer}");
+    Ok(())
+}
