@@ -15,11 +15,13 @@
 use std::collections::BTreeMap;
 
 use crate::batch::Batch;
+use crate::durability::{Durabilities, Durability};
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
+use crate::record::Record;
 use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{
-    ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
+    ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, Ticket, WAITING_BYTES_MAX, size_of_message,
 };
 
 impl Replica {
@@ -30,15 +32,22 @@ impl Replica {
             return;
         }
         let me = self.config.id;
+        if self.recovered {
+            // The configuration service does not know yet that we restarted: others may have gone on without us.
+            if chain.place(me).is_some() && chain.members.len() > 1 {
+                return;
+            }
+            self.recovered = false;
+            if chain.place(me).is_none() {
+                self.forget_unsettled();
+            }
+        }
         let (was_member, was_tail) = (self.chain.place(me).is_some(), self.is_tail());
         let (is_member, is_tail) = (chain.place(me).is_some(), chain.tail() == Some(me));
         let was_head = self.is_head();
         self.chain = chain;
         if was_member && !is_member {
-            // What was on its way may never have reached the others, and they may have gone on without it.
-            for stream in self.streams.values_mut() {
-                stream.forget_unsettled();
-            }
+            self.forget_unsettled();
         }
         // The token is ours if there is nobody else to have it: those who were behind us are gone.
         let ours = was_tail || was_member || self.chain.members.len() == 1;
@@ -67,6 +76,20 @@ impl Replica {
         }
         self.settle_all();
         self.advertise(false);
+    }
+
+    /// Forgets what was on its way: it may never have reached the others, and they may have gone on without it.
+    fn forget_unsettled(&mut self) {
+        for (stream, state) in &mut self.streams {
+            state.forget_unsettled();
+            if let Some(persisted) = self.persisted.get_mut(stream) {
+                *persisted = state.last().min(*persisted);
+            }
+        }
+        self.forgot += 1;
+        if self.config.durability.needs_disk() {
+            self.outputs.push(Output::Persist { record: Record::Forgot, ticket: None });
+        }
     }
 
     /// Follows through a connection if it leads to the replica before this one.
@@ -124,18 +147,34 @@ impl Replica {
 
     /// New events are in a stream; `batch` may begin with some that were there.
     pub(super) fn stored(&mut self, stream: Stream, batch: Batch, origin: Option<Origin>) {
-        if self.persists {
-            self.outputs.push(Output::Persist { stream: stream.clone(), batch, origin });
+        if self.is_kept(&stream) {
+            let ticket = Ticket { stream: stream.clone(), last: batch.last, forgot: self.forgot };
+            let record = Record::Stored { stream: stream.clone(), batch, origin };
+            self.outputs.push(Output::Persist { record, ticket: Some(ticket) });
         }
         self.settle(&stream);
     }
 
-    /// What a stream's events up to `last` are on disk, if the replica keeps them there.
-    pub fn synced(&mut self, now_ms: u64, stream: &Stream, last: u64) {
+    /// The disk has what a ticket stands for, and what was to be written before it.
+    pub fn persisted(&mut self, now_ms: u64, ticket: &Ticket) {
         self.now_ms = now_ms;
-        let synced = self.synced.entry(stream.clone()).or_insert(0);
-        *synced = last.max(*synced);
-        self.settle(stream);
+        if ticket.forgot != self.forgot {
+            return;
+        }
+        let persisted = self.persisted.entry(ticket.stream.clone()).or_insert(0);
+        *persisted = ticket.last.max(*persisted);
+        self.settle(&ticket.stream);
+    }
+
+    /// Tickets for all that is there, to be given back once a disk has it that was given none of it before.
+    pub fn tickets(&self) -> Vec<Ticket> {
+        let kept = self.streams.iter().filter(|(stream, _)| self.is_kept(stream));
+        let ticket = |(stream, state): (&Stream, &StreamState)| Ticket {
+            stream: stream.clone(),
+            last: state.last(),
+            forgot: self.forgot,
+        };
+        kept.map(ticket).collect()
     }
 
     pub(super) fn publishers_from(
@@ -146,8 +185,12 @@ impl Replica {
     ) {
         if self.following.is_some_and(|(_, through)| through == from) && self.is_local(&stream) {
             let state = self.state_of(&stream);
-            for (client, number) in numbers {
-                state.publishers.settle(client, number);
+            for (client, number) in &numbers {
+                state.publishers.settle(*client, *number);
+            }
+            if self.is_kept(&stream) {
+                let record = Record::Publishers { stream, numbers };
+                self.outputs.push(Output::Persist { record, ticket: None });
             }
         }
     }
@@ -219,11 +262,9 @@ impl Replica {
     /// Moves a stream's events into its history as far as all replicas from here to the tail hold them.
     fn settle(&mut self, stream: &Stream) {
         let behind = self.waits_for().map(|id| self.held_by(id, stream));
+        let persisted = persisted(&self.config.durability, &self.persisted, stream);
         let Some(state) = self.streams.get_mut(stream) else { return };
-        let mut held = behind.unwrap_or(u64::MAX).min(state.last());
-        if self.syncs {
-            held = held.min(self.synced.get(stream).copied().unwrap_or(0));
-        }
+        let held = behind.unwrap_or(u64::MAX).min(state.last()).min(persisted);
         if held > state.held() {
             state.settle(held);
             self.outputs.push(Output::Held { stream: stream.clone(), last: held });
@@ -258,7 +299,7 @@ impl Replica {
     /// Sends followers and subscribers what is there for them, as far as their connections take it.
     pub(super) fn pump(&mut self) {
         let (epoch, me, is_tail) = (self.chain.epoch, self.config.id, self.is_tail());
-        let Self { streams, connections, outputs, chain, handover, .. } = self;
+        let Self { config, streams, connections, outputs, chain, handover, persisted: on_disk, .. } = self;
         for (&id, connection) in connections.iter_mut() {
             let follower = match &connection.peer {
                 Peer::In(_, Role::Replica(replica)) => Some(*replica),
@@ -280,10 +321,11 @@ impl Replica {
                     tell_publishers(streams, &chain.region, |message| send(&mut connection.waiting, message));
                 }
                 for (stream, state) in streams.iter() {
-                    let last = state.last();
+                    let last = state.last().min(persisted(&config.durability, on_disk, stream));
                     let sent = entry(&mut follows.sent, stream);
                     while *sent < last && connection.waiting < WAITING_BYTES_MAX {
-                        let Some(next) = state.next_after(*sent, MESSAGE_BYTES) else { break };
+                        let next = state.next_after(*sent, MESSAGE_BYTES);
+                        let Some(next) = next.filter(|next| next.batch.last <= last) else { break };
                         *sent = next.batch.last;
                         let (stream, origin, batch) = (stream.clone(), next.origin, next.batch);
                         send(&mut connection.waiting, Message::Append { epoch, stream, origin, batch });
@@ -316,6 +358,14 @@ impl Replica {
                 }
             }
         }
+    }
+}
+
+/// How far this replica's disk has a stream; to the end if it need not have it.
+fn persisted(durability: &Durabilities, persisted: &BTreeMap<Stream, u64>, stream: &Stream) -> u64 {
+    match durability.of(stream) {
+        Durability::Memory => u64::MAX,
+        Durability::Interval | Durability::Fsync => persisted.get(stream).copied().unwrap_or(0),
     }
 }
 

@@ -11,6 +11,9 @@
 //! - What the head acknowledged, and what any reader outside the chain has seen, all members of the chain hold.
 //! - A replica that was removed from the chain acknowledges nothing and is answered nothing: those behind it
 //!   have a greater epoch.
+//! - Of a stream that is kept on disk, a replica sends the one behind it nothing that its own disk does not have, and
+//!   counts nothing else as held. So what was acknowledged, or read, is on the disks of all members, and each of
+//!   them can go on alone when all of them ended.
 
 mod chain;
 mod proxy;
@@ -20,10 +23,11 @@ pub mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::batch::Batch;
+use crate::durability::{Durabilities, Durability};
 use crate::history::HistoryOptions;
-use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role, VERSION};
+use crate::message::{Chain, Message, PublisherId, ReplicaId, Role, VERSION};
 use crate::name::Stream;
+use crate::record::Record;
 use stream::StreamState;
 
 /// One connection of a replica; given by the shell, never reused.
@@ -54,6 +58,8 @@ pub struct Config {
     pub streams_max: usize,
     /// Of every stream's history.
     pub history: HistoryOptions,
+    /// Which streams are kept on disk.
+    pub durability: Durabilities,
 }
 
 impl Config {
@@ -67,6 +73,7 @@ impl Config {
             silence_ms: 500,
             streams_max: 64,
             history: HistoryOptions::default(),
+            durability: Durabilities::default(),
         }
     }
 }
@@ -78,22 +85,32 @@ pub enum Output {
     Send(ConnectionId, Message),
     /// The connection broke the protocol; the text says how.
     Close(ConnectionId, String),
-    /// New events of a stream to be made durable; said only if the replica keeps its histories on disk.
+    /// To be written to the disk, in this order; said only of streams that are kept there.
     Persist {
-        /// The stream.
-        stream: Stream,
-        /// The events.
-        batch: Batch,
-        /// Who published them.
-        origin: Option<Origin>,
+        /// What.
+        record: Record,
+        /// To be given to [`Replica::persisted`] once the disk has it.
+        ticket: Option<Ticket>,
     },
-    /// All replicas hold the stream up to here, and readers outside the chain may see it.
+    /// All replicas hold the stream up to here, and readers outside the chain may see it. If the stream is kept on
+    /// disk it has to get there some time, as [`Record::Held`] behind what was to be written before.
     Held {
         /// The stream.
         stream: Stream,
         /// The last number.
         last: u64,
     },
+}
+
+/// Events that are on their way to the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The stream.
+    pub stream: Stream,
+    /// The last event's number.
+    pub last: u64,
+    /// How often the replica had forgotten what was on its way: since then other events may have the number.
+    forgot: u64,
 }
 
 /// Who is at a connection's other end, and which side opened it.
@@ -166,10 +183,12 @@ pub struct Replica {
     wall_ms: u64,
     advertised_ms: u64,
     advertisements: u64,
-    /// Whether events are kept on disk, and whether they are synced before they count as held.
-    persists: bool,
-    syncs: bool,
-    synced: BTreeMap<Stream, u64>,
+    /// How far the disk has each of the streams that are kept there.
+    persisted: BTreeMap<Stream, u64>,
+    /// How often this replica forgot what was on its way.
+    forgot: u64,
+    /// Whether it restarted with what its disk had, and has no place in a chain yet.
+    recovered: bool,
     outputs: Vec<Output>,
     /// For the metrics.
     pub counters: Counters,
@@ -210,12 +229,18 @@ impl Replica {
             wall_ms: 0,
             advertised_ms: 0,
             advertisements: 0,
-            persists: false,
-            syncs: false,
-            synced: BTreeMap::new(),
+            persisted: BTreeMap::new(),
+            forgot: 0,
+            recovered: false,
             outputs: Vec::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// A replica that restarts with what its disk had.
+    pub fn recovered(config: Config, streams: BTreeMap<Stream, StreamState>) -> Self {
+        let persisted = streams.iter().map(|(stream, state)| (stream.clone(), state.last())).collect();
+        Self { streams, persisted, recovered: true, ..Self::new(config) }
     }
 
     /// The chain as this replica knows it.
@@ -382,6 +407,11 @@ impl Replica {
     pub fn hello(&self) -> Message {
         let role = Role::Replica(self.config.id);
         Message::Hello { version: VERSION, region: self.config.region.clone(), role }
+    }
+
+    /// Whether a stream is kept on disk.
+    pub fn is_kept(&self, stream: &Stream) -> bool {
+        self.config.durability.of(stream) > Durability::Memory
     }
 
     fn is_local(&self, stream: &Stream) -> bool {

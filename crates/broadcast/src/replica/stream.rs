@@ -103,6 +103,11 @@ impl StreamState {
         self.history.last()
     }
 
+    /// What is on its way, in order.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Unsettled> {
+        self.unsettled.iter()
+    }
+
     /// Whether so much is on its way down the chain that publishers have to try again later.
     pub fn is_full(&self) -> bool {
         self.unsettled_bytes > UNSETTLED_BYTES_MAX
