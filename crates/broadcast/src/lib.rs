@@ -12,6 +12,7 @@ pub mod batch;
 pub mod checks;
 pub mod client;
 mod collect;
+pub mod disk;
 pub mod durability;
 pub mod event;
 mod frame;

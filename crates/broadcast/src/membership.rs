@@ -5,6 +5,9 @@
 //!   memory, another replica wants to join, and it was not heard for much longer or the other one has its address,
 //!   so that it must have ended, that one begins a new chain.
 //! - A replica joins beyond the tail, and becomes the tail once the tail says that it has everything.
+//! - A member that started again has what its disk kept, but the others may have gone on: it goes to the end as long as
+//!   one of them is there, or may be. If all of them started again the first goes on alone, and the others join it:
+//!   whatever was acknowledged, or read, every member's disk has.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +21,8 @@ pub const MEMBERS_MAX: usize = 16;
 struct Seen {
     at_ms: u64,
     durable: bool,
+    /// Whether this service has heard it, or only found it in the chain when it started itself.
+    heard: bool,
 }
 
 /// The configuration service of one region.
@@ -28,6 +33,8 @@ pub struct Membership {
     caught_up: BTreeSet<ReplicaId>,
     joins: Vec<Member>,
     started: BTreeSet<ReplicaId>,
+    /// Whether what becomes of those that started depends on whether others are heard.
+    waits: bool,
     silence_ms: u64,
     lost_ms: u64,
 }
@@ -40,7 +47,7 @@ impl Membership {
         let replicas = chain.members.iter().chain(&chain.joining);
         let comes_back = |id: ReplicaId| id & 1 == 0;
         let seen = replicas
-            .map(|member| (member.id, Seen { at_ms: now_ms, durable: comes_back(member.id) }))
+            .map(|member| (member.id, Seen { at_ms: now_ms, durable: comes_back(member.id), heard: false }))
             .collect();
         Self {
             chain,
@@ -48,6 +55,7 @@ impl Membership {
             caught_up: BTreeSet::new(),
             joins: Vec::new(),
             started: BTreeSet::new(),
+            waits: false,
             silence_ms,
             lost_ms,
         }
@@ -61,10 +69,10 @@ impl Membership {
     /// A replica wants to be in the chain; a member says where it listens now. One that `started` loses its place
     /// if there is another member: it may have lost some of what it acknowledged.
     pub fn join(&mut self, now_ms: u64, member: Member, durable: bool, started: bool) {
-        if started {
+        if started && self.started.len() < MEMBERS_MAX {
             self.started.insert(member.id);
         }
-        self.seen.insert(member.id, Seen { at_ms: now_ms, durable });
+        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true });
         self.caught_up.remove(&member.id);
         self.joins.retain(|other| other.id != member.id);
         if self.joins.len() < MEMBERS_MAX {
@@ -76,6 +84,7 @@ impl Membership {
     pub fn alive(&mut self, now_ms: u64, id: ReplicaId, epoch: u64, caught_up: &[ReplicaId]) {
         if let Some(seen) = self.seen.get_mut(&id) {
             seen.at_ms = now_ms;
+            seen.heard = true;
         }
         if self.chain.tail() == Some(id) && epoch == self.chain.epoch {
             self.caught_up = caught_up.iter().copied().collect();
@@ -99,8 +108,19 @@ impl Membership {
         };
         let stays =
             |member: &Member| !silent(member.id) && !self.started.contains(&member.id) && !replaced(member);
-        if next.members.iter().any(stays) {
+        let heard = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.heard);
+        let is_there = |member: &Member| !silent(member.id) && !replaced(member);
+        self.waits = false;
+        if next.members.iter().any(|member| stays(member) && heard(member)) {
             next.members.retain(stays);
+        } else if next.members.iter().any(stays) {
+            // Nobody has heard them since this service started: they may be there all the same.
+            self.waits = true;
+        } else if next.members.iter().any(is_there) {
+            // All that are there have started again.
+            next.members.retain(is_there);
+            let others = next.members.split_off(1);
+            next.joining.extend(others);
         } else if !self.joins.is_empty() || !next.joining.is_empty() {
             let lost = |member: &Member| {
                 let Some(seen) = self.seen.get(&member.id) else { return true };
@@ -123,9 +143,13 @@ impl Membership {
         } else if let Some(at) = next.joining.iter().position(|m| self.caught_up.contains(&m.id)) {
             next.members.push(next.joining.remove(at));
         }
-        if next == self.chain {
-            self.joins.clear();
-            self.started.clear();
+        // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
+        let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains(&member.id);
+        if next == self.chain && !next.joining.iter().any(begins_anew) {
+            if !self.waits {
+                self.joins.clear();
+                self.started.clear();
+            }
             return None;
         }
         next.epoch = self.chain.epoch + 1;
@@ -135,7 +159,8 @@ impl Membership {
     /// A chain is durable, and in force.
     pub fn changed(&mut self, chain: Chain) {
         self.joins.clear();
-        self.started.clear();
+        let waits = self.waits;
+        self.started.retain(|id| waits && chain.place(*id).is_some());
         self.caught_up.clear();
         let known = |id: &ReplicaId| chain.members.iter().chain(&chain.joining).any(|m| m.id == *id);
         self.seen.retain(|id, _| known(id));
@@ -199,6 +224,54 @@ mod tests {
         assert_eq!(step(&mut service, 3), None);
         service.join(4, member(1), true, true);
         assert_eq!(step(&mut service, 4), Some((vec![2], vec![1])));
+    }
+
+    /// Members 2, 4 and 6, which keep their events, and a service that has just started.
+    fn all_down() -> Membership {
+        let members = vec![member(2), member(4), member(6)];
+        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        Membership::new(0, chain, 1000, 60_000)
+    }
+
+    #[test]
+    fn when_all_members_started_again_the_first_goes_on_and_the_others_join_it() {
+        let mut service = all_down();
+        service.join(10, member(4), true, true);
+        assert_eq!(step(&mut service, 10), None);
+        service.join(20, member(2), true, true);
+        assert_eq!(step(&mut service, 20), None);
+        service.join(30, member(6), true, true);
+        assert_eq!(step(&mut service, 30), Some((vec![2], vec![4, 6])));
+        service.alive(40, 2, service.chain().epoch, &[4]);
+        assert_eq!(step(&mut service, 40), Some((vec![2, 4], vec![6])));
+        assert_eq!(step(&mut service, 50), None);
+    }
+
+    #[test]
+    fn a_member_that_started_again_joins_the_others_if_they_are_there_and_goes_on_alone_if_they_stay_away() {
+        let mut service = all_down();
+        service.join(10, member(4), true, true);
+        assert_eq!(step(&mut service, 10), None);
+        service.join(20, member(6), true, false);
+        assert_eq!(step(&mut service, 20), Some((vec![2, 6], vec![4])));
+        let mut service = all_down();
+        service.join(10, member(4), true, true);
+        service.alive(900, 4, 5, &[]);
+        assert_eq!(step(&mut service, 1000), None);
+        assert_eq!(step(&mut service, 1001), Some((vec![4], vec![])));
+    }
+
+    #[test]
+    fn one_that_starts_again_while_it_joins_gets_a_new_epoch() {
+        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+        service.join(0, member(2), true, true);
+        step(&mut service, 0);
+        service.join(1, member(4), true, true);
+        step(&mut service, 1);
+        service.join(2, member(4), true, false);
+        assert_eq!(step(&mut service, 2), None);
+        service.join(3, member(4), true, true);
+        assert_eq!(step(&mut service, 3), Some((vec![2], vec![4])));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! 2      held:        stream, u64 last
 //! 3      publishers:  stream, list of (u128 publisher, u64 its last number that all replicas hold)
 //! 4      forgot
+//! 5      mark
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -44,6 +45,8 @@ pub enum Record {
     },
     /// What was on its way down the chain was forgotten, in all streams: the replica was removed from the chain.
     Forgot,
+    /// Nothing: a checkpoint counts once the journal is durable up to here.
+    Mark,
 }
 
 impl Record {
@@ -73,6 +76,7 @@ impl Record {
                 });
             }
             Record::Forgot => out.put_u8(4),
+            Record::Mark => out.put_u8(5),
         }
     }
 
@@ -95,6 +99,7 @@ impl Record {
                 numbers: from.list(24, |from| Ok((from.u128()?, from.u64()?)))?,
             },
             4 => Record::Forgot,
+            5 => Record::Mark,
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
         };
         from.end()?;
@@ -122,6 +127,7 @@ mod tests {
             Record::Held { stream: stream.clone(), last: 9 },
             Record::Publishers { stream, numbers: vec![(5, 6), (7, 8)] },
             Record::Forgot,
+            Record::Mark,
         ]
     }
 
@@ -152,7 +158,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_record_is_refused_or_read_without_a_panic(
-            which in 0..5usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..6usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut bytes = encoded(&samples()[which]).to_vec();
             for (at, to) in changes {

@@ -44,6 +44,7 @@ impl Recovered {
                 }
             }
             Record::Forgot => self.streams.values_mut().for_each(StreamState::forget_unsettled),
+            Record::Mark => {}
         }
         Ok(())
     }

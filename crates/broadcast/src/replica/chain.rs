@@ -136,7 +136,10 @@ impl Replica {
             return;
         }
         match self.state_of(&stream).store(&batch, origin, Collects::UNKNOWN) {
-            Ok(true) => self.stored(stream, batch, origin),
+            Ok(true) => {
+                self.counters.followed += u64::from(batch.count);
+                self.stored(stream, batch, origin);
+            }
             Ok(false) => {}
             Err(_) => {
                 self.counters.gaps += 1;

@@ -203,6 +203,8 @@ pub struct Counters {
     pub repeated: u64,
     /// Events that were refused.
     pub refused: u64,
+    /// Events that came down the chain, from the replica before this one.
+    pub followed: u64,
     /// Events of other regions that came.
     pub remote: u64,
     /// Times that a subscription moved to another proxy.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tailwater_env::{Env, Task};
 use tokio::sync::mpsc;
 
+use crate::disk::{Happened, Keeper};
 use crate::message::{Member, Message};
 use crate::replica::{ConnectionId, Output, Peer, Replica};
 use crate::server::configuration::Report;
@@ -18,6 +19,8 @@ const TICKS_A_REPORT: u64 = 5;
 pub(super) struct Core {
     env: Env,
     replica: Replica,
+    /// Its disk, if it has one.
+    keeper: Option<Keeper>,
     me: Member,
     config: ServerConfig,
     /// The configuration service, if it is here.
@@ -38,6 +41,7 @@ impl Core {
     pub(super) fn new(
         env: Env,
         replica: Replica,
+        keeper: Option<Keeper>,
         me: Member,
         config: ServerConfig,
         service: Option<mpsc::Sender<Report>>,
@@ -46,6 +50,7 @@ impl Core {
         Self {
             env,
             replica,
+            keeper,
             me,
             config,
             service,
@@ -64,11 +69,18 @@ impl Core {
         let mut burst = Vec::with_capacity(BURST);
         let mut next_tick = self.env.now();
         loop {
+            // None of them first: a checkpoint's pieces and a stream of inputs must not hold each other up.
             tokio::select! {
-                biased;
                 () = self.env.sleep_until(next_tick) => {
                     next_tick = self.env.now() + TICK;
                     self.tick();
+                }
+                happened = happened(&mut self.keeper) => {
+                    if let Some(keeper) = &mut self.keeper {
+                        let answered = keeper.handle(happened, &self.replica);
+                        let now_ms = self.now_ms();
+                        answered.iter().for_each(|ticket| self.replica.persisted(now_ms, ticket));
+                    }
                 }
                 count = queue.recv_many(&mut burst, BURST) => {
                     if count == 0 {
@@ -90,6 +102,9 @@ impl Core {
     fn tick(&mut self) {
         let wall_ms = self.env.wall_ms().max(0) as u64;
         self.replica.tick(self.now_ms(), wall_ms);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.tick(&self.replica);
+        }
         self.dial();
         self.ticks += 1;
         if !self.joined || self.ticks.is_multiple_of(TICKS_A_REPORT) {
@@ -122,7 +137,9 @@ impl Core {
         let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up().into_iter().collect());
         // One that was removed, though it was only out of reach, joins again.
         let joins = !self.joined || !self.replica.is_in_chain();
-        let (member, durable, started) = (self.me.clone(), false, !self.joined);
+        // Said until the service answers: before it knows, a replica that comes back is in no chain.
+        let started = self.replica.chain().epoch == 0;
+        let (member, durable) = (self.me.clone(), self.keeper.is_some());
         if let Some(service) = &self.service {
             // Not waited for: the service may wait for us.
             if joins {
@@ -148,7 +165,8 @@ impl Core {
                 {
                     self.service_at = Some(id);
                     if self.joined {
-                        let (member, durable, started) = (self.me.clone(), false, false);
+                        let started = self.replica.chain().epoch == 0;
+                        let (member, durable) = (self.me.clone(), self.keeper.is_some());
                         let _ = writer.send(Message::Join { member, durable, started });
                     }
                 }
@@ -218,7 +236,11 @@ impl Core {
                     tracing::warn!(connection = id, why, "a broadcast connection is ended");
                     self.writers.remove(&id);
                 }
-                Output::Persist { .. } | Output::Held { .. } => {}
+                output @ (Output::Persist { .. } | Output::Held { .. }) => {
+                    if let Some(keeper) = &mut self.keeper {
+                        keeper.take(output);
+                    }
+                }
             }
         }
     }
@@ -244,6 +266,15 @@ impl Core {
                 .collect(),
             connections: self.writers.len(),
             counters: self.replica.counters,
+            disk: self.keeper.as_ref().map(Keeper::stats),
         }
+    }
+}
+
+/// What happens on the disk, if there is one.
+async fn happened(keeper: &mut Option<Keeper>) -> Happened {
+    match keeper {
+        Some(keeper) => keeper.happened().await,
+        None => std::future::pending().await,
     }
 }

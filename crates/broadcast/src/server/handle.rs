@@ -2,6 +2,7 @@
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::disk::DiskStats;
 use crate::message::Chain;
 use crate::name::Stream;
 use crate::replica::Counters;
@@ -28,6 +29,8 @@ pub struct Snapshot {
     pub connections: usize,
     /// Since the start.
     pub counters: Counters,
+    /// Its disk, if it has one.
+    pub disk: Option<DiskStats>,
 }
 
 /// How a stream stands in a replica.

@@ -21,11 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::{Env, Task};
+use tailwater_journal::Journal;
 use tailwater_meta::Meta;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 pub use self::handle::{Handle, Snapshot, StreamSnapshot};
+use crate::disk::Disk;
 use crate::message::{Chain, Member, Message, ReplicaId};
 use crate::replica::{self, ConnectionId, Peer, Replica};
 
@@ -86,16 +88,37 @@ pub struct Server {
     address: SocketAddr,
     handle: Handle,
     _tasks: Vec<Task>,
+    journal: Option<Journal>,
 }
 
 impl Server {
     /// Runs a replica with nothing in it, answering on `listener`.
     pub fn start(env: &Env, listener: TcpListener, config: ServerConfig) -> std::io::Result<Self> {
+        Self::start_with(env, listener, config, None)
+    }
+
+    /// Runs a replica with what its disk has, if it has one; then it has the disk's id.
+    pub fn start_with(
+        env: &Env,
+        listener: TcpListener,
+        mut config: ServerConfig,
+        disk: Option<Disk>,
+    ) -> std::io::Result<Self> {
+        if let Some(disk) = &disk {
+            config.replica.id = disk.id();
+        }
         let address = listener.local_addr()?;
         let (inputs, queue) = mpsc::channel(INPUTS_MAX);
         let reached_at = config.advertised.clone().unwrap_or_else(|| address.to_string());
         let me = Member { id: config.replica.id, address: reached_at };
-        let replica = Replica::new(config.replica.clone());
+        let (replica, keeper) = match disk {
+            None => (Replica::new(config.replica.clone()), None),
+            Some(disk) => {
+                config.replica.durability = disk.keeper.durability().clone();
+                (Replica::recovered(config.replica.clone(), disk.streams), Some(disk.keeper))
+            }
+        };
+        let journal = keeper.as_ref().map(|keeper| keeper.journal().clone());
         let handle = Handle::new(inputs.clone());
         let mut tasks = Vec::new();
         let service = match &config.configuration {
@@ -119,9 +142,19 @@ impl Server {
         let accepting =
             connection::accept(env.clone(), listener, hello, config.connections_max, inputs.clone());
         tasks.push(env.spawn("broadcast-accept", accepting));
-        let core = core::Core::new(env.clone(), replica, me, config, service, inputs);
+        let core = core::Core::new(env.clone(), replica, keeper, me, config, service, inputs);
         tasks.push(env.spawn("broadcast", core.run(queue)));
-        Ok(Self { address, handle, _tasks: tasks })
+        Ok(Self { address, handle, _tasks: tasks, journal })
+    }
+
+    /// Makes everything durable that was held; from then on nothing more is held of streams that are kept on disk.
+    /// The directory may be opened again when this returns.
+    pub async fn stop(&self) {
+        if let Some(journal) = &self.journal
+            && let Err(error) = journal.close().await
+        {
+            tracing::error!(%error, "not all broadcast events are on disk");
+        }
     }
 
     /// Where it listens.

@@ -1,0 +1,451 @@
+//! Writes what a replica has to its disk. It belongs to the task that owns the replica, and never blocks that.
+//!
+//! ```text
+//!   replica --record--> journal --written, durable--> ticket --> replica
+//!      `--Walk, a piece at a time--> a thread that writes the checkpoint --> the journal is trimmed
+//! ```
+//!
+//! When the journal lost records (`Lost`: the disk failed, and works again) what is in memory is still whole. So a
+//! checkpoint is taken of it, and no ticket is answered before that is durable.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tailwater_env::{Env, Instant, OpenMode, Task};
+use tailwater_journal::{Append, AppendError, Durable, Incarnation, Journal, JournalPosition, Lost, Written};
+use tokio::sync::{mpsc, oneshot};
+
+use super::checkpoint::Writer;
+use super::{DiskOptions, DiskStats, FILE_BYTES, TAG, Walk};
+use crate::durability::{Durabilities, Durability};
+use crate::name::Stream;
+use crate::record::Record;
+use crate::replica::{Output, Replica, Ticket};
+
+/// Pieces that wait for the thread which writes the checkpoint.
+const PIECES_MAX: usize = 4;
+/// A pause after a checkpoint failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What is done once the journal has a record.
+enum Then {
+    Nothing,
+    Answer(Ticket),
+    /// The checkpoint counts once the journal is durable up to here.
+    EndCheckpoint,
+}
+
+/// For the thread that writes a checkpoint.
+enum Piece {
+    Records(Vec<Record>),
+    /// All is there; it counts once the journal is durable up to here.
+    End(JournalPosition),
+}
+
+/// A checkpoint that is being taken.
+struct Checkpoint {
+    /// What of it was not sent yet, and whether its mark in the journal was asked for.
+    walk: Option<Walk>,
+    /// Where its mark in the journal ends, until that was sent.
+    end: Option<JournalPosition>,
+    /// None once it was given up.
+    pieces: Option<mpsc::Sender<Piece>>,
+    done: oneshot::Receiver<Result<u64, String>>,
+    covered: JournalPosition,
+    /// Bytes that the journal had taken when it began.
+    journalled: u64,
+    /// What it makes durable, if it was begun because records were lost.
+    brings_back: Option<Vec<Ticket>>,
+    _task: Task,
+}
+
+/// Something that [`Keeper::handle`] has to see.
+pub(crate) enum Happened {
+    /// The journal is further.
+    Moved,
+    /// The journal takes records again.
+    Room,
+    Lost(Lost),
+    /// The checkpoint's thread takes a piece.
+    Wanted,
+    /// The checkpoint ended.
+    Ended(Result<u64, String>),
+}
+
+/// See the module.
+pub(crate) struct Keeper {
+    env: Env,
+    dir: PathBuf,
+    journal: Journal,
+    durability: Durabilities,
+    incarnation: Incarnation,
+    written: Written,
+    durable: Durable,
+    /// Not in the journal yet.
+    waiting: VecDeque<(Record, Then)>,
+    /// Tickets of streams that are `interval`, and of those that are `fsync`, by their records' ends.
+    unwritten: VecDeque<(JournalPosition, Ticket)>,
+    unsynced: VecDeque<(JournalPosition, Ticket)>,
+    /// What is held and not journalled as such.
+    held: BTreeMap<Stream, u64>,
+    /// Where the last record ends.
+    end: JournalPosition,
+    /// Bytes that the journal took, and when the last checkpoint began.
+    journalled: u64,
+    checkpointed: u64,
+    checkpoint_bytes_min: u64,
+    /// Of the last checkpoint.
+    checkpoint_bytes: u64,
+    checkpoint: Option<Checkpoint>,
+    /// A checkpoint is due in any case.
+    is_due: bool,
+    /// Records were lost that only a checkpoint brings back.
+    is_behind: bool,
+    retry_at: Instant,
+    stats: DiskStats,
+    buffer: BytesMut,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        env: &Env,
+        dir: &Path,
+        journal: Journal,
+        end: JournalPosition,
+        options: &DiskOptions,
+    ) -> Self {
+        Self {
+            env: env.clone(),
+            dir: dir.to_owned(),
+            durability: options.durability.clone(),
+            incarnation: journal.incarnation(),
+            written: journal.written(),
+            durable: journal.durable(),
+            journal,
+            waiting: VecDeque::new(),
+            unwritten: VecDeque::new(),
+            unsynced: VecDeque::new(),
+            held: BTreeMap::new(),
+            end,
+            journalled: 0,
+            checkpointed: 0,
+            checkpoint_bytes_min: options.checkpoint_bytes,
+            checkpoint_bytes: 0,
+            checkpoint: None,
+            is_due: false,
+            is_behind: false,
+            retry_at: env.now(),
+            stats: DiskStats::default(),
+            buffer: BytesMut::new(),
+        }
+    }
+
+    /// What was found: bytes of the journal's records and of the checkpoint, live events, and whether a checkpoint is
+    /// due at once.
+    pub(super) fn begin_with(&mut self, journalled: u64, checkpoint_bytes: u64, loaded: u64, is_due: bool) {
+        (self.journalled, self.checkpoint_bytes, self.is_due) = (journalled, checkpoint_bytes, is_due);
+        self.stats.loaded = loaded;
+    }
+
+    /// Takes what a replica wants on its disk, among all that it wants done.
+    pub(crate) fn take(&mut self, output: Output) {
+        match output {
+            Output::Persist { record, ticket } => {
+                self.flush_held();
+                self.append(record, ticket.map_or(Then::Nothing, Then::Answer));
+            }
+            Output::Held { stream, last } if self.durability.of(&stream) > Durability::Memory => {
+                self.held.insert(stream, last);
+            }
+            Output::Held { .. } | Output::Send(..) | Output::Close(..) => {}
+        }
+    }
+
+    /// Time passed.
+    pub(crate) fn tick(&mut self, replica: &Replica) {
+        self.flush_held();
+        let grown = self.journalled - self.checkpointed;
+        let due = self.is_due || grown > self.checkpoint_bytes_min.max(self.checkpoint_bytes);
+        if due && self.checkpoint.is_none() && self.env.now() >= self.retry_at {
+            self.begin_checkpoint(replica);
+        }
+    }
+
+    /// Completes when there is something for [`Keeper::handle`]; dropping it has no effect.
+    pub(crate) async fn happened(&mut self) -> Happened {
+        let moved = |moved: Result<JournalPosition, Lost>| match moved {
+            Ok(_) => Happened::Moved,
+            Err(lost) => Happened::Lost(lost),
+        };
+        let (pieces, done) = match &mut self.checkpoint {
+            Some(checkpoint) => {
+                let wanted = checkpoint.walk.is_some() || checkpoint.end.is_some();
+                (checkpoint.pieces.clone().filter(|_| wanted), Some(&mut checkpoint.done))
+            }
+            None => (None, None),
+        };
+        let ended = async {
+            match done {
+                Some(done) => done.await.unwrap_or_else(|_| Err("its thread ended".to_owned())),
+                None => std::future::pending().await,
+            }
+        };
+        let wanted = async {
+            // The thread has ended if this fails, and `ended` says why.
+            let taken = match &pieces {
+                Some(pieces) => pieces.reserve().await.is_ok(),
+                None => false,
+            };
+            if !taken {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            changed = self.durable.changed(), if !self.unsynced.is_empty() => moved(changed),
+            changed = self.written.changed(), if !self.unwritten.is_empty() => moved(changed),
+            () = self.journal.ready(), if next_of(&self.waiting, self.is_behind).is_some() => Happened::Room,
+            result = ended => Happened::Ended(result),
+            () = wanted => Happened::Wanted,
+        }
+    }
+
+    /// Deals with it; the tickets that the disk has now.
+    pub(crate) fn handle(&mut self, happened: Happened, replica: &Replica) -> Vec<Ticket> {
+        match happened {
+            Happened::Moved => self.answered(),
+            Happened::Room => {
+                self.flush();
+                Vec::new()
+            }
+            Happened::Lost(lost) => {
+                self.lost(lost);
+                Vec::new()
+            }
+            Happened::Wanted => {
+                self.feed_checkpoint(replica);
+                Vec::new()
+            }
+            Happened::Ended(result) => self.end_checkpoint(result),
+        }
+    }
+
+    /// How it is doing.
+    pub(crate) fn stats(&self) -> DiskStats {
+        let journal = self.journal.stats();
+        let files = u64::from(journal.files) + u64::from(journal.spares);
+        DiskStats {
+            bytes: self.checkpoint_bytes + files * FILE_BYTES,
+            waiting: self.waiting.len() as u64,
+            journal,
+            ..self.stats.clone()
+        }
+    }
+
+    /// Which streams are kept, and how.
+    pub(crate) fn durability(&self) -> &Durabilities {
+        &self.durability
+    }
+
+    /// The journal, to be closed when the keeper is gone.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn flush_held(&mut self) {
+        for (stream, last) in std::mem::take(&mut self.held) {
+            self.append(Record::Held { stream, last }, Then::Nothing);
+        }
+    }
+
+    fn append(&mut self, record: Record, then: Then) {
+        self.waiting.push_back((record, then));
+        self.flush();
+    }
+
+    /// Gives the journal what it takes.
+    fn flush(&mut self) {
+        while let Some((record, then)) = next_of(&self.waiting, self.is_behind) {
+            let is_fsync = match then {
+                Then::Answer(ticket) => self.durability.of(&ticket.stream) == Durability::Fsync,
+                Then::EndCheckpoint => true,
+                Then::Nothing => false,
+            };
+            self.buffer.clear();
+            record.encode(&mut self.buffer);
+            let append = Append::new(self.incarnation);
+            let append = if is_fsync { append } else { append.unsynced() };
+            let end = match self.journal.append(TAG, &[&self.buffer], append) {
+                Ok(end) => end,
+                Err(AppendError::Stale { current }) => {
+                    self.lost(Lost { incarnation: current, closed: false });
+                    continue;
+                }
+                Err(error @ AppendError::TooLarge { .. }) => {
+                    unreachable!("a record is no larger than a batch may be: {error}")
+                }
+                Err(AppendError::Full(_) | AppendError::Latched(_) | AppendError::Backlog { .. }) => return,
+                Err(AppendError::Closed) => {
+                    self.waiting.clear();
+                    return;
+                }
+            };
+            self.end = end;
+            self.journalled += self.buffer.len() as u64;
+            match self.waiting.pop_front() {
+                Some((_, Then::Answer(ticket))) if is_fsync => self.unsynced.push_back((end, ticket)),
+                Some((_, Then::Answer(ticket))) => self.unwritten.push_back((end, ticket)),
+                Some((_, Then::EndCheckpoint)) => {
+                    if let Some(checkpoint) = &mut self.checkpoint {
+                        checkpoint.end = Some(end);
+                    }
+                }
+                Some((_, Then::Nothing)) | None => {}
+            }
+        }
+    }
+
+    /// The tickets whose records the disk has.
+    fn answered(&mut self) -> Vec<Ticket> {
+        let mut answered = Vec::new();
+        if self.is_behind {
+            return answered;
+        }
+        for (queue, position) in [
+            (&mut self.unwritten, self.written.position()),
+            (&mut self.unsynced, self.durable.position()),
+        ] {
+            while let Some((_, ticket)) = queue.pop_front_if(|(end, _)| *end <= position) {
+                answered.push(ticket);
+            }
+        }
+        answered
+    }
+
+    /// Records were lost: what is in memory goes into a checkpoint.
+    fn lost(&mut self, lost: Lost) {
+        if lost.closed || lost.incarnation == self.incarnation {
+            return;
+        }
+        tracing::error!("the journal of broadcasts lost records, and all of them are written again");
+        self.incarnation = lost.incarnation;
+        self.unwritten.clear();
+        self.unsynced.clear();
+        self.waiting.retain(|(_, then)| !matches!(then, Then::EndCheckpoint));
+        if let Some(checkpoint) = &mut self.checkpoint {
+            // The next one begins when its thread has ended: they have one file.
+            (checkpoint.walk, checkpoint.end, checkpoint.pieces) = (None, None, None);
+            checkpoint.brings_back = None;
+        }
+        (self.is_due, self.is_behind) = (true, true);
+    }
+
+    fn begin_checkpoint(&mut self, replica: &Replica) {
+        let (pieces, to_write) = mpsc::channel(PIECES_MAX);
+        let (answer, done) = oneshot::channel();
+        let (env, dir, durable) = (self.env.clone(), self.dir.clone(), self.journal.durable());
+        let covered = self.end;
+        let write = async move {
+            let result = write(&env, &dir, covered, to_write, durable).await;
+            let _ = answer.send(result);
+        };
+        self.is_due = false;
+        self.checkpoint = Some(Checkpoint {
+            walk: Some(Walk::begin(replica)),
+            end: None,
+            pieces: Some(pieces),
+            done,
+            covered,
+            journalled: self.journalled,
+            brings_back: self.is_behind.then(|| replica.tickets()),
+            _task: self.env.spawn_dedicated("broadcast-checkpoint", write),
+        });
+    }
+
+    /// Hands a piece to the thread that writes the checkpoint.
+    fn feed_checkpoint(&mut self, replica: &Replica) {
+        let Some(checkpoint) = &mut self.checkpoint else { return };
+        let Some(pieces) = &checkpoint.pieces else { return };
+        if let Some(end) = checkpoint.end.take() {
+            let _ = pieces.try_send(Piece::End(end));
+            return;
+        }
+        let Some(walk) = &mut checkpoint.walk else { return };
+        match walk.next(replica) {
+            Some(records) => {
+                let _ = pieces.try_send(Piece::Records(records));
+            }
+            None => {
+                checkpoint.walk = None;
+                let mark = (Record::Mark, Then::EndCheckpoint);
+                match self.is_behind {
+                    true => self.waiting.push_front(mark),
+                    false => self.waiting.push_back(mark),
+                }
+                self.flush();
+            }
+        }
+    }
+
+    fn end_checkpoint(&mut self, result: Result<u64, String>) -> Vec<Ticket> {
+        let Some(checkpoint) = self.checkpoint.take() else { return Vec::new() };
+        match result {
+            Ok(bytes) => {
+                self.checkpoint_bytes = bytes;
+                self.checkpointed = checkpoint.journalled;
+                self.stats.checkpoints += 1;
+                self.journal.trim(TAG, checkpoint.covered);
+                let Some(mut answered) = checkpoint.brings_back else { return Vec::new() };
+                self.is_behind = false;
+                self.flush();
+                answered.extend(self.answered());
+                answered
+            }
+            Err(error) => {
+                tracing::warn!(error, "no checkpoint of the broadcasts can be taken, trying on");
+                self.stats.checkpoints_failed += 1;
+                self.is_due = true;
+                self.retry_at = self.env.now() + RETRY;
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// What the journal is given next. While it has a gap that is nothing but the mark of the checkpoint that mends it.
+fn next_of(waiting: &VecDeque<(Record, Then)>, is_behind: bool) -> Option<&(Record, Then)> {
+    waiting.front().filter(|(_, then)| !is_behind || matches!(then, Then::EndCheckpoint))
+}
+
+/// Writes a checkpoint; its bytes. On a thread of its own: it blocks on the disk.
+async fn write(
+    env: &Env,
+    dir: &Path,
+    covered: JournalPosition,
+    mut pieces: mpsc::Receiver<Piece>,
+    durable: Durable,
+) -> Result<u64, String> {
+    let (disk, new) = (env.disk(), dir.join("checkpoint.new"));
+    let text = |error: std::io::Error| error.to_string();
+    let _ = disk.remove_file(&new);
+    let file = disk.open(&new, OpenMode::CreateNew).map_err(text)?;
+    let mut writer = Writer::new(file, covered);
+    let end = loop {
+        match pieces.recv().await {
+            Some(Piece::Records(records)) => {
+                for record in &records {
+                    writer.push(record).map_err(text)?;
+                }
+            }
+            Some(Piece::End(end)) => break end,
+            None => return Err("it was given up".to_owned()),
+        }
+    };
+    let bytes = writer.finish().map_err(text)?;
+    // What it leaves out may be collected by what only the journal has.
+    durable.wait_for(end).await.map_err(|lost| lost.to_string())?;
+    disk.rename(&new, &dir.join("checkpoint")).map_err(text)?;
+    disk.sync_dir(dir).map_err(text)?;
+    Ok(bytes)
+}
