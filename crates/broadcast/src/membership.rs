@@ -6,7 +6,7 @@
 //!   so that it must have ended, that one begins a new chain.
 //! - A replica joins beyond the tail, and becomes the tail once the tail says that it has everything.
 //! - A member that started again has what its disk kept, but the others may have gone on: it goes to the end as long as
-//!   one of them is there, or may be. If all of them started again the first goes on alone, and the others join it:
+//!   one of them is heard after that, or may be yet. If all of them started again the first goes on alone, and the others join it:
 //!   whatever was acknowledged, or read, every member's disk has.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
 
@@ -32,7 +32,8 @@ pub struct Membership {
     seen: BTreeMap<ReplicaId, Seen>,
     caught_up: BTreeSet<ReplicaId>,
     joins: Vec<Member>,
-    started: BTreeSet<ReplicaId>,
+    /// Those that started again, and when.
+    started: BTreeMap<ReplicaId, u64>,
     /// Whether what becomes of those that started depends on whether others are heard.
     waits: bool,
     silence_ms: u64,
@@ -54,7 +55,7 @@ impl Membership {
             seen,
             caught_up: BTreeSet::new(),
             joins: Vec::new(),
-            started: BTreeSet::new(),
+            started: BTreeMap::new(),
             waits: false,
             silence_ms,
             lost_ms,
@@ -70,7 +71,7 @@ impl Membership {
     /// if there is another member: it may have lost some of what it acknowledged.
     pub fn join(&mut self, now_ms: u64, member: Member, durable: bool, started: bool) {
         if started && self.started.len() < MEMBERS_MAX {
-            self.started.insert(member.id);
+            self.started.entry(member.id).or_insert(now_ms);
         }
         self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true });
         self.caught_up.remove(&member.id);
@@ -107,14 +108,18 @@ impl Membership {
             !comes_back && others.any(|o| o.address == member.address && o.id != member.id)
         };
         let stays =
-            |member: &Member| !silent(member.id) && !self.started.contains(&member.id) && !replaced(member);
-        let heard = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.heard);
+            |member: &Member| !silent(member.id) && !self.started.contains_key(&member.id) && !replaced(member);
+        // One that was heard last before another one started may have ended as well.
+        let last_start_ms = self.started.values().max().copied().unwrap_or(0);
+        let heard = |member: &Member| {
+            self.seen.get(&member.id).is_some_and(|seen| seen.heard && seen.at_ms >= last_start_ms)
+        };
         let is_there = |member: &Member| !silent(member.id) && !replaced(member);
         self.waits = false;
         if next.members.iter().any(|member| stays(member) && heard(member)) {
             next.members.retain(stays);
         } else if next.members.iter().any(stays) {
-            // Nobody has heard them since this service started: they may be there all the same.
+            // Nobody has heard them since this service, or the member, started: they may be there all the same.
             self.waits = true;
         } else if next.members.iter().any(is_there) {
             // All that are there have started again.
@@ -144,7 +149,7 @@ impl Membership {
             next.members.push(next.joining.remove(at));
         }
         // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
-        let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains(&member.id);
+        let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains_key(&member.id);
         if next == self.chain && !next.joining.iter().any(begins_anew) {
             if !self.waits {
                 self.joins.clear();
@@ -160,7 +165,7 @@ impl Membership {
     pub fn changed(&mut self, chain: Chain) {
         self.joins.clear();
         let waits = self.waits;
-        self.started.retain(|id| waits && chain.place(*id).is_some());
+        self.started.retain(|id, _| waits && chain.place(*id).is_some());
         self.caught_up.clear();
         let known = |id: &ReplicaId| chain.members.iter().chain(&chain.joining).any(|m| m.id == *id);
         self.seen.retain(|id, _| known(id));
@@ -223,7 +228,9 @@ mod tests {
         service.join(3, member(1), true, false);
         assert_eq!(step(&mut service, 3), None);
         service.join(4, member(1), true, true);
-        assert_eq!(step(&mut service, 4), Some((vec![2], vec![1])));
+        assert_eq!(step(&mut service, 4), None);
+        service.alive(5, 2, service.chain().epoch, &[]);
+        assert_eq!(step(&mut service, 5), Some((vec![2], vec![1])));
     }
 
     /// Members 2, 4 and 6, which keep their events, and a service that has just started.

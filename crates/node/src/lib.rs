@@ -154,7 +154,10 @@ impl Node {
             None => None,
         };
         let broadcast = match broadcast {
-            Some(listener) => Some(Broadcast::start(&env, listener, &config.broadcast, log.meta()).await?),
+            Some(listener) => {
+                let (config, data) = (&config.broadcast, &config.data);
+                Some(Broadcast::start(&env, listener, config, data, log.meta()).await?)
+            }
             None => None,
         };
         let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
@@ -208,6 +211,11 @@ impl Node {
             tracing::warn!(
                 "the queues did not close in time; recovery at the next start replays the journal"
             );
+        }
+        if let Some(broadcast) = &self.shared.broadcast
+            && self.env.timeout(STOP_DEADLINE, broadcast.close()).await.is_none()
+        {
+            tracing::warn!("the journal of broadcasts did not close in time");
         }
         if self.env.timeout(STOP_DEADLINE, self.shared.log.close()).await.is_none() {
             tracing::warn!("the log did not close in time; recovery at the next start completes it");

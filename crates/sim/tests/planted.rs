@@ -167,6 +167,22 @@ fn a_subscription_from_beyond_ones_own_count_is_caught() {
 }
 
 #[test]
+fn an_event_that_counts_as_held_before_it_is_synced_is_caught() {
+    let words = ["two events were published", "not everything was delivered", "and is not there", "repeated"];
+    is_caught(Plant::HeldBeforeSync, "broadcast", &words);
+}
+
+#[test]
+fn a_replica_s_journal_that_is_trimmed_before_the_checkpoint_counts_is_caught() {
+    is_caught(Plant::TrimBeforeCheckpoint, "broadcast", &["a disk can't be read", "two events were published"]);
+}
+
+#[test]
+fn a_replica_that_restarts_without_its_publishers_numbers_is_caught() {
+    is_caught(Plant::PublishersNotRestored, "broadcast", &["repeated", "not everything was delivered"]);
+}
+
+#[test]
 fn a_body_that_is_not_put_is_caught() {
     is_caught(Plant::BodyNotPut, "queue-cassandra", &["was acknowledged and is lost"]);
 }

@@ -5,9 +5,12 @@ mod hub;
 mod ring;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use tailwater_broadcast::disk::{Disk, DiskOptions};
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
 use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
@@ -40,9 +43,11 @@ impl Broadcast {
         env: &Env,
         listener: TcpListener,
         config: &BroadcastConfig,
+        data: &Path,
         meta: &Arc<dyn Meta>,
     ) -> anyhow::Result<Self> {
-        let id = fresh_id(env);
+        let disk = open_disk(env, config, &data.join("broadcast")).await?;
+        let id = disk.as_ref().map_or_else(|| fresh_id(env), Disk::id);
         let configuration = match config.configuration.as_str() {
             "" => ConfigurationAt::Here(Arc::clone(meta)),
             there if there == config.reached_at() => ConfigurationAt::Here(Arc::clone(meta)),
@@ -63,7 +68,7 @@ impl Broadcast {
             lost_ms: config.lost_ms,
             connections_max: config.connections_max,
         };
-        let server = Server::start(env, listener, server)?;
+        let server = Server::start_with(env, listener, server, disk)?;
         tracing::info!(broadcast = %server.address(), region = config.region, "broadcasts are carried");
         let mut broadcast = Self { server, id, config: config.clone(), http: None };
         if config.http.enabled {
@@ -92,6 +97,11 @@ impl Broadcast {
             crate::http::serve(env.clone(), listener, front.router(), "[broadcast.http]", limits, stopped);
         tracing::info!(http = %address, "broadcasts are published and heard over HTTP");
         Ok(Http { address, _stop: stop, _task: env.spawn("broadcast-http", serve) })
+    }
+
+    /// Makes what was held durable; to be called when the node stops.
+    pub async fn close(&self) {
+        self.server.stop().await;
     }
 
     /// Where it is reached over HTTP.
@@ -148,6 +158,31 @@ impl Broadcast {
             gaps: counters.gaps,
         }
     }
+}
+
+/// The replica's disk in `dir`, if some streams are kept there.
+async fn open_disk(env: &Env, config: &BroadcastConfig, dir: &Path) -> anyhow::Result<Option<Disk>> {
+    let durability = config.durabilities();
+    if !durability.needs_disk() {
+        anyhow::ensure!(
+            env.disk().list(dir).is_err(),
+            "[broadcast] durability = \"memory\", but {0} has events from before, which would be out of date when they \
+             are used again: remove {0}",
+            dir.display()
+        );
+        return Ok(None);
+    }
+    let options = DiskOptions {
+        sync_interval: Duration::from_millis(config.sync_interval_ms),
+        checkpoint_bytes: config.checkpoint_bytes,
+        ..DiskOptions::new(durability)
+    };
+    let (opened, answer) = oneshot::channel();
+    let (in_env, dir, region) = (env.clone(), dir.to_owned(), config.region.clone());
+    let _task = env.spawn_dedicated("broadcast-open", async move {
+        let _ = opened.send(Disk::open(&in_env, &dir, &region, options));
+    });
+    Ok(Some(answer.await?.context("the node can't use the events that it kept of broadcasts")?))
 }
 
 /// A replica's number: random, and too large for the numbers of some readers of JSON.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use tailwater_broadcast::name::is_region;
+use tailwater_broadcast::{Durabilities, Durability, Stream};
 
 /// How the node takes part in broadcasts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,8 +24,8 @@ pub struct BroadcastConfig {
     /// A replica of this region that says nothing for so many milliseconds is removed from the chain, and a proxy that
     /// does is not waited for.
     pub silence_ms: u64,
-    /// The chain's last member keeps its events in memory; it is given up for another one after so long without a sign
-    /// of it, in milliseconds. For the node that decides the chain.
+    /// The chain's last member, if it keeps its events in memory only, is given up for another one after so long without a
+    /// sign of it, in milliseconds. For the node that decides the chain.
     pub lost_ms: u64,
     /// How often a proxy tells the others how far it is, in milliseconds.
     pub advertise_ms: u64,
@@ -35,11 +36,45 @@ pub struct BroadcastConfig {
     pub connections_max: usize,
     /// Streams of this region.
     pub streams_max: usize,
+    /// What a replica does with events before it counts them as held, if not said otherwise of a stream: `memory`,
+    /// `interval` or `fsync`.
+    #[serde(with = "durability_text")]
+    pub durability: Durability,
+    /// How often what is `interval` is synced, in milliseconds.
+    pub sync_interval_ms: u64,
+    /// Bytes that the journal grows by before a checkpoint is due; as many as the last one took, if that is more.
+    pub checkpoint_bytes: u64,
     /// Broadcasts over HTTP.
     pub http: BroadcastHttpConfig,
     /// The replicas of the other regions' proxies: region to `host:port`s.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub regions: BTreeMap<String, Vec<String>>,
+    /// What is said of single streams: `REGION/NAME` to it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub streams: BTreeMap<String, BroadcastStreamConfig>,
+}
+
+/// A `[broadcast.streams."REGION/NAME"]` section.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BroadcastStreamConfig {
+    /// As that of all streams.
+    #[serde(with = "durability_text")]
+    pub durability: Durability,
+}
+
+/// A durability by its name.
+mod durability_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use tailwater_broadcast::Durability;
+
+    pub fn serialize<S: Serializer>(durability: &Durability, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(durability)
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Durability, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 /// The `[broadcast.http]` section: broadcasts over HTTP.
@@ -91,8 +126,12 @@ impl Default for BroadcastConfig {
             damping: 100.0,
             connections_max: 10_000,
             streams_max: 64,
+            durability: Durability::Interval,
+            sync_interval_ms: 1_000,
+            checkpoint_bytes: 64 << 20,
             http: BroadcastHttpConfig::default(),
             regions: BTreeMap::new(),
+            streams: BTreeMap::new(),
         }
     }
 }
@@ -101,6 +140,14 @@ impl BroadcastConfig {
     /// Where others reach this replica.
     pub fn reached_at(&self) -> String {
         if self.advertised.is_empty() { self.listen.to_string() } else { self.advertised.clone() }
+    }
+
+    /// Which streams are kept on disk; [`BroadcastConfig::check`] has seen the names.
+    pub fn durabilities(&self) -> Durabilities {
+        let named = |(name, of): (&String, &BroadcastStreamConfig)| {
+            Some((Stream::parse(name).ok()?, of.durability))
+        };
+        Durabilities { default: self.durability, streams: self.streams.iter().filter_map(named).collect() }
     }
 
     /// Whether every key lies in its bounds; if not, which one does not and what to do.
@@ -117,6 +164,11 @@ impl BroadcastConfig {
         within("advertise_ms", self.advertise_ms, 10, self.silence_ms / 2)?;
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("streams_max", self.streams_max as u64, 1, 4_096)?;
+        within("sync_interval_ms", self.sync_interval_ms, 1, 3_600_000)?;
+        within("checkpoint_bytes", self.checkpoint_bytes, 1 << 20, 16 << 30)?;
+        for name in self.streams.keys() {
+            Stream::parse(name).map_err(|error| anyhow::anyhow!("[broadcast.streams] {error}"))?;
+        }
         within("http.connections_max", self.http.connections_max as u64, 1, 1_000_000)?;
         within("http.body_bytes_max", self.http.body_bytes_max as u64, 1 << 10, 4 << 20)?;
         within("http.listener_bytes_max", self.http.listener_bytes_max as u64, 64 << 10, 1 << 30)?;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use tailwater_broadcast::disk::DiskStats;
 use tailwater_broadcast::server::{Snapshot, StreamSnapshot};
 
-use super::Page;
+use super::{Page, TimesRead};
 use crate::Shared;
 
 /// Name, help, and what it is.
@@ -53,11 +54,16 @@ impl BroadcastsRead {
         let repeated = "Events left out because an earlier try had published them.";
         page.counter("tailwater_broadcast_repeated", repeated, counters.repeated)?;
         page.counter("tailwater_broadcast_refused", "Events that were refused.", counters.refused)?;
+        let followed = "Events that came down the chain, from the replica before this one.";
+        page.counter("tailwater_broadcast_followed", followed, counters.followed)?;
         page.counter("tailwater_broadcast_remote", "Events that came from other regions.", counters.remote)?;
         let moved = "Times that a stream of another region was subscribed to at another proxy.";
         page.counter("tailwater_broadcast_moved", moved, counters.moved)?;
         let gaps = "Batches that did not continue what was there, and were left out.";
         page.counter("tailwater_broadcast_gaps", gaps, counters.gaps)?;
+        if let Some(disk) = &read.disk {
+            disk_of(disk, page)?;
+        }
         self.streams(&read.streams, page)
     }
 
@@ -89,4 +95,23 @@ impl BroadcastsRead {
         let ratios = told.iter().map(|stream| (stream.stream.to_string(), ratio(stream)));
         page.gauges("tailwater_broadcast_stream_tombstone_ratio", tombstoned, "stream", ratios)
     }
+}
+
+fn disk_of(disk: &DiskStats, page: &mut Page<'_>) -> fmt::Result {
+    let bytes = "Bytes of the checkpoint and of the journal's files, those ready to be written included.";
+    page.gauge("tailwater_broadcast_disk_bytes", bytes, disk.bytes)?;
+    page.counter("tailwater_broadcast_checkpoints", "Checkpoints written.", disk.checkpoints)?;
+    let failed = "Attempts at a checkpoint that failed.";
+    page.counter("tailwater_broadcast_checkpoints_failed", failed, disk.checkpoints_failed)?;
+    let loaded = "Events that were on disk when the node started, collected ones not counted.";
+    page.gauge("tailwater_broadcast_loaded", loaded, disk.loaded)?;
+    let waiting = "Records that the journal of broadcasts could not take yet.";
+    page.gauge("tailwater_broadcast_journal_waiting", waiting, disk.waiting)?;
+    let journal = &disk.journal;
+    let records = "Records that the journal of broadcasts took.";
+    page.counter("tailwater_broadcast_journal_records", records, journal.records)?;
+    page.counter("tailwater_broadcast_journal_bytes", "Bytes that it wrote.", journal.bytes)?;
+    page.counter("tailwater_broadcast_journal_failures", "Writes and syncs that failed.", journal.failures)?;
+    let times = TimesRead::of_syncs(&journal.sync_times);
+    page.histogram("tailwater_broadcast_journal_sync_seconds", "Time that a sync of it took.", &times)
 }

@@ -1,6 +1,7 @@
-//! What replicas of a broadcast send, changed.
+//! What replicas of a broadcast send, and read from their disks, changed.
 
 use tailwater_broadcast::message::Message;
+use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::Replica;
 use tailwater_broadcast::{Batch, Stream, Writer};
 
@@ -23,6 +24,17 @@ impl Plant {
                 Message::Subscribe { stream, after: after + 1 }
             }
             (_, message) => message,
+        }
+    }
+
+    /// A record that a replica finds on its disk, as the bug reads it.
+    pub fn broadcast_record(self, record: Record) -> Option<Record> {
+        match (self, record) {
+            (Plant::PublishersNotRestored, Record::Publishers { .. }) => None,
+            (Plant::PublishersNotRestored, Record::Stored { stream, batch, .. }) => {
+                Some(Record::Stored { stream, batch, origin: None })
+            }
+            (_, record) => Some(record),
         }
     }
 }

@@ -74,6 +74,12 @@ pub enum Plant {
     TombstoneForNothing,
     /// A proxy subscribes from beyond its own count.
     SubscribedTooFar,
+    /// A replica counts events as held that its disk has not synced.
+    HeldBeforeSync,
+    /// A replica's journal is trimmed when a checkpoint is begun.
+    TrimBeforeCheckpoint,
+    /// A replica that restarts knows its events, but not who published them.
+    PublishersNotRestored,
     /// The shared store answers some of its puts of bodies without doing anything.
     BodyNotPut,
     /// It answers deletes of bodies without doing anything.

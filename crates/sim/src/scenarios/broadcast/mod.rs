@@ -4,21 +4,25 @@
 //!
 //! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a
 //! later collection explains, in order; what was acknowledged is there once, in its publisher's order, under the
-//! number that was told; all regions agree on every number. One member of each chain's survives always: what is
-//! lost with all replicas is not promised.
+//! number that was told; all regions agree on every number. Some regions' replicas keep events on disk: all of them may
+//! end at once, and lose what was not synced. Of the others' one member of the chain survives always: what is lost with
+//! all of them is not promised.
 
 mod clients;
+mod disk;
 mod net;
 mod truth;
 
 use std::collections::BTreeMap;
 
-use tailwater_broadcast::Stream;
+use tailwater_broadcast::record::Record;
+use tailwater_broadcast::{Durability, Stream};
 use tailwater_broadcast::membership::Membership;
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
 
 use self::clients::{Client, Listener, Next, Publisher};
+use self::disk::Disk;
 use self::net::{Happening, LinkId, Net, Pid};
 use self::truth::Truths;
 use crate::checkers::{Report, Violation, ensure};
@@ -55,6 +59,9 @@ struct Region {
     service: Membership,
     /// The replica in each slot, and when a new one starts there.
     slots: Vec<(Option<Pid>, u64)>,
+    /// Whether its replicas keep what they have, and the disks in the slots.
+    durable: bool,
+    disks: BTreeMap<usize, Disk>,
 }
 
 struct Sim {
@@ -99,6 +106,10 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         }
     }
     sim.net.cuts.clear();
+    for region in 0..sim.regions.len() {
+        // One that has to get all of it from what is left.
+        sim.client(Client::Listener(Listener::new(region)));
+    }
     let end_ms = sim.now_ms + SETTLE_MS;
     while !sim.is_settled() {
         ensure(sim.now_ms < end_ms, || sim.stuck())?;
@@ -114,7 +125,8 @@ impl Sim {
             let chain = Chain { region: (*name).to_owned(), ..Chain::default() };
             let service = Membership::new(self.now_ms, chain, SILENCE_MS, LOST_MS);
             let slots = self.rng.between(1, 3) as usize;
-            self.regions.push(Region { service, slots: vec![(None, 0); slots] });
+            let durable = self.rng.chance(500_000);
+            self.regions.push(Region { service, slots: vec![(None, 0); slots], durable, disks: BTreeMap::new() });
         }
         for (region, name) in REGIONS.iter().enumerate().take(regions) {
             for (kind, streams) in ["keys", "last"].iter().enumerate() {
@@ -140,7 +152,7 @@ impl Sim {
 
     fn step(&mut self, active: bool) -> Result<(), Violation> {
         self.now_ms += STEP_MS;
-        self.start_replicas();
+        self.start_replicas()?;
         for happening in self.net.step(self.now_ms) {
             match happening {
                 Happening::Opened(link) => self.opened(link),
@@ -165,17 +177,15 @@ impl Sim {
         Ok(())
     }
 
-    /// New replicas, with nothing, where others died.
-    fn start_replicas(&mut self) {
+    /// New replicas where others died: with nothing, or with what the disk there has.
+    fn start_replicas(&mut self) -> Result<(), Violation> {
         for (region, name) in REGIONS.iter().enumerate().take(self.regions.len()) {
             for slot in 0..self.regions[region].slots.len() {
                 let (None, at_ms) = self.regions[region].slots[slot] else { continue };
                 if at_ms > self.now_ms {
                     continue;
                 }
-                let pid = self.next_pid;
-                self.next_pid += 1;
-                let replica = Replica::new(Config::new(name, pid));
+                let (pid, replica) = self.new_replica(region, slot, name)?;
                 let skew_ms = self.rng.below(2_000);
                 let node = Node {
                     replica,
@@ -191,6 +201,27 @@ impl Sim {
                 self.regions[region].slots[slot].0 = Some(pid);
             }
         }
+        Ok(())
+    }
+
+    /// A replica, and its number: even if it has a disk.
+    fn new_replica(&mut self, region: usize, slot: usize, name: &str) -> Result<(Pid, Replica), Violation> {
+        let Region { durable, disks, .. } = &mut self.regions[region];
+        let new_id = self.next_pid + u64::from((self.next_pid & 1 == 0) != *durable);
+        if !*durable {
+            self.next_pid = new_id + 1;
+            return Ok((new_id, Replica::new(Config::new(name, new_id))));
+        }
+        let disk = disks.entry(slot).or_insert_with(|| Disk::new(new_id));
+        self.next_pid = self.next_pid.max(disk.id + 1);
+        let streams = disk.load(self.plant)?.into_streams();
+        for (stream, state) in &streams {
+            for entry in state.unsettled() {
+                self.truths.stored(disk.id, stream, &entry.batch);
+            }
+        }
+        let config = Config { durability: Durability::Fsync.into(), ..Config::new(name, disk.id) };
+        Ok((disk.id, Replica::recovered(config, streams)))
     }
 
     fn tick(&mut self, pid: Pid) {
@@ -209,10 +240,10 @@ impl Sim {
         if cut || self.rng.chance(100_000) {
             return;
         }
-        let service = &mut self.regions[region].service;
+        let Region { service, durable, .. } = &mut self.regions[region];
         if !node.joined || !node.replica.is_in_chain() {
             let member = Member { id: pid, address: address(region, slot) };
-            service.join(self.now_ms, member, false, !node.joined);
+            service.join(self.now_ms, member, *durable, node.replica.chain().epoch == 0);
             node.joined = true;
         }
         let mut caught_up: Vec<Pid> = node.replica.caught_up().into_iter().collect();
@@ -379,8 +410,21 @@ impl Sim {
                 Output::Close(link, why) => {
                     return Err(Violation::new(format!("replica {pid} ended connection {link}: {why}")));
                 }
-                Output::Held { .. } => {}
-                Output::Persist { .. } => {}
+                Output::Persist { record, ticket } => {
+                    if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
+                        disk.append(&record, ticket);
+                    }
+                }
+                Output::Held { stream, last } => {
+                    if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
+                        disk.append(&Record::Held { stream, last }, None);
+                    }
+                }
+            }
+        }
+        if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
+            for ticket in disk.step(&mut self.rng, self.plant, &node.replica) {
+                node.replica.persisted(self.now_ms, &ticket);
             }
         }
         Ok(())
@@ -417,8 +461,12 @@ impl Sim {
         let region = self.rng.index(self.regions.len());
         let slots = self.regions[region].slots.len();
         let slot = self.rng.index(slots);
-        match self.rng.below(10) {
+        match self.rng.below(11) {
             0..=3 => self.crash(region, slot),
+            10 if self.regions[region].durable => {
+                (0..slots).for_each(|slot| self.crash(region, slot));
+                self.report.count("regions ended", 1);
+            }
             4 => {
                 // Regions are cut from each other.
                 let other = self.rng.index(self.regions.len());
@@ -464,10 +512,10 @@ impl Sim {
 
     /// Replicas that are in the chain say so again to a service that started.
     fn rejoin(&mut self, region: usize) {
-        let service = &mut self.regions[region].service;
+        let Region { service, durable, .. } = &mut self.regions[region];
         for (pid, node) in self.nodes.iter().filter(|(_, node)| node.region == region && node.joined) {
             let member = Member { id: *pid, address: address(region, node.slot) };
-            service.join(self.now_ms, member, false, false);
+            service.join(self.now_ms, member, *durable, node.replica.chain().epoch == 0);
         }
     }
 
@@ -484,11 +532,19 @@ impl Sim {
         })
     }
 
-    /// A replica dies, if another member of its chain is there.
+    /// A replica dies, if it has a disk or another member of its chain is there; its disk may die as well if one is.
     fn crash(&mut self, region: usize, slot: usize) {
         let Some(pid) = self.regions[region].slots[slot].0 else { return };
-        if !self.can_spare(region, pid) {
+        let can_spare = self.can_spare(region, pid);
+        if !can_spare && !self.regions[region].durable {
             return;
+        }
+        if let Some(disk) = self.regions[region].disks.get_mut(&slot) {
+            disk.crash(&mut self.rng);
+            if can_spare && self.rng.chance(200_000) {
+                self.regions[region].disks.remove(&slot);
+                self.report.count("disks lost", 1);
+            }
         }
         self.outside.record("crash", pid, 0);
         self.report.count("crashes", 1);

@@ -1,0 +1,133 @@
+//! A replica's disk: a journal that is synced some time after it was written, and checkpoints in between. What a crash
+//! leaves is what was synced, and some of what was not.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use tailwater_broadcast::HistoryOptions;
+use tailwater_broadcast::disk::Walk;
+use tailwater_broadcast::record::Record;
+use tailwater_broadcast::recovered::Recovered;
+use tailwater_broadcast::replica::{Replica, Ticket};
+
+use super::net::Pid;
+use crate::checkers::Violation;
+use crate::planted::Plant;
+use crate::rng::Rng;
+
+/// A checkpoint that is being taken.
+struct Unfinished {
+    /// None once it has everything.
+    walk: Option<Walk>,
+    records: Vec<Bytes>,
+    /// The journal's records before it are in it; it counts once those before `needs` are durable.
+    covered: u64,
+    needs: u64,
+}
+
+pub(super) struct Disk {
+    /// The replica's id, which lies there as well.
+    pub(super) id: Pid,
+    checkpoint: Vec<Bytes>,
+    /// The journal's records and how many there were before them.
+    journal: VecDeque<Bytes>,
+    trimmed: u64,
+    /// How many of all records are durable.
+    synced: u64,
+    tickets: VecDeque<(u64, Ticket)>,
+    unfinished: Option<Unfinished>,
+}
+
+fn encoded(record: &Record) -> Bytes {
+    let mut out = BytesMut::new();
+    record.encode(&mut out);
+    out.freeze()
+}
+
+impl Disk {
+    pub(super) fn new(id: Pid) -> Self {
+        Self {
+            id,
+            checkpoint: Vec::new(),
+            journal: VecDeque::new(),
+            trimmed: 0,
+            synced: 0,
+            tickets: VecDeque::new(),
+            unfinished: None,
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.trimmed + self.journal.len() as u64
+    }
+
+    pub(super) fn append(&mut self, record: &Record, ticket: Option<Ticket>) {
+        self.journal.push_back(encoded(record));
+        self.tickets.extend(ticket.map(|ticket| (self.end(), ticket)));
+    }
+
+    /// Syncs the journal, perhaps, and goes on with a checkpoint; the tickets that are answered.
+    pub(super) fn step(&mut self, rng: &mut Rng, plant: Plant, replica: &Replica) -> Vec<Ticket> {
+        if rng.chance(300_000) {
+            self.synced = self.end();
+        }
+        if self.unfinished.is_none() && rng.chance(10_000) {
+            let (walk, covered) = (Some(Walk::begin(replica)), self.end());
+            self.unfinished = Some(Unfinished { walk, records: Vec::new(), covered, needs: 0 });
+            if plant == Plant::TrimBeforeCheckpoint {
+                self.trim(covered);
+            }
+        }
+        let end = self.end();
+        if let Some(unfinished) = &mut self.unfinished
+            && rng.chance(500_000)
+        {
+            match unfinished.walk.as_mut().map(|walk| walk.next(replica)) {
+                Some(Some(records)) => unfinished.records.extend(records.iter().map(encoded)),
+                Some(None) => (unfinished.walk, unfinished.needs) = (None, end),
+                None if self.synced >= unfinished.needs => {
+                    let covered = unfinished.covered;
+                    self.checkpoint = std::mem::take(&mut unfinished.records);
+                    self.unfinished = None;
+                    self.trim(covered);
+                }
+                None => {}
+            }
+        }
+        let answered_to = if plant == Plant::HeldBeforeSync { end } else { self.synced };
+        let mut answered = Vec::new();
+        while let Some((_, ticket)) = self.tickets.pop_front_if(|(end, _)| *end <= answered_to) {
+            answered.push(ticket);
+        }
+        answered
+    }
+
+    fn trim(&mut self, covered: u64) {
+        while self.trimmed < covered && self.journal.pop_front().is_some() {
+            self.trimmed += 1;
+        }
+    }
+
+    /// The replica ends, and its machine with it.
+    pub(super) fn crash(&mut self, rng: &mut Rng) {
+        let synced = self.synced.max(self.trimmed);
+        let kept = rng.between(synced, self.end());
+        self.journal.truncate((kept - self.trimmed) as usize);
+        // What was found after a crash is made durable.
+        self.synced = kept;
+        self.tickets.clear();
+        self.unfinished = None;
+    }
+
+    /// What is there.
+    pub(super) fn load(&self, plant: Plant) -> Result<Recovered, Violation> {
+        let mut recovered = Recovered::new(HistoryOptions::default());
+        for bytes in self.checkpoint.iter().chain(&self.journal) {
+            let record = Record::decode(bytes.clone()).map_err(|error| Violation::new(error.to_string()))?;
+            if let Some(record) = plant.broadcast_record(record) {
+                recovered.apply(record).map_err(|why| Violation::new(format!("a disk can't be read: {why}")))?;
+            }
+        }
+        Ok(recovered)
+    }
+}
