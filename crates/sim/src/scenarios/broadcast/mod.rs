@@ -255,9 +255,11 @@ impl Sim {
         if self.plant == Plant::HeadAcknowledgesAlone && chain.head() == Some(pid) {
             chain.members.truncate(1);
         }
-        let was_member = node.replica.chain().place(pid).is_some();
+        let before = node.replica.chain();
+        let may_forget = before.place(pid).is_some() || before.epoch == 0;
         node.replica.configure(self.now_ms, chain);
-        if was_member && node.replica.chain().place(pid).is_none() {
+        let after = node.replica.chain();
+        if may_forget && after.epoch > 0 && after.place(pid).is_none() {
             // It forgot what was on its way.
             self.truths.gone(pid);
         }
