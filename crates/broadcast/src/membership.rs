@@ -1,9 +1,10 @@
 //! Who is in a region's chain, and in which order (section 3.3): the configuration service's decisions, as a
 //! step function. The shell keeps the chain in `meta`, and tells nobody of a chain before it is durable there.
 //!
-//! - A member that is not heard is removed, but not the last one: it alone has the events. Only if it kept them in
-//!   memory, another replica wants to join, and it was not heard for much longer or the other one has its address,
-//!   so that it must have ended, that one begins a new chain.
+//! - A member that is not heard is removed, but not the last one: it alone has the events. Only if another replica
+//!   wants to join, and the last one can't come back, that one begins a new chain. One that kept its events in memory
+//!   can't if the other one has its address, so that it must have ended, or it was not heard for much longer. One with
+//!   a disk can't if both are so: then the other one is there without that disk.
 //! - A replica joins beyond the tail, and becomes the tail once the tail says that it has everything.
 //! - A member that started again has what its disk kept, but the others may have gone on: it goes to the end as long as
 //!   one of them is heard after that, or may be yet. If all of them started again the first goes on alone, and the others join it:
@@ -102,11 +103,12 @@ impl Membership {
         };
         next.joining.retain(|member| !silent(member.id));
         // Another replica has its address, so it must have ended, and its memory with it.
-        let replaced = |member: &Member| {
-            let comes_back = self.seen.get(&member.id).is_some_and(|seen| seen.durable);
+        let has_successor = |member: &Member| {
             let mut others = self.joins.iter().chain(&self.chain.joining);
-            !comes_back && others.any(|o| o.address == member.address && o.id != member.id)
+            others.any(|o| o.address == member.address && o.id != member.id)
         };
+        let comes_back = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.durable);
+        let replaced = |member: &Member| !comes_back(member) && has_successor(member);
         let stays =
             |member: &Member| !silent(member.id) && !self.started.contains_key(&member.id) && !replaced(member);
         // One that was heard last before another one started may have ended as well.
@@ -130,7 +132,8 @@ impl Membership {
             let lost = |member: &Member| {
                 let Some(seen) = self.seen.get(&member.id) else { return true };
                 let silent_ms = now_ms.saturating_sub(seen.at_ms);
-                replaced(member) || (!seen.durable && silent_ms > self.lost_ms)
+                let can_not_come_back = !seen.durable || has_successor(member);
+                replaced(member) || (can_not_come_back && silent_ms > self.lost_ms)
             };
             next.members.retain(|member| !lost(member));
         }
@@ -300,6 +303,18 @@ mod tests {
         let mut service = Membership::new(0, chain, 1000, 60_000);
         service.join(10, Member { id: 9, address: "127.0.0.1:9400".to_owned() }, false, true);
         assert_eq!(step(&mut service, 10), Some((vec![9], vec![])));
+    }
+
+    #[test]
+    fn a_replica_at_the_address_of_the_last_member_replaces_it_later_if_it_had_a_disk() {
+        let members = vec![Member { id: 8, address: "127.0.0.1:9400".to_owned() }];
+        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        let mut service = Membership::new(0, chain, 1000, 60_000);
+        service.join(10, Member { id: 6, address: "127.0.0.1:9400".to_owned() }, true, true);
+        assert_eq!(step(&mut service, 10), Some((vec![8], vec![6])));
+        service.alive(60_000, 6, service.chain().epoch, &[]);
+        assert_eq!(step(&mut service, 60_000), None);
+        assert_eq!(step(&mut service, 60_001), Some((vec![6], vec![])));
     }
 
     #[test]
