@@ -109,8 +109,9 @@ impl Membership {
         };
         let comes_back = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.durable);
         let replaced = |member: &Member| !comes_back(member) && has_successor(member);
-        let stays =
-            |member: &Member| !silent(member.id) && !self.started.contains_key(&member.id) && !replaced(member);
+        let stays = |member: &Member| {
+            !silent(member.id) && !self.started.contains_key(&member.id) && !replaced(member)
+        };
         // One that was heard last before another one started may have ended as well.
         let last_start_ms = self.started.values().max().copied().unwrap_or(0);
         let heard = |member: &Member| {

@@ -37,8 +37,10 @@ impl Region {
     }
 
     fn open(&self) -> Result<Disk, tailwater_broadcast::disk::DiskError> {
-        let options =
-            DiskOptions { checkpoint_bytes: self.checkpoint_bytes, ..DiskOptions::new(self.durability.into()) };
+        let options = DiskOptions {
+            checkpoint_bytes: self.checkpoint_bytes,
+            ..DiskOptions::new(self.durability.into())
+        };
         Disk::open(&self.env, &self.path(), "a", options)
     }
 
@@ -109,11 +111,13 @@ async fn a_replica_that_ends_comes_back_with_its_events_its_numbers_and_its_id()
                 let seq = publisher.publish(&stream(), &content(n, payload), None).await.unwrap();
                 assert_eq!(seq, life * 100 + n);
             }
-            let from = token.clone().map_or_else(Positions::start, |token: String| Positions::parse(&token).unwrap());
+            let from = token
+                .clone()
+                .map_or_else(Positions::start, |token: String| Positions::parse(&token).unwrap());
             let first = if token.is_some() { life * 100 - 49 } else { 1 };
             let all = heard(env, &server, from, life * 100 + 100).await;
-            let expected = (first..=life * 100 + 100)
-                .map(|n| (n, Some(Bytes::copy_from_slice(&n.to_le_bytes()))));
+            let expected =
+                (first..=life * 100 + 100).map(|n| (n, Some(Bytes::copy_from_slice(&n.to_le_bytes()))));
             assert_eq!(all, expected.collect::<Vec<_>>());
             let mut half = Positions::of(vec![stream()]);
             half.streams.insert(stream(), life * 100 + 50);

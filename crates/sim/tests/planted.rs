@@ -168,13 +168,18 @@ fn a_subscription_from_beyond_ones_own_count_is_caught() {
 
 #[test]
 fn an_event_that_counts_as_held_before_it_is_synced_is_caught() {
-    let words = ["two events", "not what was published", "not everything was delivered", "never given", "repeated"];
+    let words =
+        ["two events", "not what was published", "not everything was delivered", "never given", "repeated"];
     is_caught(Plant::HeldBeforeSync, "broadcast", &words);
 }
 
 #[test]
 fn a_replica_s_journal_that_is_trimmed_before_the_checkpoint_counts_is_caught() {
-    is_caught(Plant::TrimBeforeCheckpoint, "broadcast", &["a disk can't be read", "two events were published"]);
+    is_caught(
+        Plant::TrimBeforeCheckpoint,
+        "broadcast",
+        &["a disk can't be read", "two events were published"],
+    );
 }
 
 #[test]

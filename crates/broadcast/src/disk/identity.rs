@@ -43,7 +43,9 @@ pub(super) fn open(env: &Env, dir: &Path, region: &str) -> Result<(ReplicaId, bo
         return Err(damaged("it is not what was written"));
     }
     let mut reader = Reader::new(Bytes::copy_from_slice(&body[4..]));
-    let read = (|| Ok::<_, crate::wire::BadMessage>((reader.u16()?, reader.u16()?, reader.u64()?, reader.text()?)))();
+    let read =
+        (|| Ok::<_, crate::wire::BadMessage>((reader.u16()?, reader.u16()?, reader.u64()?, reader.text()?)))(
+        );
     match read {
         Ok((VERSION, _, id, was)) if was == region => Ok((id, false)),
         Ok((VERSION, _, _, was)) => {

@@ -312,10 +312,9 @@ impl Keeper {
         if self.is_behind {
             return answered;
         }
-        for (queue, position) in [
-            (&mut self.unwritten, self.written.position()),
-            (&mut self.unsynced, self.durable.position()),
-        ] {
+        for (queue, position) in
+            [(&mut self.unwritten, self.written.position()), (&mut self.unsynced, self.durable.position())]
+        {
             while let Some((_, ticket)) = queue.pop_front_if(|(end, _)| *end <= position) {
                 answered.push(ticket);
             }

@@ -101,7 +101,9 @@ pub enum DiskError {
         why: String,
     },
     /// The replica was one of another region.
-    #[error("{dir} has the events of a replica of region {was}, not {is}: set region back, or move the directory away")]
+    #[error(
+        "{dir} has the events of a replica of region {was}, not {is}: set region back, or move the directory away"
+    )]
     Region {
         /// The directory.
         dir: PathBuf,
@@ -123,7 +125,9 @@ pub enum DiskError {
 fn remedy(path: &Path) -> String {
     let dir = path.ancestors().find(|dir| dir.ends_with("broadcast")).unwrap_or(path);
     let dir = dir.display();
-    format!("Restore {dir} from a copy, or move it away: the replica then is a new one and copies from the others")
+    format!(
+        "Restore {dir} from a copy, or move it away: the replica then is a new one and copies from the others"
+    )
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
@@ -207,7 +211,8 @@ impl Disk {
         let streams = recovered.into_streams();
         // What is not kept any more must not come back with a later start, when others have gone on.
         let stale = streams.keys().any(|stream| options.durability.of(stream) == crate::Durability::Memory);
-        let on_its_way = |state: &StreamState| state.unsettled().map(|entry| u64::from(entry.batch.count)).sum::<u64>();
+        let on_its_way =
+            |state: &StreamState| state.unsettled().map(|entry| u64::from(entry.batch.count)).sum::<u64>();
         let loaded = streams.values().map(|state| state.history.stats().live + on_its_way(state)).sum();
         let mut keeper = Keeper::new(env, dir, journal, end, &options);
         keeper.begin_with(replayed, checkpoint_bytes, loaded, stale);

@@ -144,9 +144,8 @@ impl BroadcastConfig {
 
     /// Which streams are kept on disk; [`BroadcastConfig::check`] has seen the names.
     pub fn durabilities(&self) -> Durabilities {
-        let named = |(name, of): (&String, &BroadcastStreamConfig)| {
-            Some((Stream::parse(name).ok()?, of.durability))
-        };
+        let named =
+            |(name, of): (&String, &BroadcastStreamConfig)| Some((Stream::parse(name).ok()?, of.durability));
         Durabilities { default: self.durability, streams: self.streams.iter().filter_map(named).collect() }
     }
 

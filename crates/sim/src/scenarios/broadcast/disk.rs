@@ -125,7 +125,9 @@ impl Disk {
         for bytes in self.checkpoint.iter().chain(&self.journal) {
             let record = Record::decode(bytes.clone()).map_err(|error| Violation::new(error.to_string()))?;
             if let Some(record) = plant.broadcast_record(record) {
-                recovered.apply(record).map_err(|why| Violation::new(format!("a disk can't be read: {why}")))?;
+                recovered
+                    .apply(record)
+                    .map_err(|why| Violation::new(format!("a disk can't be read: {why}")))?;
             }
         }
         Ok(recovered)

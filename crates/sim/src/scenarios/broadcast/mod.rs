@@ -15,11 +15,11 @@ mod truth;
 
 use std::collections::BTreeMap;
 
-use tailwater_broadcast::record::Record;
-use tailwater_broadcast::{Durability, Stream};
 use tailwater_broadcast::membership::Membership;
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
+use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
+use tailwater_broadcast::{Durability, Stream};
 
 use self::clients::{Client, Listener, Next, Publisher};
 use self::disk::Disk;
@@ -126,7 +126,12 @@ impl Sim {
             let service = Membership::new(self.now_ms, chain, SILENCE_MS, LOST_MS);
             let slots = self.rng.between(1, 3) as usize;
             let durable = self.rng.chance(500_000);
-            self.regions.push(Region { service, slots: vec![(None, 0); slots], durable, disks: BTreeMap::new() });
+            self.regions.push(Region {
+                service,
+                slots: vec![(None, 0); slots],
+                durable,
+                disks: BTreeMap::new(),
+            });
         }
         for (region, name) in REGIONS.iter().enumerate().take(regions) {
             for (kind, streams) in ["keys", "last"].iter().enumerate() {
