@@ -188,6 +188,17 @@ fn a_replica_that_restarts_without_its_publishers_numbers_is_caught() {
 }
 
 #[test]
+fn a_replica_s_journal_that_acknowledges_before_the_sync_is_caught() {
+    let words = ["acknowledged and is not there", "can't be opened"];
+    is_caught(Plant::AckBeforeSync, "broadcast-disk", &words);
+}
+
+#[test]
+fn a_replica_s_checkpoint_that_takes_its_name_before_it_is_synced_is_caught() {
+    is_caught(Plant::RenameBeforeSync, "broadcast-disk", &["can't be opened"]);
+}
+
+#[test]
 fn a_body_that_is_not_put_is_caught() {
     is_caught(Plant::BodyNotPut, "queue-cassandra", &["was acknowledged and is lost"]);
 }

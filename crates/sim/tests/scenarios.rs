@@ -86,6 +86,16 @@ fn meta_every_io() {
 }
 
 #[test]
+fn broadcast_disk() {
+    holds("broadcast-disk");
+}
+
+#[test]
+fn broadcast_disk_every_io() {
+    holds("broadcast-disk-every-io");
+}
+
+#[test]
 fn queue() {
     holds("queue");
 }

@@ -140,7 +140,7 @@ impl Reader {
     }
 
     /// The next record; `None` at the end.
-    pub fn next(&mut self) -> Result<Option<Record>, CheckpointError> {
+    pub fn next_record(&mut self) -> Result<Option<Record>, CheckpointError> {
         let at = self.end - self.ahead.len() as u64;
         let damaged = |why: String| CheckpointError::Damaged { at, why };
         let mut frame = self.take(FRAME_BYTES)?;

@@ -18,7 +18,7 @@ use tailwater_journal::{Append, AppendError, Durable, Incarnation, Journal, Jour
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Writer;
-use super::{DiskOptions, DiskStats, FILE_BYTES, TAG, Walk};
+use super::{DiskOptions, DiskStats, TAG, Walk};
 use crate::durability::{Durabilities, Durability};
 use crate::name::Stream;
 use crate::record::Record;
@@ -62,11 +62,12 @@ struct Checkpoint {
 }
 
 /// Something that [`Keeper::handle`] has to see.
-pub(crate) enum Happened {
+pub enum Happened {
     /// The journal is further.
     Moved,
     /// The journal takes records again.
     Room,
+    /// It lost records.
     Lost(Lost),
     /// The checkpoint's thread takes a piece.
     Wanted,
@@ -74,8 +75,8 @@ pub(crate) enum Happened {
     Ended(Result<u64, String>),
 }
 
-/// See the module.
-pub(crate) struct Keeper {
+/// The disk of a replica, for the task that owns that; see the module.
+pub struct Keeper {
     env: Env,
     dir: PathBuf,
     journal: Journal,
@@ -95,6 +96,7 @@ pub(crate) struct Keeper {
     /// Bytes that the journal took, and when the last checkpoint began.
     journalled: u64,
     checkpointed: u64,
+    file_bytes: u64,
     checkpoint_bytes_min: u64,
     /// Of the last checkpoint.
     checkpoint_bytes: u64,
@@ -131,6 +133,7 @@ impl Keeper {
             end,
             journalled: 0,
             checkpointed: 0,
+            file_bytes: options.journal.file_bytes,
             checkpoint_bytes_min: options.checkpoint_bytes,
             checkpoint_bytes: 0,
             checkpoint: None,
@@ -150,7 +153,7 @@ impl Keeper {
     }
 
     /// Takes what a replica wants on its disk, among all that it wants done.
-    pub(crate) fn take(&mut self, output: Output) {
+    pub fn take(&mut self, output: Output) {
         match output {
             Output::Persist { record, ticket } => {
                 self.flush_held();
@@ -164,7 +167,7 @@ impl Keeper {
     }
 
     /// Time passed.
-    pub(crate) fn tick(&mut self, replica: &Replica) {
+    pub fn tick(&mut self, replica: &Replica) {
         self.flush_held();
         let grown = self.journalled - self.checkpointed;
         let due = self.is_due || grown > self.checkpoint_bytes_min.max(self.checkpoint_bytes);
@@ -174,7 +177,7 @@ impl Keeper {
     }
 
     /// Completes when there is something for [`Keeper::handle`]; dropping it has no effect.
-    pub(crate) async fn happened(&mut self) -> Happened {
+    pub async fn happened(&mut self) -> Happened {
         let moved = |moved: Result<JournalPosition, Lost>| match moved {
             Ok(_) => Happened::Moved,
             Err(lost) => Happened::Lost(lost),
@@ -203,6 +206,7 @@ impl Keeper {
             }
         };
         tokio::select! {
+            biased;
             changed = self.durable.changed(), if !self.unsynced.is_empty() => moved(changed),
             changed = self.written.changed(), if !self.unwritten.is_empty() => moved(changed),
             () = self.journal.ready(), if next_of(&self.waiting, self.is_behind).is_some() => Happened::Room,
@@ -212,7 +216,7 @@ impl Keeper {
     }
 
     /// Deals with it; the tickets that the disk has now.
-    pub(crate) fn handle(&mut self, happened: Happened, replica: &Replica) -> Vec<Ticket> {
+    pub fn handle(&mut self, happened: Happened, replica: &Replica) -> Vec<Ticket> {
         match happened {
             Happened::Moved => self.answered(),
             Happened::Room => {
@@ -232,11 +236,11 @@ impl Keeper {
     }
 
     /// How it is doing.
-    pub(crate) fn stats(&self) -> DiskStats {
+    pub fn stats(&self) -> DiskStats {
         let journal = self.journal.stats();
         let files = u64::from(journal.files) + u64::from(journal.spares);
         DiskStats {
-            bytes: self.checkpoint_bytes + files * FILE_BYTES,
+            bytes: self.checkpoint_bytes + files * self.file_bytes,
             waiting: self.waiting.len() as u64,
             journal,
             ..self.stats.clone()
@@ -244,12 +248,12 @@ impl Keeper {
     }
 
     /// Which streams are kept, and how.
-    pub(crate) fn durability(&self) -> &Durabilities {
+    pub fn durability(&self) -> &Durabilities {
         &self.durability
     }
 
     /// The journal, to be closed when the keeper is gone.
-    pub(crate) fn journal(&self) -> &Journal {
+    pub fn journal(&self) -> &Journal {
         &self.journal
     }
 

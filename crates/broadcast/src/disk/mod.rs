@@ -35,7 +35,7 @@ use tailwater_env::{Env, OpenMode};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, JournalStats, OpenError, ReplayError, Tag};
 
 use self::checkpoint::{CheckpointError, RECORD_BYTES_MAX};
-pub(crate) use self::keeper::{Happened, Keeper};
+pub use self::keeper::{Happened, Keeper};
 pub use self::walk::Walk;
 use crate::durability::Durabilities;
 use crate::history::HistoryOptions;
@@ -61,8 +61,8 @@ pub struct DiskOptions {
     pub durability: Durabilities,
     /// Of the histories that are read.
     pub history: HistoryOptions,
-    /// How often what is `interval` is synced.
-    pub sync_interval: Duration,
+    /// Of the journal. What is `interval` is synced every `sync_interval` of it.
+    pub journal: JournalConfig,
     /// Bytes that the journal grows by before a checkpoint is due, or the size of the last one if that is more.
     pub checkpoint_bytes: u64,
 }
@@ -73,7 +73,14 @@ impl DiskOptions {
         Self {
             durability,
             history: HistoryOptions::default(),
-            sync_interval: Duration::from_secs(1),
+            journal: JournalConfig {
+                file_bytes: FILE_BYTES,
+                files_max: FILES_MAX,
+                reserve_bytes: 0,
+                record_bytes_max: RECORD_BYTES_MAX,
+                sync_interval: Duration::from_secs(1),
+                ..JournalConfig::default()
+            },
             checkpoint_bytes: 64 << 20,
         }
     }
@@ -154,8 +161,10 @@ pub struct DiskStats {
 
 /// An open directory, and what was in it.
 pub struct Disk {
-    pub(crate) keeper: Keeper,
-    pub(crate) streams: BTreeMap<Stream, StreamState>,
+    /// To be given what the replica wants on it.
+    pub keeper: Keeper,
+    /// What the replica had.
+    pub streams: BTreeMap<Stream, StreamState>,
     id: ReplicaId,
 }
 
@@ -165,6 +174,9 @@ impl Disk {
     pub fn open(env: &Env, dir: &Path, region: &str, options: DiskOptions) -> Result<Self, DiskError> {
         let disk = env.disk();
         disk.create_dir_all(dir).map_err(failed("made", dir))?;
+        if let Some(parent) = dir.parent() {
+            disk.sync_dir(parent).map_err(failed("synced", parent))?;
+        }
         let journal_dir = dir.join("journal");
         let (id, is_new) = identity::open(env, dir, region)?;
         if !is_new && disk.list(&journal_dir).map_or(true, |names| names.is_empty()) {
@@ -173,14 +185,6 @@ impl Disk {
         }
         let mut recovered = Recovered::new(options.history.clone());
         let (covered, checkpoint_bytes) = load_checkpoint(env, dir, &mut recovered)?;
-        let config = JournalConfig {
-            file_bytes: FILE_BYTES,
-            files_max: FILES_MAX,
-            reserve_bytes: 0,
-            record_bytes_max: RECORD_BYTES_MAX,
-            sync_interval: options.sync_interval,
-            ..JournalConfig::default()
-        };
         let mut replayed = 0;
         let mut replay = |_, position, bytes: &[u8]| {
             // Files are trimmed whole.
@@ -192,7 +196,7 @@ impl Disk {
             let record = record.map_err(|error| ReplayError::new(error.to_string()))?;
             recovered.apply(record).map_err(ReplayError::new)
         };
-        let journal = Journal::open(env, &journal_dir, config, &mut replay);
+        let journal = Journal::open(env, &journal_dir, options.journal.clone(), &mut replay);
         let journal = journal.map_err(|error| DiskError::Journal { dir: dir.to_owned(), error })?;
         disk.sync_dir(dir).map_err(failed("synced", dir))?;
         let end = journal.durable().position();
@@ -249,7 +253,7 @@ fn load_checkpoint(
     };
     let bytes = file.len().map_err(failed("read", &path))?;
     let mut reader = checkpoint::Reader::open(file).map_err(damaged)?;
-    while let Some(record) = reader.next().map_err(damaged)? {
+    while let Some(record) = reader.next_record().map_err(damaged)? {
         recovered.apply(record).map_err(|why| DiskError::Damaged { path: path.clone(), why })?;
     }
     Ok((reader.journal, bytes))

@@ -172,11 +172,9 @@ async fn open_disk(env: &Env, config: &BroadcastConfig, dir: &Path) -> anyhow::R
         );
         return Ok(None);
     }
-    let options = DiskOptions {
-        sync_interval: Duration::from_millis(config.sync_interval_ms),
-        checkpoint_bytes: config.checkpoint_bytes,
-        ..DiskOptions::new(durability)
-    };
+    let mut options =
+        DiskOptions { checkpoint_bytes: config.checkpoint_bytes, ..DiskOptions::new(durability) };
+    options.journal.sync_interval = Duration::from_millis(config.sync_interval_ms);
     let (opened, answer) = oneshot::channel();
     let (in_env, dir, region) = (env.clone(), dir.to_owned(), config.region.clone());
     let _task = env.spawn_dedicated("broadcast-open", async move {

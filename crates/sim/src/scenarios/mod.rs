@@ -5,6 +5,7 @@
 //! for some.
 
 pub mod broadcast;
+pub mod broadcast_disk;
 pub mod cache;
 mod cells;
 pub mod cluster;
@@ -80,6 +81,16 @@ pub const ALL: &[Scenario] = &[
         name: "broadcast",
         about: "regions with chains of replicas, publishers and listeners; replicas die, regions are cut apart",
         run: broadcast::run,
+    },
+    Scenario {
+        name: "broadcast-disk",
+        about: "a replica of a broadcast and its disk: a publisher that tries again, checkpoints, the same faults",
+        run: broadcast_disk::run,
+    },
+    Scenario {
+        name: "broadcast-disk-every-io",
+        about: "the same, and a power failure at the next I/O with each seed, then one in the recovery",
+        run: broadcast_disk::run_every_io,
     },
     Scenario {
         name: "queue-cassandra",
