@@ -60,7 +60,7 @@ pub struct ServerConfig {
     pub configuration: ConfigurationAt,
     /// A member that is not heard for so long is removed from the chain, in milliseconds; for the configuration.
     pub silence_ms: u64,
-    /// The last member, if it keeps its events in memory only, is given up after so long, in milliseconds; for the
+    /// The last member, if it keeps its events in memory only or its disk is gone, is given up after so long, in milliseconds; for the
     /// configuration.
     pub lost_ms: u64,
     /// Connections at a time.

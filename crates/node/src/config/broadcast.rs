@@ -24,7 +24,7 @@ pub struct BroadcastConfig {
     /// A replica of this region that says nothing for so many milliseconds is removed from the chain, and a proxy that
     /// does is not waited for.
     pub silence_ms: u64,
-    /// The chain's last member, if it keeps its events in memory only, is given up for another one after so long without a
+    /// The chain's last member, if it keeps its events in memory only or its disk is gone, is given up for another one after so long without a
     /// sign of it, in milliseconds. For the node that decides the chain.
     pub lost_ms: u64,
     /// How often a proxy tells the others how far it is, in milliseconds.
