@@ -86,6 +86,12 @@ fn meta_every_io() {
 }
 
 #[test]
+fn broadcast() {
+    // Many replicas, clients and messages each.
+    holds_for("broadcast", seeds() / 5);
+}
+
+#[test]
 fn broadcast_disk() {
     holds("broadcast-disk");
 }

@@ -226,6 +226,11 @@ mod tests {
         );
         assert!(refusal(|c| c.listen = SocketAddr::from(([0, 0, 0, 0], 9400))).contains("advertised"));
         assert!(refusal(|c| c.advertise_ms = 900).contains("advertise_ms"));
+        let stream = |c: &mut BroadcastConfig| {
+            let of = BroadcastStreamConfig { durability: Durability::Fsync };
+            c.streams.insert("no region".to_owned(), of);
+        };
+        assert!(refusal(stream).contains("no region"));
         assert!(BroadcastConfig::default().check().is_ok());
     }
 }
