@@ -221,6 +221,12 @@ impl Sim {
         self.next_pid = self.next_pid.max(disk.id + 1);
         let streams = disk.load(self.plant)?.into_streams();
         for (stream, state) in &streams {
+            // One that was joining may hold what no tail has settled.
+            let mut after = self.truths.last(stream);
+            while let Some(batch) = state.history.read(after, u64::MAX, usize::MAX) {
+                after = batch.last;
+                self.truths.stored(disk.id, stream, &batch);
+            }
             for entry in state.unsettled() {
                 self.truths.stored(disk.id, stream, &entry.batch);
             }
