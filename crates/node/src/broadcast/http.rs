@@ -1,9 +1,10 @@
-//! Broadcasts over HTTP, for applications: publishing by POST, listening by server-sent events.
+//! Broadcasts over HTTP, for applications: publishing by POST, listening by server-sent events or over a WebSocket.
 //!
 //! | path | |
 //! |---|---|
 //! | `POST /v1/streams/{region}/{name}/events` | publishes; answers once all replicas of the region hold it |
 //! | `GET /v1/events?stream=…&from=…&token=…` | server-sent events: a batch each, whose id is the resume token |
+//! | `GET /v1/ws?stream=…&from=…&token=…` | a WebSocket with the same batches, see `ws.rs` |
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,8 +26,10 @@ use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::server::Handle;
 use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
 use tailwater_env::Env;
+use tokio::sync::{Semaphore, watch};
 
 use super::hub::{Feed, Hub};
+use super::ws::{self, NoUpgrade, Upgrade};
 use crate::api::{ErrorBody, Text};
 use crate::config::BroadcastConfig;
 
@@ -44,6 +47,10 @@ pub struct Front {
     regions: BTreeMap<String, Vec<String>>,
     hub: tokio::sync::Mutex<Weak<Hub>>,
     publishers: Mutex<BTreeMap<String, Arc<Publisher>>>,
+    /// Room for WebSockets.
+    sockets: Arc<Semaphore>,
+    /// Closes when they have to end.
+    stopping: watch::Receiver<()>,
 }
 
 struct Failed(StatusCode, &'static str, String);
@@ -72,12 +79,20 @@ impl From<PublishError> for Failed {
 }
 
 impl Front {
-    /// For the proxy that `handle` is a replica of, which is at `address`.
-    pub fn new(env: &Env, config: BroadcastConfig, handle: Handle, address: String) -> Arc<Self> {
+    /// For the proxy that `handle` is a replica of, which is at `address`; until `stopping` closes.
+    pub fn new(
+        env: &Env,
+        config: BroadcastConfig,
+        handle: Handle,
+        address: String,
+        stopping: watch::Receiver<()>,
+    ) -> Arc<Self> {
         let mut regions = config.regions.clone();
         regions.insert(config.region.clone(), vec![address]);
         let (hub, publishers) = Default::default();
-        Arc::new(Self { env: env.clone(), config, handle, regions, hub, publishers })
+        let sockets = Arc::new(Semaphore::new(config.http.connections_max));
+        let env = env.clone();
+        Arc::new(Self { env, config, handle, regions, hub, publishers, sockets, stopping })
     }
 
     /// The routes.
@@ -85,6 +100,7 @@ impl Front {
         Router::new()
             .route("/v1/streams/{region}/{name}/events", post(publish))
             .route("/v1/events", get(listen))
+            .route("/v1/ws", get(open_socket))
             .layer(DefaultBodyLimit::disable())
             .layer(middleware::from_fn_with_state(Arc::clone(&self), check_origin))
             .with_state(self)
@@ -289,6 +305,27 @@ async fn listen(
     );
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((head, Body::from_stream(frames)).into_response())
+}
+
+async fn open_socket(
+    State(front): State<Arc<Front>>,
+    Query(query): Query<Vec<(String, String)>>,
+    mut request: Request,
+) -> Result<Response, Failed> {
+    let upgrade = Upgrade::of(&mut request);
+    let upgrade = upgrade.map_err(|NoUpgrade(status, why)| Failed(status, "malformed", why.to_owned()))?;
+    let positions = positions(&front, request.headers(), query).await?;
+    // The server counts a connection only until it is a WebSocket.
+    let permit = Arc::clone(&front.sockets).try_acquire_owned().map_err(|_| {
+        let why = "connections_max WebSockets are open: see [broadcast.http]";
+        Failed(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why.to_owned())
+    })?;
+    let feed = Feed::new(front.hub().await?, positions);
+    let (response, on_upgrade) = upgrade.accept();
+    let patience = Duration::from_millis(front.config.http.timeout_ms);
+    let serve = ws::serve(front.env.clone(), on_upgrade, feed, patience, front.stopping.clone(), permit);
+    front.env.spawn("broadcast-websocket", serve).detach();
+    Ok(response)
 }
 
 /// What of the stream of server-sent events comes next. A batch's JSON has no line ends in it, and is sent as it is.

@@ -3,6 +3,7 @@
 mod http;
 mod hub;
 mod ring;
+mod ws;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapsho
 use tailwater_env::{Env, Task};
 use tailwater_meta::Meta;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView};
 use crate::config::{AdminConfig, BroadcastConfig};
@@ -31,6 +32,8 @@ pub struct Broadcast {
 struct Http {
     address: SocketAddr,
     _stop: oneshot::Sender<()>,
+    /// Its WebSockets end when it closes.
+    _stopping: watch::Sender<()>,
     _task: Task,
 }
 
@@ -80,7 +83,8 @@ impl Broadcast {
         })?;
         let address = listener.local_addr()?;
         let handle = self.server.handle().clone();
-        let front = http::Front::new(env, self.config.clone(), handle, self.at().0);
+        let stopping = watch::Sender::new(());
+        let front = http::Front::new(env, self.config.clone(), handle, self.at().0, stopping.subscribe());
         let limits = AdminConfig {
             connections_max: config.connections_max,
             body_bytes_max: config.body_bytes_max,
@@ -91,7 +95,7 @@ impl Broadcast {
         let serve =
             crate::http::serve(env.clone(), listener, front.router(), "[broadcast.http]", limits, stopped);
         tracing::info!(http = %address, "broadcasts are published and heard over HTTP");
-        Ok(Http { address, _stop: stop, _task: env.spawn("broadcast-http", serve) })
+        Ok(Http { address, _stop: stop, _stopping: stopping, _task: env.spawn("broadcast-http", serve) })
     }
 
     /// Where it is reached over HTTP.

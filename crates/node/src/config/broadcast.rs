@@ -50,7 +50,7 @@ pub struct BroadcastHttpConfig {
     pub enabled: bool,
     /// Where publishers and listeners connect.
     pub listen: SocketAddr,
-    /// Connections at a time.
+    /// Connections at a time, and as many WebSockets.
     pub connections_max: usize,
     /// Bytes of one request's body.
     pub body_bytes_max: usize,

@@ -19,13 +19,12 @@ use axum::response::Response;
 use futures::StreamExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_format::call::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::refused;
 use crate::config::AdminConfig;
@@ -59,7 +58,8 @@ pub async fn serve(
         .max_header_size(config.header_bytes_max)
         .max_buf_size(config.header_bytes_max);
     let timeout_ms = u32::try_from(config.timeout_ms).unwrap_or(u32::MAX);
-    let under_way = GracefulShutdown::new();
+    // Each connection has a receiver. What hyper-util has for this takes no connections that may be upgraded.
+    let under_way = watch::Sender::new(());
     loop {
         let accepted = tokio::select! {
             biased;
@@ -74,7 +74,7 @@ pub async fn serve(
                 continue;
             }
         };
-        if under_way.count() >= config.connections_max {
+        if under_way.receiver_count() >= config.connections_max {
             complaints.tell(Some(peer), "refused: there are connections_max connections already");
             refuse(&socket, section);
             continue;
@@ -82,10 +82,18 @@ pub async fn serve(
         // Best effort: without it the peer is dropped later.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, timeout_ms);
         let service = TowerToHyperService::new(routes.clone());
-        let connection = under_way.watch(http.serve_connection(TokioIo::new(socket), service));
-        let complaints = Arc::clone(&complaints);
+        let connection = http.serve_connection(TokioIo::new(socket), service).with_upgrades();
+        let (complaints, mut stopping) = (Arc::clone(&complaints), under_way.subscribe());
         let run = async move {
-            match connection.await {
+            let mut connection = std::pin::pin!(connection);
+            let ended = tokio::select! {
+                ended = &mut connection => ended,
+                _ = stopping.changed() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            match ended {
                 Ok(()) => {}
                 Err(error) if error.is_parse() => complaints.tell(Some(peer), &format!("no HTTP: {error}")),
                 // An idle connection, a slow one, or one whose peer went away.
@@ -95,7 +103,8 @@ pub async fn serve(
         env.spawn("admin-http-connection", run).detach();
     }
     drop(listener);
-    under_way.shutdown().await;
+    under_way.send_replace(());
+    under_way.closed().await;
 }
 
 /// Tells one connection too many that it is. It may be gone by then.
