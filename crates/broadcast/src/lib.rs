@@ -21,6 +21,7 @@ pub mod message;
 pub mod name;
 pub mod positions;
 pub mod predicate;
+pub mod quota;
 pub mod region;
 pub mod replica;
 pub mod server;

@@ -26,6 +26,7 @@ async fn proxy(env: &Env, dir: &std::path::Path) -> Server {
         silence_ms: 1_000,
         lost_ms: 60_000,
         connections_max: 100,
+        quotas: None,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Server::start(env, listener, config).unwrap()

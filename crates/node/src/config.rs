@@ -19,6 +19,7 @@ use tailwater_queue_cassandra::CassandraConfig;
 use tailwater_sqs::SqsConfig;
 
 pub use self::broadcast::BroadcastConfig;
+pub(crate) use self::broadcast::QuotasConfig;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]

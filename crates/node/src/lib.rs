@@ -183,7 +183,7 @@ impl Node {
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
         let routes = http::router(Arc::clone(&shared));
-        let serve = http::serve(env.clone(), admin, routes, "[admin]", config.admin.clone(), stopped);
+        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })
@@ -203,6 +203,10 @@ impl Node {
     pub async fn stop(self) -> anyhow::Result<()> {
         tracing::info!("stopping");
         drop(self.stop_http);
+        if let Some(broadcast) = &self.shared.broadcast {
+            // Listeners are told, but not waited for long.
+            let _ = self.env.timeout(Duration::from_millis(500), broadcast.close_http()).await;
+        }
         // First: it takes a checkpoint, for which it needs the journal.
         if self.env.timeout(STOP_DEADLINE, self.shared.queues.close()).await.is_none() {
             tracing::warn!(

@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
@@ -29,9 +29,11 @@ use tailwater_env::Env;
 use tokio::sync::{Semaphore, watch};
 
 use super::hub::{Feed, Hub};
+use super::quotas::Addresses;
 use super::ws::{self, NoUpgrade, Upgrade};
 use crate::api::{ErrorBody, Text};
 use crate::config::BroadcastConfig;
+use crate::http::Sender;
 
 /// How often a listener for which there is nothing is sent a line, so that a connection that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -47,6 +49,8 @@ pub struct Front {
     regions: BTreeMap<String, Vec<String>>,
     hub: tokio::sync::Mutex<Weak<Hub>>,
     publishers: Mutex<BTreeMap<String, Arc<Publisher>>>,
+    /// What those who post may publish.
+    quotas: Addresses,
     /// Room for WebSockets.
     sockets: Arc<Semaphore>,
     /// Closes when they have to end.
@@ -91,8 +95,9 @@ impl Front {
         regions.insert(config.region.clone(), vec![address]);
         let (hub, publishers) = Default::default();
         let sockets = Arc::new(Semaphore::new(config.http.connections_max));
+        let quotas = Addresses::new(env, config.quotas.publisher());
         let env = env.clone();
-        Arc::new(Self { env, config, handle, regions, hub, publishers, sockets, stopping })
+        Arc::new(Self { env, config, handle, regions, hub, publishers, quotas, sockets, stopping })
     }
 
     /// The routes.
@@ -104,6 +109,17 @@ impl Front {
             .layer(DefaultBodyLimit::disable())
             .layer(middleware::from_fn_with_state(Arc::clone(&self), check_origin))
             .with_state(self)
+    }
+
+    /// Completes when no WebSocket is open.
+    pub async fn closed(&self) {
+        let all = u32::try_from(self.config.http.connections_max).unwrap_or(u32::MAX);
+        let _ = self.sockets.acquire_many(all).await;
+    }
+
+    /// Requests that were refused for a quota.
+    pub fn throttled(&self) -> u64 {
+        self.quotas.refused()
     }
 
     async fn hub(&self) -> Result<Arc<Hub>, Failed> {
@@ -136,7 +152,9 @@ impl Front {
         };
         let mut publishers = self.publishers.lock();
         let publisher = publishers.entry(region.to_owned());
-        Ok(Arc::clone(publisher.or_insert_with(|| Arc::new(Publisher::new(&self.env, addresses.clone())))))
+        Ok(Arc::clone(
+            publisher.or_insert_with(|| Arc::new(Publisher::gateway(&self.env, addresses.clone()))),
+        ))
     }
 }
 
@@ -208,9 +226,13 @@ fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed
 async fn publish(
     State(front): State<Arc<Front>>,
     Path((region, name)): Path<(String, String)>,
+    Extension(Sender(sender)): Extension<Sender>,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<Json<serde_json::Value>, Failed> {
+) -> Result<Response, Failed> {
+    if let Err(wait) = front.quotas.admit(sender.ip()) {
+        return Ok(over_quota(wait));
+    }
     let stream = Stream::parse(&format!("{region}/{name}")).map_err(malformed)?;
     let now_ms = front.env.wall_ms().max(0) as u64;
     let mut writer = Writer::new(0);
@@ -229,6 +251,7 @@ async fn publish(
         return Err(malformed("there is no event in the body"));
     }
     let publisher = front.publisher(&region)?;
+    front.quotas.spend(sender.ip(), writer.len() as u64, u64::from(count));
     let patience = Duration::from_millis(front.config.http.timeout_ms);
     let answer = publisher.publish_batch(&stream, writer.finish(0));
     let Some(answer) = front.env.timeout(patience, answer).await else {
@@ -238,7 +261,16 @@ async fn publish(
     };
     // Not known if a retry was needed.
     let last = Some(answer?).filter(|last| *last > 0);
-    Ok(Json(json!({ "stream": stream.as_str(), "published": count, "last": last })))
+    Ok(Json(json!({ "stream": stream.as_str(), "published": count, "last": last })).into_response())
+}
+
+/// Its quota is used up for so long.
+fn over_quota(wait: Duration) -> Response {
+    let why = "too much was published from this address: see [broadcast.quotas]".to_owned();
+    let mut answer = Failed(StatusCode::TOO_MANY_REQUESTS, "limit", why).into_response();
+    let seconds = wait.as_secs_f64().ceil() as u64;
+    answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(seconds));
+    answer
 }
 
 /// Where a listener wants to begin.

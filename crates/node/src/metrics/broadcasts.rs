@@ -13,6 +13,8 @@ type Series = (&'static str, &'static str, fn(&StreamSnapshot) -> u64);
 /// What the replica says, asked before the page is written; nothing if there is none.
 pub(super) struct BroadcastsRead {
     snapshot: Option<Snapshot>,
+    /// Batches that waited for a quota, and requests that were refused for one.
+    throttled: (u64, u64),
     streams_told_max: usize,
 }
 
@@ -22,7 +24,8 @@ impl BroadcastsRead {
             Some(broadcast) => broadcast.snapshot().await,
             None => None,
         };
-        Self { snapshot, streams_told_max: shared.streams_told_max }
+        let throttled = shared.broadcast.as_ref().map_or((0, 0), |broadcast| broadcast.throttled());
+        Self { snapshot, throttled, streams_told_max: shared.streams_told_max }
     }
 
     pub(super) fn tell(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -58,6 +61,10 @@ impl BroadcastsRead {
         page.counter("tailwater_broadcast_moved", moved, counters.moved)?;
         let gaps = "Batches that did not continue what was there, and were left out.";
         page.counter("tailwater_broadcast_gaps", gaps, counters.gaps)?;
+        let delayed = "Batches that waited for a quota of [broadcast.quotas].";
+        page.counter("tailwater_broadcast_publishes_delayed", delayed, self.throttled.0)?;
+        let throttled = "Requests over HTTP that were refused because their address's quota was used up.";
+        page.counter("tailwater_broadcast_requests_throttled", throttled, self.throttled.1)?;
         self.streams(&read.streams, page)
     }
 
