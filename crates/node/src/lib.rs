@@ -12,6 +12,7 @@
 
 pub mod api;
 pub mod backend;
+mod bridge;
 mod broadcast;
 mod calls;
 mod cells;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
@@ -42,10 +44,13 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::backend::CellKind;
+use crate::bridge::Bridges;
 use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::NodeCell;
-pub use crate::config::{BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging};
+pub use crate::config::{
+    BridgeConfig, BridgeStart, BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging,
+};
 use crate::metrics::Meters;
 
 /// How long a stopping node waits for requests under way.
@@ -67,6 +72,8 @@ struct Shared {
     queues: Arc<dyn QueueStore>,
     sqs: Option<tailwater_sqs::Server>,
     broadcast: Option<Broadcast>,
+    /// Dropped before the log closes.
+    bridges: Mutex<Option<Bridges>>,
     meters: Arc<Meters>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
@@ -157,6 +164,9 @@ impl Node {
             Some(listener) => Some(Broadcast::start(&env, listener, &config.broadcast, log.meta()).await?),
             None => None,
         };
+        let bridges = broadcast
+            .as_ref()
+            .map(|broadcast| Bridges::start(&env, &log, broadcast.regions(), &config.bridge));
         let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
         let service: Arc<dyn Service> = Arc::new(service);
         let server = start_server(&env, &config, service)?;
@@ -175,6 +185,7 @@ impl Node {
             queues,
             sqs,
             broadcast,
+            bridges: Mutex::new(bridges),
             meters,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
@@ -203,6 +214,7 @@ impl Node {
     pub async fn stop(self) -> anyhow::Result<()> {
         tracing::info!("stopping");
         drop(self.stop_http);
+        drop(self.shared.bridges.lock().take());
         if let Some(broadcast) = &self.shared.broadcast {
             // Listeners are told, but not waited for long.
             let _ = self.env.timeout(Duration::from_millis(500), broadcast.close_http()).await;

@@ -129,13 +129,7 @@ impl Publisher {
     ///
     /// An event is refused with [`Reason::Gap`] if the chain does not know the one before it, because its replicas lost
     /// the stream or forgot the publisher: then it needs another `client`.
-    pub fn resume(
-        env: &Env,
-        addresses: Vec<String>,
-        stream: Stream,
-        client: PublisherId,
-        next: u64,
-    ) -> Self {
+    pub fn resume(env: &Env, addresses: Vec<String>, stream: Stream, client: PublisherId, next: u64) -> Self {
         let queue = Queue { client, resumed: true, pending: VecDeque::new(), next };
         Self::begin(env, addresses, GATEWAY, [(stream, queue)].into())
     }

@@ -83,16 +83,14 @@ impl From<PublishError> for Failed {
 }
 
 impl Front {
-    /// For the proxy that `handle` is a replica of, which is at `address`; until `stopping` closes.
+    /// For the proxy that `handle` is a replica of; the `regions`' replicas, its own one's too; until `stopping` closes.
     pub fn new(
         env: &Env,
         config: BroadcastConfig,
         handle: Handle,
-        address: String,
+        regions: BTreeMap<String, Vec<String>>,
         stopping: watch::Receiver<()>,
     ) -> Arc<Self> {
-        let mut regions = config.regions.clone();
-        regions.insert(config.region.clone(), vec![address]);
         let (hub, publishers) = Default::default();
         let sockets = Arc::new(Semaphore::new(config.http.connections_max));
         let quotas = Addresses::new(env, config.quotas.publisher());

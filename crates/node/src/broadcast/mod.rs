@@ -6,6 +6,7 @@ mod quotas;
 mod ring;
 mod ws;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +96,7 @@ impl Broadcast {
         let address = listener.local_addr()?;
         let handle = self.server.handle().clone();
         let stopping = watch::Sender::new(());
-        let front = http::Front::new(env, self.config.clone(), handle, self.at().0, stopping.subscribe());
+        let front = http::Front::new(env, self.config.clone(), handle, self.regions(), stopping.subscribe());
         let limits = Limits {
             section: "[broadcast.http]",
             connections_max: config.connections_max,
@@ -133,6 +134,14 @@ impl Broadcast {
     pub fn throttled(&self) -> (u64, u64) {
         let delayed = self.quotas.as_ref().map_or(0, |quotas| quotas.delayed());
         (delayed, self.http.lock().as_ref().map_or(0, |http| http.front.throttled()))
+    }
+
+    /// The replicas of each region; of its own one, this.
+    pub fn regions(&self) -> BTreeMap<String, Vec<String>> {
+        let (address, region) = self.at();
+        let mut regions = self.config.regions.clone();
+        regions.insert(region, vec![address]);
+        regions
     }
 
     /// How it stands; `None` while the node stops.
@@ -182,6 +191,7 @@ impl Broadcast {
             remote: counters.remote,
             moved: counters.moved,
             gaps: counters.gaps,
+            bridges: Vec::new(),
         }
     }
 }

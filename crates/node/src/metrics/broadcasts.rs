@@ -6,6 +6,8 @@ use tailwater_broadcast::server::{Snapshot, StreamSnapshot};
 
 use super::Page;
 use crate::Shared;
+use crate::api::BridgeView;
+use crate::bridge::Bridges;
 
 /// Name, help, and what it is.
 type Series = (&'static str, &'static str, fn(&StreamSnapshot) -> u64);
@@ -15,6 +17,7 @@ pub(super) struct BroadcastsRead {
     snapshot: Option<Snapshot>,
     /// Batches that waited for a quota, and requests that were refused for one.
     throttled: (u64, u64),
+    bridges: Vec<BridgeView>,
     streams_told_max: usize,
 }
 
@@ -25,7 +28,8 @@ impl BroadcastsRead {
             None => None,
         };
         let throttled = shared.broadcast.as_ref().map_or((0, 0), |broadcast| broadcast.throttled());
-        Self { snapshot, throttled, streams_told_max: shared.streams_told_max }
+        let bridges = shared.bridges.lock().as_ref().map(Bridges::views).unwrap_or_default();
+        Self { snapshot, throttled, bridges, streams_told_max: shared.streams_told_max }
     }
 
     pub(super) fn tell(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -65,7 +69,24 @@ impl BroadcastsRead {
         page.counter("tailwater_broadcast_publishes_delayed", delayed, self.throttled.0)?;
         let throttled = "Requests over HTTP that were refused because their address's quota was used up.";
         page.counter("tailwater_broadcast_requests_throttled", throttled, self.throttled.1)?;
+        self.bridges(page)?;
         self.streams(&read.streams, page)
+    }
+
+    fn bridges(&self, page: &mut Page<'_>) -> fmt::Result {
+        let of = |read_one: fn(&BridgeView) -> u64| {
+            self.bridges
+                .iter()
+                .map(move |bridge| (format!("{}>{}", bridge.from, bridge.to), read_one(bridge)))
+        };
+        let help = "Records or events that bridges carried.";
+        page.counters("tailwater_bridge_carried", help, "bridge", of(|of| of.carried))?;
+        let help = "Those of them that were too large, and of which something was left out.";
+        page.counters("tailwater_bridge_omitted", help, "bridge", of(|of| of.omitted))?;
+        let help = "Times that a bridge could not go on.";
+        page.counters("tailwater_bridge_errors", help, "bridge", of(|of| of.errors))?;
+        let help = "Records or events that a bridge has before it.";
+        page.gauges("tailwater_bridge_lag", help, "bridge", of(|of| of.lag))
     }
 
     fn streams(&self, streams: &[StreamSnapshot], page: &mut Page<'_>) -> fmt::Result {
