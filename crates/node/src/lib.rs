@@ -7,6 +7,7 @@
 //!   Kafka's clients --> Broker --> Log
 //!   SQS's clients --> Front --> Queues --> the same journal
 //!   publishers, listeners, other regions --> Broadcast --> the chain in meta
+//!   streams of the log <--> Bridges <--> streams of broadcasts
 //!   people  --HTTP--> /metrics, /v1
 //! ```
 

@@ -13,6 +13,7 @@
 //!   have a greater epoch.
 
 mod chain;
+mod delays;
 mod proxy;
 mod publish;
 pub mod publishers;
@@ -24,6 +25,7 @@ use crate::batch::Batch;
 use crate::history::HistoryOptions;
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role, VERSION};
 use crate::name::Stream;
+pub use delays::Delays;
 use stream::StreamState;
 
 /// One connection of a replica; given by the shell, never reused.
@@ -164,6 +166,8 @@ pub struct Replica {
     now_ms: u64,
     /// The time that events get, in milliseconds since 1970.
     wall_ms: u64,
+    /// What `now_ms` was when `wall_ms` was that.
+    ticked_ms: u64,
     advertised_ms: u64,
     advertisements: u64,
     /// Whether events are kept on disk, and whether they are synced before they count as held.
@@ -173,6 +177,9 @@ pub struct Replica {
     outputs: Vec<Output>,
     /// For the metrics.
     pub counters: Counters,
+    /// For the metrics, while this replica is the tail: by the streams' region, how long after its number the oldest
+    /// event of each batch came to be held here.
+    pub delays: BTreeMap<String, Delays>,
 }
 
 /// Numbers since the start.
@@ -208,6 +215,7 @@ impl Replica {
             handover: None,
             now_ms: 0,
             wall_ms: 0,
+            ticked_ms: 0,
             advertised_ms: 0,
             advertisements: 0,
             persists: false,
@@ -215,6 +223,7 @@ impl Replica {
             synced: BTreeMap::new(),
             outputs: Vec::new(),
             counters: Counters::default(),
+            delays: BTreeMap::new(),
         }
     }
 
@@ -357,7 +366,7 @@ impl Replica {
 
     /// Time passed: `now_ms` on a clock that never goes back, `wall_ms` since 1970.
     pub fn tick(&mut self, now_ms: u64, wall_ms: u64) {
-        (self.now_ms, self.wall_ms) = (now_ms, wall_ms);
+        (self.now_ms, self.wall_ms, self.ticked_ms) = (now_ms, wall_ms, now_ms);
         if now_ms.saturating_sub(self.advertised_ms) >= self.config.advertise_ms {
             self.advertised_ms = now_ms;
             self.advertisements += 1;

@@ -244,6 +244,7 @@ impl Core {
                 .collect(),
             connections: self.writers.len(),
             counters: self.replica.counters,
+            delays: self.replica.delays.clone(),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Looking at a replica from its own process.
 
+use std::collections::BTreeMap;
+
 use tokio::sync::{mpsc, oneshot};
 
 use crate::message::Chain;
 use crate::name::Stream;
-use crate::replica::Counters;
+use crate::replica::{Counters, Delays};
 use crate::server::Input;
 
 /// To look at a running replica; cheap to clone.
@@ -28,6 +30,8 @@ pub struct Snapshot {
     pub connections: usize,
     /// Since the start.
     pub counters: Counters,
+    /// See [`crate::replica::Replica::delays`].
+    pub delays: BTreeMap<String, Delays>,
 }
 
 /// How a stream stands in a replica.

@@ -1,10 +1,12 @@
 //! The replica of the region's broadcast proxy.
 
 use std::fmt;
+use std::time::Duration;
 
 use tailwater_broadcast::server::{Snapshot, StreamSnapshot};
 
 use super::Page;
+use super::meters::TimesRead;
 use crate::Shared;
 use crate::api::BridgeView;
 use crate::bridge::Bridges;
@@ -69,6 +71,7 @@ impl BroadcastsRead {
         page.counter("tailwater_broadcast_publishes_delayed", delayed, self.throttled.0)?;
         let throttled = "Requests over HTTP that were refused because their address's quota was used up.";
         page.counter("tailwater_broadcast_requests_throttled", throttled, self.throttled.1)?;
+        delays(read, page)?;
         self.bridges(page)?;
         self.streams(&read.streams, page)
     }
@@ -117,4 +120,14 @@ impl BroadcastsRead {
         let ratios = told.iter().map(|stream| (stream.stream.to_string(), ratio(stream)));
         page.gauges("tailwater_broadcast_stream_tombstone_ratio", tombstoned, "stream", ratios)
     }
+}
+
+fn delays(read: &Snapshot, page: &mut Page<'_>) -> fmt::Result {
+    let of = read.delays.iter().map(|(region, delays)| {
+        let seconds = |end: Option<u64>| end.map_or(f64::INFINITY, |ms| ms as f64 / 1e3);
+        let buckets = delays.buckets().map(|(end, count)| (seconds(end), count)).collect();
+        (region.clone(), TimesRead { buckets, sum: Duration::from_millis(delays.sum_ms()) })
+    });
+    let help = "From an event's time, given at its head, until this region's tail held it.";
+    page.histograms("tailwater_broadcast_delay_seconds", help, "region", of)
 }
