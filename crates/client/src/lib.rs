@@ -17,7 +17,7 @@
 //!
 //! [`broadcast`] has what an application needs of broadcasts, and a cache that they keep up to date.
 //!
-//! `examples/produce.rs` and `examples/consume.rs` are whole programs.
+//! `examples/produce.rs`, `examples/consume.rs` and `examples/cache.rs` are whole programs.
 //!
 //! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
 
