@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
@@ -209,4 +210,73 @@ fn a_node_that_stops_says_so() {
     let (mut socket, _) = Socket::open(&address(&node), "from=now");
     assert!(node.process.stop());
     assert_eq!(socket.next(), Err(CloseCode::Away));
+}
+
+/// A frame of a server: whether it is the last one of its message, its code, and what it carries.
+fn read_frame(from: &mut impl Read) -> (bool, u8, Vec<u8>) {
+    let mut head = [0; 2];
+    from.read_exact(&mut head).expect("a frame");
+    assert_eq!(head[1] & 0x80, 0, "a server masks nothing");
+    let len = match head[1] {
+        126 => {
+            let mut len = [0; 2];
+            from.read_exact(&mut len).expect("a length");
+            u64::from(u16::from_be_bytes(len))
+        }
+        127 => {
+            let mut len = [0; 8];
+            from.read_exact(&mut len).expect("a length");
+            u64::from_be_bytes(len)
+        }
+        len => u64::from(len),
+    };
+    let mut bytes = vec![0; len as usize];
+    from.read_exact(&mut bytes).expect("a payload");
+    (head[0] & 0x80 != 0, head[0] & 0x0f, bytes)
+}
+
+#[test]
+fn handshake_fragments_pong_and_close_are_those_of_rfc_6455_byte_by_byte() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let address = address(&node);
+    let mut socket = TcpStream::connect(&address).expect("it listens");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    // The key and its answer are those of section 1.3; a browser names other connection options as well.
+    let head = format!(
+        "GET /v1/ws?from=now HTTP/1.1\r\nHost: {address}\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    socket.write_all(head.as_bytes()).expect("written");
+    let mut reader = BufReader::new(socket.try_clone().expect("a socket"));
+    let mut answer = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a line");
+        if line == "\r\n" {
+            break;
+        }
+        answer.push(line.trim_end().to_ascii_lowercase());
+    }
+    assert_eq!(answer[0], "http/1.1 101 switching protocols");
+    assert!(answer.contains(&"sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=".to_owned()), "{answer:?}");
+    let (is_last, code, begin) = read_frame(&mut reader);
+    assert_eq!((is_last, code), (true, 1));
+    let begin: Value = serde_json::from_slice(&begin).expect("JSON");
+    assert!(begin["token"].is_string());
+
+    publish(&address, "local/s", &[], b"one");
+    let (first_is_last, first, mut message) = read_frame(&mut reader);
+    let (second_is_last, second, rest) = read_frame(&mut reader);
+    assert_eq!(((first_is_last, first), (second_is_last, second)), ((false, 1), (true, 0)));
+    message.extend(rest);
+    let message: Value = serde_json::from_slice(&message).expect("JSON");
+    assert_eq!(message["events"][0]["payload"], "one");
+
+    // Masked with zeros, which leaves it as it is.
+    socket.write_all(b"\x89\x82\0\0\0\0hi").expect("written");
+    assert_eq!(read_frame(&mut reader), (true, 10, b"hi".to_vec()));
+    socket.write_all(b"\x88\x82\0\0\0\0\x03\xe8").expect("written");
+    assert_eq!(read_frame(&mut reader), (true, 8, b"\x03\xe8".to_vec()));
+    assert_eq!(reader.read(&mut [0; 1]).expect("the end"), 0);
 }
