@@ -21,12 +21,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let publisher = Publisher::new(&env, proxy);
     let read = async || Ok::<u32, std::convert::Infallible>(PRICE.load(Ordering::Relaxed));
 
+    let changed = Content { key: Some(key.clone().into()), ..Content::default() };
+    // The first event makes the stream; before it the proxy says nothing of it, and nothing is fresh.
+    publisher.publish(&stream, &changed, None).await?;
     cache.fresh().await;
     for _ in 0..3 {
         println!("{key} costs {}", cache.get_or_load(key.as_bytes(), read).await?);
         // Whoever changes something says so; every cache of every region forgets it.
         PRICE.fetch_add(1, Ordering::Relaxed);
-        let changed = Content { key: Some(key.clone().into()), ..Content::default() };
         let seq = publisher.publish(&stream, &changed, None).await?;
         // From here on this process reads what it wrote.
         cache.reached(seq).await;

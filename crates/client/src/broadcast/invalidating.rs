@@ -148,7 +148,8 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
         Ok(value)
     }
 
-    /// Completes when values count as fresh: at once if they do. Cancelling it loses nothing, here and below.
+    /// Completes when values count as fresh: at once if they do, and not before somebody published in the stream, since
+    /// the proxy knows nothing of it until then. Cancelling it loses nothing, here and below.
     pub async fn fresh(&self) {
         let shared = &*self.shared;
         let is_fresh =
