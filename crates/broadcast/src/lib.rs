@@ -23,6 +23,7 @@ pub mod message;
 pub mod name;
 pub mod positions;
 pub mod predicate;
+pub mod quota;
 pub mod record;
 pub mod recovered;
 pub mod region;

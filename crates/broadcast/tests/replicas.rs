@@ -46,6 +46,7 @@ fn start_on(
         silence_ms: 500,
         lost_ms: 60_000,
         connections_max: 100,
+        quotas: None,
     };
     Server::start(env, listener, config).unwrap()
 }

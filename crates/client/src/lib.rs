@@ -17,7 +17,7 @@
 //!
 //! [`broadcast`] has what an application needs of broadcasts, and a cache that they keep up to date.
 //!
-//! `examples/produce.rs` and `examples/consume.rs` are whole programs.
+//! `examples/produce.rs`, `examples/consume.rs` and `examples/cache.rs` are whole programs.
 //!
 //! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
 
@@ -35,6 +35,6 @@ pub use client::{Client, ClientConfig, Stream, Transport};
 pub use consumer::{Batch, Consumer, ConsumerConfig, Lag};
 pub use error::Error;
 pub use group::{GroupConfig, GroupConsumer};
-pub use producer::{Ack, Acked, Partitioner, Producer, ProducerConfig};
+pub use producer::{Ack, Acked, Partitioner, Producer, ProducerConfig, shard_of_key};
 pub use tailwater_format::{Start, StartError};
 pub use tailwater_tail::{ReaderConfig, ReaderStats};

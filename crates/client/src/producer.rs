@@ -307,7 +307,7 @@ fn outcomes(batches: Vec<Sealed>, result: Result<Appends, Error>) -> Vec<(Sealed
 }
 
 /// The shard of a key, as Kafka's default partitioner chooses it (murmur2, made positive).
-pub(crate) fn shard_of_key(key: &[u8], shards: u32) -> ShardNumber {
+pub fn shard_of_key(key: &[u8], shards: u32) -> ShardNumber {
     ShardNumber((murmur2(key) & 0x7fff_ffff) % shards)
 }
 

@@ -26,6 +26,7 @@ async fn proxy(env: &Env, dir: &std::path::Path) -> Server {
         silence_ms: 1_000,
         lost_ms: 60_000,
         connections_max: 100,
+        quotas: None,
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Server::start(env, listener, config).unwrap()
@@ -33,12 +34,6 @@ async fn proxy(env: &Env, dir: &std::path::Path) -> Server {
 
 fn change(key: &str) -> Content {
     Content { key: Some(key.to_owned().into()), ..Content::default() }
-}
-
-async fn until(env: &Env, holds: impl Fn() -> bool) {
-    while !holds() {
-        env.sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,38 +44,42 @@ async fn a_value_is_kept_until_its_key_changes_and_fresh_while_the_proxy_says_so
     let addresses = vec![proxy.address().to_string()];
     let stream = Stream::parse("eu/invalidations").unwrap();
     let publisher = Publisher::new(&env, addresses.clone());
-    publisher.publish(&stream, &change("old"), Some(&Collect::SameKey)).await.unwrap();
-    let cache: InvalidatingCache<u32> =
-        InvalidatingCache::new(&env, addresses, stream.clone(), InvalidatingConfig::default());
-    until(&env, || cache.fresh_as_of().is_some()).await;
+    let old = publisher.publish(&stream, &change("old"), Some(&Collect::SameKey)).await.unwrap();
+    let config = InvalidatingConfig { fresh_for: Duration::from_secs(4), ..InvalidatingConfig::default() };
+    let cache: InvalidatingCache<u32> = InvalidatingCache::new(&env, addresses, stream.clone(), config);
+    cache.fresh().await;
+    // It has nothing from before it began, and so nothing to wait for.
+    cache.reached(old).await;
+    let publish = async |content: Content| publisher.publish(&stream, &content, None).await.unwrap();
     let load = async |key: &'static str, value| {
         cache.get_or_load(key.as_bytes(), || async move { Ok::<u32, ()>(value) }).await.unwrap()
     };
     assert_eq!(load("tea", 1).await, 1);
     assert_eq!(load("coffee", 2).await, 2);
-    until(&env, || matches!(cache.get(b"tea"), Some(Cached::Fresh(1)))).await;
+    cache.fresh().await;
+    assert_eq!(cache.get(b"tea"), Some(Cached::Fresh(1)));
 
-    publisher.publish(&stream, &change("tea"), Some(&Collect::SameKey)).await.unwrap();
-    until(&env, || cache.get(b"tea").is_none()).await;
+    cache.reached(publish(change("tea")).await).await;
+    assert_eq!(cache.get(b"tea"), None);
     assert_eq!(cache.get(b"coffee").map(Cached::into_value), Some(2));
 
     // A load that began before the change must not leave the old value.
     let loading = cache.load(b"coffee");
-    publisher.publish(&stream, &change("coffee"), Some(&Collect::SameKey)).await.unwrap();
-    until(&env, || cache.get(b"coffee").is_none()).await;
+    cache.reached(publish(change("coffee")).await).await;
+    assert_eq!(cache.get(b"coffee"), None);
     assert!(!loading.store(2));
     assert_eq!(cache.get(b"coffee"), None);
     assert_eq!(load("coffee", 3).await, 3);
 
     // An event without a key is about all of them.
-    publisher.publish(&stream, &Content::default(), None).await.unwrap();
-    until(&env, || cache.is_empty()).await;
+    cache.reached(publish(Content::default()).await).await;
+    assert!(cache.is_empty());
 
     // Without the proxy values stay, and are known to be old.
     assert_eq!(load("tea", 4).await, 4);
-    until(&env, || matches!(cache.get(b"tea"), Some(Cached::Fresh(4)))).await;
     drop(proxy);
-    until(&env, || matches!(cache.get(b"tea"), Some(Cached::MaybeStale(4)))).await;
+    cache.stale().await;
+    assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(4)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,7 +92,7 @@ async fn the_value_used_longest_ago_makes_room() {
     let cache = InvalidatingCache::new(&env, vec![proxy.address().to_string()], stream.clone(), config);
     let publisher = Publisher::new(&env, vec![proxy.address().to_string()]);
     publisher.publish(&stream, &change("any"), None).await.unwrap();
-    until(&env, || cache.fresh_as_of().is_some()).await;
+    cache.fresh().await;
     for (key, value) in [("a", 1), ("b", 2)] {
         assert!(cache.load(key.as_bytes()).store(value));
     }

@@ -3,6 +3,7 @@
 //! A variable names a key with its section, joined by two underscores: `TAILWATER_LISTEN__ADMIN` is `admin` in
 //! `[listen]`. Unknown keys are refused, so that a misspelt one does not go unnoticed.
 
+mod bridge;
 mod broadcast;
 
 use std::net::SocketAddr;
@@ -18,7 +19,10 @@ use tailwater_queue::shared::SharedConfig;
 use tailwater_queue_cassandra::CassandraConfig;
 use tailwater_sqs::SqsConfig;
 
+pub(crate) use self::bridge::End;
+pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
+pub(crate) use self::broadcast::QuotasConfig;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,6 +50,9 @@ pub struct Config {
     pub sqs: SqsConfig,
     /// Broadcasts.
     pub broadcast: BroadcastConfig,
+    /// Bridges between log streams and broadcast streams.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bridge: Vec<BridgeConfig>,
     /// Metrics.
     pub metrics: MetricsConfig,
     /// Logging.
@@ -217,6 +224,7 @@ impl Default for Config {
             queues: QueuesConfig::default(),
             sqs: SqsConfig::default(),
             broadcast: BroadcastConfig::default(),
+            bridge: Vec::new(),
             metrics: MetricsConfig::default(),
             logging: Logging::default(),
         }
@@ -321,6 +329,7 @@ impl Config {
             "QUEUES",
             "SQS",
             "BROADCAST",
+            "BRIDGE",
             "METRICS",
             "LOGGING",
         ];
@@ -476,6 +485,7 @@ impl Config {
         self.queues.cassandra.check().map_err(|why| anyhow::anyhow!(why))?;
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
         self.broadcast.check()?;
+        bridge::check(&self.bridge, &self.broadcast)?;
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-pub use connections::serve;
+pub use connections::{Limits, Sender, serve};
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::Locate;

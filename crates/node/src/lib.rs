@@ -7,11 +7,13 @@
 //!   Kafka's clients --> Broker --> Log
 //!   SQS's clients --> Front --> Queues --> the same journal
 //!   publishers, listeners, other regions --> Broadcast --> the chain in meta
+//!   streams of the log <--> Bridges <--> streams of broadcasts
 //!   people  --HTTP--> /metrics, /v1
 //! ```
 
 pub mod api;
 pub mod backend;
+mod bridge;
 mod broadcast;
 mod calls;
 mod cells;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
@@ -42,10 +45,13 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::backend::CellKind;
+use crate::bridge::Bridges;
 use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::NodeCell;
-pub use crate::config::{BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging};
+pub use crate::config::{
+    BridgeConfig, BridgeStart, BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging,
+};
 use crate::metrics::Meters;
 
 /// How long a stopping node waits for requests under way.
@@ -67,6 +73,8 @@ struct Shared {
     queues: Arc<dyn QueueStore>,
     sqs: Option<tailwater_sqs::Server>,
     broadcast: Option<Broadcast>,
+    /// Dropped before the log closes.
+    bridges: Mutex<Option<Bridges>>,
     meters: Arc<Meters>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
@@ -160,6 +168,9 @@ impl Node {
             }
             None => None,
         };
+        let bridges = broadcast
+            .as_ref()
+            .map(|broadcast| Bridges::start(&env, &log, broadcast.regions(), &config.bridge));
         let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
         let service: Arc<dyn Service> = Arc::new(service);
         let server = start_server(&env, &config, service)?;
@@ -178,6 +189,7 @@ impl Node {
             queues,
             sqs,
             broadcast,
+            bridges: Mutex::new(bridges),
             meters,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
@@ -186,7 +198,7 @@ impl Node {
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
         let routes = http::router(Arc::clone(&shared));
-        let serve = http::serve(env.clone(), admin, routes, "[admin]", config.admin.clone(), stopped);
+        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })
@@ -206,6 +218,11 @@ impl Node {
     pub async fn stop(self) -> anyhow::Result<()> {
         tracing::info!("stopping");
         drop(self.stop_http);
+        drop(self.shared.bridges.lock().take());
+        if let Some(broadcast) = &self.shared.broadcast {
+            // Listeners are told, but not waited for long.
+            let _ = self.env.timeout(Duration::from_millis(500), broadcast.close_http()).await;
+        }
         // First: it takes a checkpoint, for which it needs the journal.
         if self.env.timeout(STOP_DEADLINE, self.shared.queues.close()).await.is_none() {
             tracing::warn!(

@@ -339,4 +339,21 @@ impl Page<'_> {
         let sum = times.sum.as_secs_f64();
         metric.encode_histogram::<NoLabelSet>(sum, times.count(), &times.buckets, None)
     }
+
+    /// A histogram for each value of a label.
+    fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (String, TimesRead)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (key, times) in values {
+            let (labels, sum) = ([(label, key)], times.sum.as_secs_f64());
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_histogram::<NoLabelSet>(sum, times.count(), &times.buckets, None)?;
+        }
+        Ok(())
+    }
 }

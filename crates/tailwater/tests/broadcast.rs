@@ -147,6 +147,10 @@ fn events_of_either_region_are_heard_in_both() {
     for n in 1..=1000 {
         assert_eq!(far.next(), format!("us/prices {n} {n}"));
     }
+    let page = eu_node.get("/metrics").expect("a page");
+    let delays = "tailwater_broadcast_delay_seconds_count{region=\"us\"} ";
+    let count = page.lines().find_map(|line| line.strip_prefix(delays)?.parse::<u64>().ok());
+    assert!(count.is_some_and(|count| count > 0), "{page}");
     let far = Follower::of(&mut us_node.command(&["broadcast", "listen", "eu/flags"]));
     publish(&eu_node, &["flags"], "on\n");
     assert_eq!(far.next(), "on");

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
 use support::Node;
@@ -183,4 +183,51 @@ fn a_listener_that_does_not_read_is_cut_off_and_catches_up_with_tombstones_and_h
         collected += events.iter().filter_map(|event| event["tombstone"].as_u64()).sum::<u64>();
     }
     assert!(collected > 100, "{collected} of 400 came as tombstones");
+}
+
+#[test]
+fn an_address_that_posts_more_than_its_quota_is_told_when_to_come_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let quota = [
+        ("TAILWATER_BROADCAST__QUOTAS__PUBLISHER_EVENTS_PER_S", "20"),
+        ("TAILWATER_BROADCAST__QUOTAS__BURST_S", "0.05"),
+    ];
+    let node = Node::start_with(&dir.path().join("data"), &[], &quota);
+    let base = base(&node);
+    let lines = |count: usize| "{\"payload\": \"x\"}\n".repeat(count);
+    let ndjson = ("content-type", "application/x-ndjson");
+    // More than a burst passes, and is missing for two seconds.
+    assert_eq!(post(&base, "local/s", &[ndjson], lines(41).as_bytes()).0, 200);
+    let request = agent().post(format!("{base}/v1/streams/local/s/events"));
+    let refused = request.send(b"x").expect("it answers");
+    assert_eq!(refused.status(), 429);
+    let wait: u64 = refused.headers()["retry-after"].to_str().expect("text").parse().expect("seconds");
+    assert!((1..=2).contains(&wait), "{wait}");
+    support::wait_for("the quota", || (post(&base, "local/s", &[], b"y").0 == 200).then_some(()));
+
+    let page = node.get("/metrics").expect("a page");
+    let line = page.lines().find(|line| line.starts_with("tailwater_broadcast_requests_throttled_total "));
+    assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{line:?}");
+}
+
+#[test]
+fn bodies_that_are_more_together_than_there_is_room_for_are_refused_until_others_are_done() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let small = [("TAILWATER_BROADCAST__HTTP__BODIES_BYTES_MAX", "2097152")];
+    let node = Node::start_with(&dir.path().join("data"), &[], &small);
+    let base = base(&node);
+    let address = base.strip_prefix("http://").expect("an address");
+    // A body that does not come. Its room is taken once the node wants to read it.
+    let mut slow = std::net::TcpStream::connect(address).expect("it listens");
+    let head = "POST /v1/streams/local/s/events HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n\
+        content-length: 2000000\r\n\r\n";
+    slow.write_all(head.as_bytes()).expect("it reads");
+    let mut line = String::new();
+    BufReader::new(&slow).read_line(&mut line).expect("it answers");
+    assert_eq!(line, "HTTP/1.1 100 Continue\r\n");
+    let body = vec![b'x'; 500_000];
+    let (status, answer) = post(&base, "local/s", &[], &body);
+    assert_eq!((status, answer["error"].as_str()), (503, Some("overloaded")), "{answer}");
+    drop(slow);
+    support::wait_for("room", || (post(&base, "local/s", &[], &body).0 == 200).then_some(()));
 }

@@ -94,8 +94,16 @@ fn what_the_produce_example_appends_the_consume_example_prints_in_order() {
 }
 
 #[test]
+fn the_cache_example_reads_what_it_changed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let printed = lines_of(&build(&["cache"])[0], &[&node.broadcast, "local/prices", "tea"]);
+    assert_eq!(printed, ["tea costs 1", "tea costs 2", "tea costs 3"]);
+}
+
+#[test]
 fn examples_without_arguments_say_how_they_are_used() {
-    for example in build(&["produce", "consume"]) {
+    for example in build(&["produce", "consume", "cache"]) {
         let output = Command::new(&example).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("usage: "));

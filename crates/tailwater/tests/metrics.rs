@@ -110,11 +110,22 @@ fn sample(line: &str) -> Result<(String, BTreeMap<String, String>, f64), String>
     Ok((name.to_owned(), labels, value))
 }
 
+/// Of each set of its labels; there is none before something was counted.
 fn check_histogram(family: &Family) -> Result<(), String> {
-    let buckets = family.series.iter().filter(|((suffix, _), _)| suffix == "_bucket");
+    let mut of: BTreeMap<BTreeMap<String, String>, BTreeMap<(String, String), f64>> = BTreeMap::new();
+    for ((suffix, labels), value) in &family.series {
+        let mut labels = labels.clone();
+        let end = labels.remove("le").unwrap_or_default();
+        of.entry(labels).or_default().insert((suffix.clone(), end), *value);
+    }
+    of.into_values().try_for_each(|series| check_buckets(&series))
+}
+
+/// By suffix, and `le` if it is a bucket.
+fn check_buckets(series: &BTreeMap<(String, String), f64>) -> Result<(), String> {
+    let buckets = series.iter().filter(|((suffix, _), _)| suffix == "_bucket");
     let mut buckets: Vec<(f64, f64)> = buckets
-        .map(|((_, labels), count)| {
-            let end = labels.get("le").ok_or("a bucket without le")?;
+        .map(|((_, end), count)| {
             Ok((end.replace("+Inf", "inf").parse().map_err(|_| "le is no number")?, *count))
         })
         .collect::<Result<_, &str>>()?;
@@ -123,9 +134,10 @@ fn check_histogram(family: &Family) -> Result<(), String> {
         return Err("buckets do not add up".to_owned());
     }
     let last = buckets.last().filter(|(end, _)| end.is_infinite()).ok_or("no bucket for +Inf")?;
-    let count = family.value("_count", &[]).ok_or("no count")?;
-    family.value("_sum", &[]).ok_or("no sum")?;
-    if last.1 == count { Ok(()) } else { Err("the last bucket is not the count".to_owned()) }
+    let one = |suffix: &str| series.get(&(suffix.to_owned(), String::new()));
+    let count = one("_count").ok_or("no count")?;
+    one("_sum").ok_or("no sum")?;
+    if last.1 == *count { Ok(()) } else { Err("the last bucket is not the count".to_owned()) }
 }
 
 #[test]

@@ -46,20 +46,23 @@ impl Link {
     }
 }
 
+/// The region that a client says it is of.
+pub(super) const CLIENT: &str = "client";
+
 /// Connects to an end of the chain that the replicas at `addresses` know; tries them in turn.
 pub(super) async fn connect(
     env: &Env,
     addresses: &[String],
-    client: PublisherId,
+    (client, region): (PublisherId, &str),
     end: End,
 ) -> anyhow::Result<Link> {
     let mut last = anyhow::anyhow!("no address is given");
     let offset = env.random_below(addresses.len().max(1) as u64) as usize;
     for at in 0..addresses.len() {
-        match open(env, &addresses[(at + offset) % addresses.len()], client).await {
+        match open(env, &addresses[(at + offset) % addresses.len()], (client, region)).await {
             Ok(link) => match link.chain.address_of(end).map(str::to_owned) {
                 Some(wanted) if wanted == link.address => return Ok(link),
-                Some(wanted) => match open(env, &wanted, client).await {
+                Some(wanted) => match open(env, &wanted, (client, region)).await {
                     Ok(link) => return Ok(link),
                     Err(error) => last = error,
                 },
@@ -71,12 +74,12 @@ pub(super) async fn connect(
     Err(last)
 }
 
-async fn open(env: &Env, address: &str, client: PublisherId) -> anyhow::Result<Link> {
+async fn open(env: &Env, address: &str, (client, region): (PublisherId, &str)) -> anyhow::Result<Link> {
     let opening = async {
         let stream = TcpStream::connect(address).await?;
         let (mut reader, mut writer) = frame::split(stream)?;
         let role = Role::Client(client);
-        writer.send(&Message::Hello { version: VERSION, region: "client".to_owned(), role }).await?;
+        writer.send(&Message::Hello { version: VERSION, region: region.to_owned(), role }).await?;
         match reader.next().await? {
             Some(Message::Hello { version: VERSION, .. }) => {}
             other => anyhow::bail!("{address} answered {other:?} instead of a hello"),

@@ -12,7 +12,7 @@ use tailwater_env::{Env, Task};
 use tokio::sync::mpsc;
 
 use crate::batch::{Batch, Malformed};
-use crate::client::link::{self, End, Link};
+use crate::client::link::{self, CLIENT, End, Link};
 use crate::event::Event;
 use crate::message::{FROM_NOW, Message};
 use crate::name::Stream;
@@ -127,7 +127,7 @@ impl State {
     async fn run(mut self) {
         let client = u128::from(self.env.random_u64());
         loop {
-            match link::connect(&self.env, &self.addresses, client, End::Tail).await {
+            match link::connect(&self.env, &self.addresses, (client, CLIENT), End::Tail).await {
                 Ok(link) => {
                     if let Err(error) = self.serve(link).await {
                         tracing::debug!(%error, "the listener looks for the tail again");

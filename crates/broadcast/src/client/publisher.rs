@@ -13,10 +13,11 @@ use tailwater_env::{Env, Task};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::batch::{Batch, Malformed, TooLarge, Writer};
-use crate::client::link::{self, End, Link};
+use crate::client::link::{self, CLIENT, End, Link};
 use crate::event::{Collect, Content};
 use crate::message::{Message, PublisherId, Reason};
 use crate::name::Stream;
+use crate::server::GATEWAY;
 
 /// Requests taken at once.
 const GATHERED_MAX: usize = 4096;
@@ -103,6 +104,8 @@ impl Pending {
 struct Queue {
     /// As whom it publishes in this stream.
     client: PublisherId,
+    /// Whether it goes on from an earlier publisher's numbers, and so can't take others.
+    resumed: bool,
     pending: VecDeque<Pending>,
     next: u64,
 }
@@ -111,8 +114,38 @@ impl Publisher {
     /// A publisher for the region whose replicas are at `addresses` (any of them is enough). It connects by
     /// itself, and again when it has to.
     pub fn new(env: &Env, addresses: Vec<String>) -> Self {
+        Self::start(env, addresses, CLIENT)
+    }
+
+    /// As [`Publisher::new`], for the events of others, whose quotas its owner looks after: that of one connection does
+    /// not apply.
+    pub fn gateway(env: &Env, addresses: Vec<String>) -> Self {
+        Self::start(env, addresses, GATEWAY)
+    }
+
+    /// As [`Publisher::gateway`], one that goes on where an earlier one was: in `stream` the next event that it is
+    /// given is the one that `client` gave the number `next`, from 1. What of that the chain has is left out, and
+    /// answered 0, also after a restart of whoever publishes.
+    ///
+    /// An event is refused with [`Reason::Gap`] if the chain does not know the one before it, because its replicas lost
+    /// the stream or forgot the publisher: then it needs another `client`.
+    pub fn resume(env: &Env, addresses: Vec<String>, stream: Stream, client: PublisherId, next: u64) -> Self {
+        let queue = Queue { client, resumed: true, pending: VecDeque::new(), next };
+        Self::begin(env, addresses, GATEWAY, [(stream, queue)].into())
+    }
+
+    fn start(env: &Env, addresses: Vec<String>, region: &'static str) -> Self {
+        Self::begin(env, addresses, region, BTreeMap::new())
+    }
+
+    fn begin(
+        env: &Env,
+        addresses: Vec<String>,
+        region: &'static str,
+        queues: BTreeMap<Stream, Queue>,
+    ) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
-        let state = State { env: env.clone(), addresses, queues: BTreeMap::new() };
+        let state = State { env: env.clone(), addresses, region, queues };
         let task = env.spawn("broadcast-publisher", state.run(queue));
         Self { requests, waiting: Arc::default(), _task: task }
     }
@@ -186,14 +219,16 @@ impl Drop for Room {
 struct State {
     env: Env,
     addresses: Vec<String>,
+    /// As what it says hello.
+    region: &'static str,
     queues: BTreeMap<Stream, Queue>,
 }
 
 impl State {
     async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
         loop {
-            let Ok(link) = link::connect(&self.env, &self.addresses, fresh_id(&self.env), End::Head).await
-            else {
+            let me = (fresh_id(&self.env), self.region);
+            let Ok(link) = link::connect(&self.env, &self.addresses, me, End::Head).await else {
                 self.env.sleep(RETRY).await;
                 continue;
             };
@@ -258,7 +293,7 @@ impl State {
     fn queue(&mut self, request: Request) {
         let Request { stream, batch, answer } = request;
         let env = &self.env;
-        let new = || Queue { client: fresh_id(env), pending: VecDeque::new(), next: 1 };
+        let new = || Queue { client: fresh_id(env), resumed: false, pending: VecDeque::new(), next: 1 };
         let queue = self.queues.entry(stream).or_insert_with(new);
         let first = queue.next;
         queue.next += u64::from(batch.count);
@@ -292,10 +327,17 @@ impl State {
                 Ok(())
             }
             Message::Refused { reason: Reason::NotHead, text, .. } => anyhow::bail!("{text}"),
-            Message::Refused { stream, first, reason: Reason::Gap, .. } => {
+            Message::Refused { stream, first, reason: Reason::Gap, text } => {
                 if let Some(queue) = self.queues.get_mut(&stream)
                     && queue.pending.front().is_some_and(|oldest| oldest.first == first)
                 {
+                    if queue.resumed {
+                        for (_, answer) in queue.pending.drain(..).flat_map(|pending| pending.answers) {
+                            let (stream, reason, text) = (stream.clone(), Reason::Gap, text.clone());
+                            let _ = answer.answer.send(Err(PublishError::Refused { stream, reason, text }));
+                        }
+                        return Ok(());
+                    }
                     // The chain has forgotten this publisher: nothing of what waits is published.
                     queue.client = fresh_id(&self.env);
                     queue.renumber(0, 1);

@@ -266,9 +266,14 @@ impl Replica {
     fn settle(&mut self, stream: &Stream) {
         let behind = self.waits_for().map(|id| self.held_by(id, stream));
         let persisted = persisted(&self.config.durability, &self.persisted, stream);
+        let (is_tail, wall_ms) = (self.is_tail(), self.wall_ms + (self.now_ms - self.ticked_ms));
         let Some(state) = self.streams.get_mut(stream) else { return };
         let held = behind.unwrap_or(u64::MAX).min(state.last()).min(persisted);
         if held > state.held() {
+            if is_tail {
+                let delays = self.delays.entry(stream.region().to_owned()).or_default();
+                state.times_up_to(held).for_each(|time_ms| delays.add(wall_ms.saturating_sub(time_ms)));
+            }
             state.settle(held);
             self.outputs.push(Output::Held { stream: stream.clone(), last: held });
         }

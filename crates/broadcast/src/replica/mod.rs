@@ -16,6 +16,7 @@
 //!   them can go on alone when all of them ended.
 
 mod chain;
+mod delays;
 mod proxy;
 mod publish;
 pub mod publishers;
@@ -28,6 +29,7 @@ use crate::history::HistoryOptions;
 use crate::message::{Chain, Message, PublisherId, ReplicaId, Role, VERSION};
 use crate::name::Stream;
 use crate::record::Record;
+pub use delays::Delays;
 use stream::StreamState;
 
 /// One connection of a replica; given by the shell, never reused.
@@ -181,6 +183,8 @@ pub struct Replica {
     now_ms: u64,
     /// The time that events get, in milliseconds since 1970.
     wall_ms: u64,
+    /// What `now_ms` was when `wall_ms` was that.
+    ticked_ms: u64,
     advertised_ms: u64,
     advertisements: u64,
     /// How far the disk has each of the streams that are kept there.
@@ -192,6 +196,9 @@ pub struct Replica {
     outputs: Vec<Output>,
     /// For the metrics.
     pub counters: Counters,
+    /// For the metrics, while this replica is the tail: by the streams' region, how long after its number the oldest
+    /// event of each batch came to be held here.
+    pub delays: BTreeMap<String, Delays>,
 }
 
 /// Numbers since the start.
@@ -229,6 +236,7 @@ impl Replica {
             handover: None,
             now_ms: 0,
             wall_ms: 0,
+            ticked_ms: 0,
             advertised_ms: 0,
             advertisements: 0,
             persisted: BTreeMap::new(),
@@ -236,6 +244,7 @@ impl Replica {
             recovered: false,
             outputs: Vec::new(),
             counters: Counters::default(),
+            delays: BTreeMap::new(),
         }
     }
 
@@ -384,7 +393,7 @@ impl Replica {
 
     /// Time passed: `now_ms` on a clock that never goes back, `wall_ms` since 1970.
     pub fn tick(&mut self, now_ms: u64, wall_ms: u64) {
-        (self.now_ms, self.wall_ms) = (now_ms, wall_ms);
+        (self.now_ms, self.wall_ms, self.ticked_ms) = (now_ms, wall_ms, now_ms);
         if now_ms.saturating_sub(self.advertised_ms) >= self.config.advertise_ms {
             self.advertised_ms = now_ms;
             self.advertisements += 1;

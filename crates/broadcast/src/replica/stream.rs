@@ -157,6 +157,12 @@ impl StreamState {
         Ok(true)
     }
 
+    /// Of each batch on its way that begins before `held`, the time of its first event.
+    pub fn times_up_to(&self, held: u64) -> impl Iterator<Item = u64> {
+        let batches = self.unsettled.iter().map(|entry| &entry.batch);
+        batches.take_while(move |batch| batch.after < held).map(|batch| batch.state.time_ms)
+    }
+
     /// All replicas hold it up to `held`.
     pub fn settle(&mut self, held: u64) {
         while self.unsettled.front().is_some_and(|entry| entry.batch.after < held) {

@@ -13,7 +13,8 @@ use crate::frame::{self, FrameReader, FrameWriter};
 use crate::message::{Message, VERSION};
 use crate::name::is_region;
 use crate::replica::{ConnectionId, Peer, size_of_message};
-use crate::server::Input;
+use crate::server::pace::{Pace, Quotas};
+use crate::server::{Input, ServerConfig};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -33,9 +34,10 @@ pub(super) async fn accept(
     env: Env,
     listener: TcpListener,
     hello: Message,
-    connections_max: usize,
+    config: ServerConfig,
     inputs: mpsc::Sender<Input>,
 ) {
+    let ServerConfig { connections_max, quotas, .. } = config;
     let room = Arc::new(Semaphore::new(connections_max));
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
@@ -56,9 +58,9 @@ pub(super) async fn accept(
         };
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
-        let (env_, hello, inputs) = (env.clone(), hello.clone(), inputs.clone());
+        let (env_, hello, inputs, quotas) = (env.clone(), hello.clone(), inputs.clone(), quotas.clone());
         let task = env.spawn("broadcast-connection", async move {
-            if let Err(error) = accepted(&env_, stream, hello, &inputs).await {
+            if let Err(error) = accepted(&env_, stream, hello, &inputs, quotas).await {
                 tracing::warn!(%peer, %error, "a broadcast connection was ended");
             }
             drop((alive, permit));
@@ -72,6 +74,7 @@ async fn accepted(
     stream: TcpStream,
     hello: Message,
     inputs: &mpsc::Sender<Input>,
+    quotas: Option<Arc<Quotas>>,
 ) -> anyhow::Result<()> {
     let (mut reader, mut writer) = frame::split(stream)?;
     let first = env.timeout(HELLO_TIMEOUT, reader.next()).await;
@@ -85,10 +88,13 @@ async fn accepted(
         None => return Ok(()),
     };
     writer.send(&hello).await?;
-    run(env, Peer::In(region, role), None, reader, writer, inputs, None).await
+    let peer = Peer::In(region, role);
+    let pace = quotas.and_then(|quotas| quotas.pace(&peer));
+    run(env, peer, None, reader, writer, inputs, (None, pace)).await
 }
 
-/// Serves a connection until it ends. `silence`: how long the other end may say nothing.
+/// Serves a connection until it ends. `silence`: how long the other end may say nothing; `pace`: what its publishes
+/// wait for.
 pub(super) async fn run(
     env: &Env,
     peer: Peer,
@@ -96,7 +102,7 @@ pub(super) async fn run(
     mut reader: FrameReader<OwnedReadHalf>,
     writer: FrameWriter<OwnedWriteHalf>,
     inputs: &mpsc::Sender<Input>,
-    silence: Option<Duration>,
+    (silence, mut pace): (Option<Duration>, Option<Pace>),
 ) -> anyhow::Result<()> {
     let id = next_id();
     let (outbox, messages) = mpsc::unbounded_channel();
@@ -105,7 +111,10 @@ pub(super) async fn run(
     let reading = async {
         loop {
             let next = match silence {
-                None => reader.next().await?,
+                None => match &mut pace {
+                    None => reader.next().await?,
+                    Some(pace) => paced(&mut reader, pace).await?,
+                },
                 Some(limit) => match env.timeout(limit, reader.next()).await {
                     Some(next) => next?,
                     None => anyhow::bail!("it said nothing for {limit:?}"),
@@ -123,6 +132,21 @@ pub(super) async fn run(
     };
     let _ = inputs.send(Input::Closed(id)).await;
     result
+}
+
+/// The next message that may go on to the replica; `None` at the connection's end.
+async fn paced(reader: &mut FrameReader<OwnedReadHalf>, pace: &mut Pace) -> anyhow::Result<Option<Message>> {
+    loop {
+        let has_room = pace.has_room();
+        let message = tokio::select! {
+            message = pace.next() => return Ok(Some(message)),
+            message = reader.next(), if has_room => message?,
+        };
+        let Some(message) = message else { return Ok(None) };
+        if let Some(message) = pace.take(message) {
+            return Ok(Some(message));
+        }
+    }
 }
 
 /// Writes what the replica has for a connection; ends when the replica drops it.

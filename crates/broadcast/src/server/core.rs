@@ -267,6 +267,7 @@ impl Core {
             connections: self.writers.len(),
             counters: self.replica.counters,
             disk: self.keeper.as_ref().map(Keeper::stats),
+            delays: self.replica.delays.clone(),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Looking at a replica from its own process.
 
+use std::collections::BTreeMap;
+
 use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::DiskStats;
 use crate::message::Chain;
 use crate::name::Stream;
-use crate::replica::Counters;
+use crate::replica::{Counters, Delays};
 use crate::server::Input;
 
 /// To look at a running replica; cheap to clone.
@@ -31,6 +33,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Its disk, if it has one.
     pub disk: Option<DiskStats>,
+    /// See [`crate::replica::Replica::delays`].
+    pub delays: BTreeMap<String, Delays>,
 }
 
 /// How a stream stands in a replica.

@@ -14,6 +14,7 @@ mod connection;
 mod core;
 mod dial;
 mod handle;
+mod pace;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 pub use self::handle::{Handle, Snapshot, StreamSnapshot};
+pub use self::pace::{GATEWAY, Quotas};
 use crate::disk::Disk;
 use crate::message::{Chain, Member, Message, ReplicaId};
 use crate::replica::{self, ConnectionId, Peer, Replica};
@@ -65,6 +67,8 @@ pub struct ServerConfig {
     pub lost_ms: u64,
     /// Connections at a time.
     pub connections_max: usize,
+    /// What publishers may publish; `None` is no bound.
+    pub quotas: Option<Arc<Quotas>>,
 }
 
 /// Something for the core task.
@@ -139,8 +143,7 @@ impl Server {
             }
         };
         let hello = replica.hello();
-        let accepting =
-            connection::accept(env.clone(), listener, hello, config.connections_max, inputs.clone());
+        let accepting = connection::accept(env.clone(), listener, hello, config.clone(), inputs.clone());
         tasks.push(env.spawn("broadcast-accept", accepting));
         let core = core::Core::new(env.clone(), replica, keeper, me, config, service, inputs);
         tasks.push(env.spawn("broadcast", core.run(queue)));

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use tailwater_broadcast::client::{Listener, Received};
 use tailwater_broadcast::{Batch, Kind, Positions, Stream};
 use tailwater_env::{Env, HashMap, Instant, Task};
+use tokio::sync::Notify;
 
 /// How a cache is kept.
 #[derive(Clone, Debug)]
@@ -74,6 +75,8 @@ struct Shared<V> {
     env: Env,
     config: InvalidatingConfig,
     state: Mutex<State<V>>,
+    /// Told of every change of `position` and `fresh_as_of`.
+    moved: Notify,
 }
 
 #[derive(Debug)]
@@ -87,6 +90,8 @@ struct State<V> {
     clears: u64,
     /// Whether changes are being listened to: what was loaded before may have missed some.
     began: bool,
+    /// The number of the last event that was applied, once it is known where the stream was at the beginning.
+    position: Option<u64>,
     fresh_as_of: Option<Instant>,
 }
 
@@ -101,9 +106,11 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
             loads: HashMap::default(),
             clears: 0,
             began: false,
+            position: None,
             fresh_as_of: None,
         };
-        let shared = Arc::new(Shared { env: env.clone(), config, state: Mutex::new(state) });
+        let shared =
+            Arc::new(Shared { env: env.clone(), config, state: Mutex::new(state), moved: Notify::new() });
         let listening = listen(Arc::clone(&shared), addresses, stream);
         Self { shared, _task: Arc::new(env.spawn("invalidating-cache", listening)) }
     }
@@ -111,8 +118,7 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
     /// A key's value, if it is there.
     pub fn get(&self, key: &[u8]) -> Option<Cached<V>> {
         let mut state = self.shared.state.lock();
-        let fresh =
-            state.fresh_as_of.is_some_and(|at| self.shared.env.now() < at + self.shared.config.fresh_for);
+        let fresh = state.fresh_until(&self.shared.config).is_some_and(|end| self.shared.env.now() < end);
         let value = state.used(key)?;
         Some(if fresh { Cached::Fresh(value) } else { Cached::MaybeStale(value) })
     }
@@ -142,6 +148,35 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
         Ok(value)
     }
 
+    /// Completes when values count as fresh: at once if they do, and not before somebody published in the stream, since
+    /// the proxy knows nothing of it until then. Cancelling it loses nothing, here and below.
+    pub async fn fresh(&self) {
+        let shared = &*self.shared;
+        let is_fresh =
+            |state: &State<V>| state.fresh_until(&shared.config).is_some_and(|end| shared.env.now() < end);
+        shared.until(is_fresh).await;
+    }
+
+    /// Completes when values don't count as fresh any more: at once if they don't. Who must not answer from an old
+    /// copy can stop here, and go on with [`InvalidatingCache::fresh`].
+    pub async fn stale(&self) {
+        let shared = &*self.shared;
+        loop {
+            let end = shared.state.lock().fresh_until(&shared.config);
+            match end {
+                Some(end) if shared.env.now() < end => shared.env.sleep_until(end).await,
+                _ => return,
+            }
+        }
+    }
+
+    /// Completes when all events up to the number `seq` were applied: no value from before them is answered any more.
+    /// `seq` is what [`Publisher::publish`](super::Publisher::publish) answered for the cache's stream, in this process
+    /// or in another one, and so who changes something and awaits this reads what he wrote.
+    pub async fn reached(&self, seq: u64) {
+        self.shared.until(|state| state.position.is_some_and(|position| position >= seq)).await;
+    }
+
     /// When everything that the proxy knew of had arrived last; `None` if that never was.
     pub fn fresh_as_of(&self) -> Option<Instant> {
         self.shared.state.lock().fresh_as_of
@@ -155,6 +190,22 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl<V> Shared<V> {
+    /// Completes when something holds that `moved` is told of.
+    async fn until(&self, holds: impl Fn(&State<V>) -> bool) {
+        loop {
+            let moved = self.moved.notified();
+            // From now on nothing is missed.
+            let mut moved = std::pin::pin!(moved);
+            moved.as_mut().enable();
+            if holds(&self.state.lock()) {
+                return;
+            }
+            moved.await;
+        }
     }
 }
 
@@ -196,6 +247,11 @@ impl<V> Drop for Load<V> {
 }
 
 impl<V> State<V> {
+    /// Until when values count as fresh.
+    fn fresh_until(&self, config: &InvalidatingConfig) -> Option<Instant> {
+        Some(self.fresh_as_of? + config.fresh_for)
+    }
+
     fn insert(&mut self, key: Bytes, value: V, entries_max: usize) {
         self.forget(&key);
         if self.entries.len() >= entries_max.max(1)
@@ -252,7 +308,8 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
             match listener.next().await {
                 Ok(Received::Began(began)) if position.is_none() => {
                     position = began.iter().find(|(s, _)| *s == stream).map(|(_, after)| *after);
-                    shared.state.lock().began = true;
+                    let mut state = shared.state.lock();
+                    (state.began, state.position) = (true, position);
                 }
                 Ok(Received::Events(_, batch)) => {
                     if apply(&shared, &batch).is_err() {
@@ -275,10 +332,11 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
             {
                 shared.state.lock().fresh_as_of = Some(when);
             }
+            shared.moved.notify_waiters();
         }
         let mut state = shared.state.lock();
         state.clear();
-        (state.began, state.fresh_as_of) = (false, None);
+        (state.began, state.position, state.fresh_as_of) = (false, None, None);
     }
 }
 
@@ -295,5 +353,6 @@ fn apply<V>(shared: &Shared<V>, batch: &Batch) -> Result<(), tailwater_broadcast
             },
         }
     }
+    state.position = Some(batch.last);
     Ok(())
 }

@@ -39,6 +39,28 @@ pub struct BroadcastView {
     pub moved: u64,
     /// Batches that were left out because events before them were missing.
     pub gaps: u64,
+    /// The node's bridges.
+    #[serde(default)]
+    pub bridges: Vec<BridgeView>,
+}
+
+/// A bridge between a log stream and a broadcast stream. Counts are since the start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BridgeView {
+    /// Where from, as configured.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// Records or events that it carried.
+    pub carried: u64,
+    /// Those of them that were too large, and of which something was left out.
+    pub omitted: u64,
+    /// Times that it could not go on.
+    pub errors: u64,
+    /// Records or events that it has before it.
+    pub lag: u64,
+    /// Why it does not go on, if it does not.
+    pub error: Option<String>,
 }
 
 /// A replica of a chain.

@@ -1,9 +1,10 @@
-//! Broadcasts over HTTP, for applications: publishing by POST, listening by server-sent events.
+//! Broadcasts over HTTP, for applications: publishing by POST, listening by server-sent events or over a WebSocket.
 //!
 //! | path | |
 //! |---|---|
 //! | `POST /v1/streams/{region}/{name}/events` | publishes; answers once all replicas of the region hold it |
 //! | `GET /v1/events?stream=…&from=…&token=…` | server-sent events: a batch each, whose id is the resume token |
+//! | `GET /v1/ws?stream=…&from=…&token=…` | a WebSocket with the same batches, see `ws.rs` |
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,7 +17,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
@@ -25,10 +26,14 @@ use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::server::Handle;
 use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
 use tailwater_env::Env;
+use tokio::sync::{Semaphore, watch};
 
 use super::hub::{Feed, Hub};
+use super::quotas::Addresses;
+use super::ws::{self, NoUpgrade, Upgrade};
 use crate::api::{ErrorBody, Text};
 use crate::config::BroadcastConfig;
+use crate::http::Sender;
 
 /// How often a listener for which there is nothing is sent a line, so that a connection that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -44,6 +49,12 @@ pub struct Front {
     regions: BTreeMap<String, Vec<String>>,
     hub: tokio::sync::Mutex<Weak<Hub>>,
     publishers: Mutex<BTreeMap<String, Arc<Publisher>>>,
+    /// What those who post may publish.
+    quotas: Addresses,
+    /// Room for WebSockets.
+    sockets: Arc<Semaphore>,
+    /// Closes when they have to end.
+    stopping: watch::Receiver<()>,
 }
 
 struct Failed(StatusCode, &'static str, String);
@@ -72,12 +83,19 @@ impl From<PublishError> for Failed {
 }
 
 impl Front {
-    /// For the proxy that `handle` is a replica of, which is at `address`.
-    pub fn new(env: &Env, config: BroadcastConfig, handle: Handle, address: String) -> Arc<Self> {
-        let mut regions = config.regions.clone();
-        regions.insert(config.region.clone(), vec![address]);
+    /// For the proxy that `handle` is a replica of; the `regions`' replicas, its own one's too; until `stopping` closes.
+    pub fn new(
+        env: &Env,
+        config: BroadcastConfig,
+        handle: Handle,
+        regions: BTreeMap<String, Vec<String>>,
+        stopping: watch::Receiver<()>,
+    ) -> Arc<Self> {
         let (hub, publishers) = Default::default();
-        Arc::new(Self { env: env.clone(), config, handle, regions, hub, publishers })
+        let sockets = Arc::new(Semaphore::new(config.http.connections_max));
+        let quotas = Addresses::new(env, config.quotas.publisher());
+        let env = env.clone();
+        Arc::new(Self { env, config, handle, regions, hub, publishers, quotas, sockets, stopping })
     }
 
     /// The routes.
@@ -85,9 +103,21 @@ impl Front {
         Router::new()
             .route("/v1/streams/{region}/{name}/events", post(publish))
             .route("/v1/events", get(listen))
+            .route("/v1/ws", get(open_socket))
             .layer(DefaultBodyLimit::disable())
             .layer(middleware::from_fn_with_state(Arc::clone(&self), check_origin))
             .with_state(self)
+    }
+
+    /// Completes when no WebSocket is open.
+    pub async fn closed(&self) {
+        let all = u32::try_from(self.config.http.connections_max).unwrap_or(u32::MAX);
+        let _ = self.sockets.acquire_many(all).await;
+    }
+
+    /// Requests that were refused for a quota.
+    pub fn throttled(&self) -> u64 {
+        self.quotas.refused()
     }
 
     async fn hub(&self) -> Result<Arc<Hub>, Failed> {
@@ -120,7 +150,9 @@ impl Front {
         };
         let mut publishers = self.publishers.lock();
         let publisher = publishers.entry(region.to_owned());
-        Ok(Arc::clone(publisher.or_insert_with(|| Arc::new(Publisher::new(&self.env, addresses.clone())))))
+        Ok(Arc::clone(
+            publisher.or_insert_with(|| Arc::new(Publisher::gateway(&self.env, addresses.clone()))),
+        ))
     }
 }
 
@@ -192,9 +224,13 @@ fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed
 async fn publish(
     State(front): State<Arc<Front>>,
     Path((region, name)): Path<(String, String)>,
+    Extension(Sender(sender)): Extension<Sender>,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<Json<serde_json::Value>, Failed> {
+) -> Result<Response, Failed> {
+    if let Err(wait) = front.quotas.admit(sender.ip()) {
+        return Ok(over_quota(wait));
+    }
     let stream = Stream::parse(&format!("{region}/{name}")).map_err(malformed)?;
     let now_ms = front.env.wall_ms().max(0) as u64;
     let mut writer = Writer::new(0);
@@ -213,6 +249,7 @@ async fn publish(
         return Err(malformed("there is no event in the body"));
     }
     let publisher = front.publisher(&region)?;
+    front.quotas.spend(sender.ip(), writer.len() as u64, u64::from(count));
     let patience = Duration::from_millis(front.config.http.timeout_ms);
     let answer = publisher.publish_batch(&stream, writer.finish(0));
     let Some(answer) = front.env.timeout(patience, answer).await else {
@@ -222,7 +259,16 @@ async fn publish(
     };
     // Not known if a retry was needed.
     let last = Some(answer?).filter(|last| *last > 0);
-    Ok(Json(json!({ "stream": stream.as_str(), "published": count, "last": last })))
+    Ok(Json(json!({ "stream": stream.as_str(), "published": count, "last": last })).into_response())
+}
+
+/// Its quota is used up for so long.
+fn over_quota(wait: Duration) -> Response {
+    let why = "too much was published from this address: see [broadcast.quotas]".to_owned();
+    let mut answer = Failed(StatusCode::TOO_MANY_REQUESTS, "limit", why).into_response();
+    let seconds = wait.as_secs_f64().ceil() as u64;
+    answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(seconds));
+    answer
 }
 
 /// Where a listener wants to begin.
@@ -289,6 +335,27 @@ async fn listen(
     );
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((head, Body::from_stream(frames)).into_response())
+}
+
+async fn open_socket(
+    State(front): State<Arc<Front>>,
+    Query(query): Query<Vec<(String, String)>>,
+    mut request: Request,
+) -> Result<Response, Failed> {
+    let upgrade = Upgrade::of(&mut request);
+    let upgrade = upgrade.map_err(|NoUpgrade(status, why)| Failed(status, "malformed", why.to_owned()))?;
+    let positions = positions(&front, request.headers(), query).await?;
+    // The server counts a connection only until it is a WebSocket.
+    let permit = Arc::clone(&front.sockets).try_acquire_owned().map_err(|_| {
+        let why = "connections_max WebSockets are open: see [broadcast.http]";
+        Failed(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why.to_owned())
+    })?;
+    let feed = Feed::new(front.hub().await?, positions);
+    let (response, on_upgrade) = upgrade.accept();
+    let patience = Duration::from_millis(front.config.http.timeout_ms);
+    let serve = ws::serve(front.env.clone(), on_upgrade, feed, patience, front.stopping.clone(), permit);
+    front.env.spawn("broadcast-websocket", serve).detach();
+    Ok(response)
 }
 
 /// What of the stream of server-sent events comes next. A batch's JSON has no line ends in it, and is sent as it is.

@@ -2,38 +2,47 @@
 
 mod http;
 mod hub;
+mod quotas;
 mod ring;
+mod ws;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use tailwater_broadcast::disk::{Disk, DiskOptions};
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
-use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
+use tailwater_broadcast::server::{ConfigurationAt, Quotas, Server, ServerConfig, Snapshot, fresh_id};
 use tailwater_env::{Env, Task};
 use tailwater_meta::Meta;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView};
-use crate::config::{AdminConfig, BroadcastConfig};
+use crate::config::{AdminConfig, BroadcastConfig, QuotasConfig};
+use crate::http::Limits;
 
 /// The replica, and what it was started with.
 pub struct Broadcast {
     server: Server,
     id: ReplicaId,
     config: BroadcastConfig,
-    http: Option<Http>,
+    quotas: Option<Arc<Quotas>>,
+    http: Mutex<Option<Http>>,
 }
 
 /// The HTTP in front of it; it ends when this is dropped.
 struct Http {
     address: SocketAddr,
+    front: Arc<http::Front>,
     _stop: oneshot::Sender<()>,
+    /// Its WebSockets end when it closes.
+    _stopping: watch::Sender<()>,
     _task: Task,
 }
 
@@ -53,6 +62,9 @@ impl Broadcast {
             there if there == config.reached_at() => ConfigurationAt::Here(Arc::clone(meta)),
             there => ConfigurationAt::There(there.to_owned()),
         };
+        let given = &config.quotas;
+        let quotas =
+            (*given != QuotasConfig::default()).then(|| Quotas::new(env, given.publisher(), given.region()));
         let server = ServerConfig {
             replica: replica::Config {
                 advertise_ms: config.advertise_ms,
@@ -67,12 +79,14 @@ impl Broadcast {
             silence_ms: config.silence_ms,
             lost_ms: config.lost_ms,
             connections_max: config.connections_max,
+            quotas: quotas.clone(),
         };
         let server = Server::start_with(env, listener, server, disk)?;
         tracing::info!(broadcast = %server.address(), region = config.region, "broadcasts are carried");
-        let mut broadcast = Self { server, id, config: config.clone(), http: None };
+        let broadcast = Self { server, id, config: config.clone(), quotas, http: Mutex::default() };
         if config.http.enabled {
-            broadcast.http = Some(broadcast.serve_http(env).await?);
+            let http = broadcast.serve_http(env).await?;
+            *broadcast.http.lock() = Some(http);
         }
         Ok(broadcast)
     }
@@ -85,18 +99,34 @@ impl Broadcast {
         })?;
         let address = listener.local_addr()?;
         let handle = self.server.handle().clone();
-        let front = http::Front::new(env, self.config.clone(), handle, self.at().0);
-        let limits = AdminConfig {
+        let stopping = watch::Sender::new(());
+        let front = http::Front::new(env, self.config.clone(), handle, self.regions(), stopping.subscribe());
+        let limits = Limits {
+            section: "[broadcast.http]",
             connections_max: config.connections_max,
+            header_bytes_max: AdminConfig::default().header_bytes_max,
             body_bytes_max: config.body_bytes_max,
-            timeout_ms: config.timeout_ms,
-            ..AdminConfig::default()
+            bodies_bytes_max: config.bodies_bytes_max,
+            timeout: Duration::from_millis(config.timeout_ms),
         };
         let (stop, stopped) = oneshot::channel();
-        let serve =
-            crate::http::serve(env.clone(), listener, front.router(), "[broadcast.http]", limits, stopped);
+        let router = Arc::clone(&front).router();
+        let serve = crate::http::serve(env.clone(), listener, router, limits, stopped);
         tracing::info!(http = %address, "broadcasts are published and heard over HTTP");
-        Ok(Http { address, _stop: stop, _task: env.spawn("broadcast-http", serve) })
+        Ok(Http {
+            address,
+            front,
+            _stop: stop,
+            _stopping: stopping,
+            _task: env.spawn("broadcast-http", serve),
+        })
+    }
+
+    /// Ends HTTP; completes when all WebSockets were told.
+    pub async fn close_http(&self) {
+        let http = self.http.lock().take();
+        let Some(Http { front, .. }) = http else { return };
+        front.closed().await;
     }
 
     /// Makes what was held durable; to be called when the node stops.
@@ -106,7 +136,21 @@ impl Broadcast {
 
     /// Where it is reached over HTTP.
     pub fn http(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(|http| http.address)
+        self.http.lock().as_ref().map(|http| http.address)
+    }
+
+    /// Batches of publishers that had to wait for a quota, and requests that were refused for one.
+    pub fn throttled(&self) -> (u64, u64) {
+        let delayed = self.quotas.as_ref().map_or(0, |quotas| quotas.delayed());
+        (delayed, self.http.lock().as_ref().map_or(0, |http| http.front.throttled()))
+    }
+
+    /// The replicas of each region; of its own one, this.
+    pub fn regions(&self) -> BTreeMap<String, Vec<String>> {
+        let (address, region) = self.at();
+        let mut regions = self.config.regions.clone();
+        regions.insert(region, vec![address]);
+        regions
     }
 
     /// How it stands; `None` while the node stops.
@@ -156,6 +200,7 @@ impl Broadcast {
             remote: counters.remote,
             moved: counters.moved,
             gaps: counters.gaps,
+            bridges: Vec::new(),
         }
     }
 }

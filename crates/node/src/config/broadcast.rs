@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use tailwater_broadcast::name::is_region;
+use tailwater_broadcast::quota::Quota;
 use tailwater_broadcast::{Durabilities, Durability, Stream};
 
 /// How the node takes part in broadcasts.
@@ -46,6 +47,8 @@ pub struct BroadcastConfig {
     pub checkpoint_bytes: u64,
     /// Broadcasts over HTTP.
     pub http: BroadcastHttpConfig,
+    /// How much may be published.
+    pub quotas: QuotasConfig,
     /// The replicas of the other regions' proxies: region to `host:port`s.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub regions: BTreeMap<String, Vec<String>>,
@@ -85,10 +88,12 @@ pub struct BroadcastHttpConfig {
     pub enabled: bool,
     /// Where publishers and listeners connect.
     pub listen: SocketAddr,
-    /// Connections at a time.
+    /// Connections at a time, and as many WebSockets.
     pub connections_max: usize,
     /// Bytes of one request's body.
     pub body_bytes_max: usize,
+    /// Bytes of the bodies of all requests under way together; one more is answered 503.
+    pub bodies_bytes_max: usize,
     /// Bytes of the newest events that are kept for all listeners together; one that is further behind catches up by
     /// itself.
     pub listener_bytes_max: usize,
@@ -98,6 +103,48 @@ pub struct BroadcastHttpConfig {
     pub origins: Vec<String>,
 }
 
+/// The `[broadcast.quotas]` section: how much may be published in each second; 0 is no bound.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotasConfig {
+    /// Bytes over one connection, or over HTTP from one address.
+    pub publisher_bytes_per_s: u64,
+    /// Events, likewise.
+    pub publisher_events_per_s: u64,
+    /// Bytes to this region's streams, where its head is.
+    pub region_bytes_per_s: u64,
+    /// Events, likewise.
+    pub region_events_per_s: u64,
+    /// Seconds' worth that may be published at once after a pause.
+    pub burst_s: f64,
+}
+
+impl Default for QuotasConfig {
+    fn default() -> Self {
+        Self {
+            publisher_bytes_per_s: 0,
+            publisher_events_per_s: 0,
+            region_bytes_per_s: 0,
+            region_events_per_s: 0,
+            burst_s: 1.0,
+        }
+    }
+}
+
+impl QuotasConfig {
+    /// Of one publisher.
+    pub(crate) fn publisher(&self) -> Quota {
+        let (bytes_per_s, events_per_s) = (self.publisher_bytes_per_s, self.publisher_events_per_s);
+        Quota { bytes_per_s, events_per_s, burst_s: self.burst_s }
+    }
+
+    /// Of the region.
+    pub(crate) fn region(&self) -> Quota {
+        let (bytes_per_s, events_per_s) = (self.region_bytes_per_s, self.region_events_per_s);
+        Quota { bytes_per_s, events_per_s, burst_s: self.burst_s }
+    }
+}
+
 impl Default for BroadcastHttpConfig {
     fn default() -> Self {
         Self {
@@ -105,6 +152,7 @@ impl Default for BroadcastHttpConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 9401)),
             connections_max: 10_000,
             body_bytes_max: 2 << 20,
+            bodies_bytes_max: 64 << 20,
             listener_bytes_max: 8 << 20,
             timeout_ms: 30_000,
             origins: Vec::new(),
@@ -130,6 +178,7 @@ impl Default for BroadcastConfig {
             sync_interval_ms: 1_000,
             checkpoint_bytes: 64 << 20,
             http: BroadcastHttpConfig::default(),
+            quotas: QuotasConfig::default(),
             regions: BTreeMap::new(),
             streams: BTreeMap::new(),
         }
@@ -170,8 +219,15 @@ impl BroadcastConfig {
         }
         within("http.connections_max", self.http.connections_max as u64, 1, 1_000_000)?;
         within("http.body_bytes_max", self.http.body_bytes_max as u64, 1 << 10, 4 << 20)?;
+        let body = self.http.body_bytes_max as u64;
+        within("http.bodies_bytes_max", self.http.bodies_bytes_max as u64, body, 1 << 31)?;
         within("http.listener_bytes_max", self.http.listener_bytes_max as u64, 64 << 10, 1 << 30)?;
         within("http.timeout_ms", self.http.timeout_ms, 100, 3_600_000)?;
+        anyhow::ensure!(
+            (0.001..=3_600.0).contains(&self.quotas.burst_s),
+            "[broadcast] quotas.burst_s = {} is not between 0.001 and 3600",
+            self.quotas.burst_s
+        );
         anyhow::ensure!(
             (0.0..=1e12).contains(&self.damping),
             "[broadcast] damping = {} is not between 0 and 1e12",

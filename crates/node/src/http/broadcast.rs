@@ -10,6 +10,7 @@ use tailwater_format::call::{CallRefusal, ErrorCode};
 use super::{Answer, Failed};
 use crate::Shared;
 use crate::api::{BroadcastStreamView, BroadcastView};
+use crate::bridge::Bridges;
 use crate::broadcast::{self, Broadcast};
 
 async fn snapshot(shared: &Shared) -> Result<(&Broadcast, Snapshot), Failed> {
@@ -24,7 +25,8 @@ async fn snapshot(shared: &Shared) -> Result<(&Broadcast, Snapshot), Failed> {
 
 pub async fn describe(State(shared): State<Arc<Shared>>) -> Answer<BroadcastView> {
     let (broadcast, snapshot) = snapshot(&shared).await?;
-    Ok(Json(broadcast.view(&snapshot)))
+    let bridges = shared.bridges.lock().as_ref().map(Bridges::views).unwrap_or_default();
+    Ok(Json(BroadcastView { bridges, ..broadcast.view(&snapshot) }))
 }
 
 pub async fn streams(State(shared): State<Arc<Shared>>) -> Answer<Vec<BroadcastStreamView>> {

@@ -17,15 +17,16 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use futures::StreamExt;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_format::call::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::refused;
 use crate::config::AdminConfig;
@@ -40,26 +41,69 @@ const LINES_EVERY: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted, for lack of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers requests until `stopped`, then finishes those under way. `section` is where `config` can be changed.
+/// Who sent a request: an extension of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender(pub SocketAddr);
+
+/// What requests may take.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The section of the configuration where they can be changed.
+    pub section: &'static str,
+    /// As [`AdminConfig`]'s.
+    pub connections_max: usize,
+    /// As [`AdminConfig`]'s.
+    pub header_bytes_max: usize,
+    /// As [`AdminConfig`]'s.
+    pub body_bytes_max: usize,
+    /// Bytes of all bodies that are read or were not answered yet, together.
+    pub bodies_bytes_max: usize,
+    /// As [`AdminConfig`]'s.
+    pub timeout: Duration,
+}
+
+impl From<AdminConfig> for Limits {
+    fn from(config: AdminConfig) -> Self {
+        Self {
+            section: "[admin]",
+            connections_max: config.connections_max,
+            header_bytes_max: config.header_bytes_max,
+            body_bytes_max: config.body_bytes_max,
+            bodies_bytes_max: config.body_bytes_max.saturating_mul(config.connections_max).min(1 << 31),
+            timeout: config.timeout(),
+        }
+    }
+}
+
+/// What a request's body is read within.
+struct Bodies {
+    env: Env,
+    limits: Limits,
+    /// Bytes that are left for bodies.
+    room: Arc<Semaphore>,
+}
+
+/// Answers requests until `stopped`, then finishes those under way.
 pub async fn serve(
     env: Env,
     listener: TcpListener,
     routes: Router,
-    section: &'static str,
-    config: AdminConfig,
+    limits: Limits,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let complaints = Arc::new(Complaints { env: env.clone(), state: Mutex::default() });
-    let routes =
-        routes.layer(middleware::from_fn_with_state((env.clone(), section, config.clone()), bound_body));
+    let room = Arc::new(Semaphore::new(limits.bodies_bytes_max));
+    let bodies = Arc::new(Bodies { env: env.clone(), limits: limits.clone(), room });
+    let routes = routes.layer(middleware::from_fn_with_state(bodies, bound_body));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         // From the connection's begin, and from the end of each answer: it also ends idle connections.
-        .header_read_timeout(config.timeout())
-        .max_header_size(config.header_bytes_max)
-        .max_buf_size(config.header_bytes_max);
-    let timeout_ms = u32::try_from(config.timeout_ms).unwrap_or(u32::MAX);
-    let under_way = GracefulShutdown::new();
+        .header_read_timeout(limits.timeout)
+        .max_header_size(limits.header_bytes_max)
+        .max_buf_size(limits.header_bytes_max);
+    let timeout_ms = u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX);
+    // Each connection has a receiver. What hyper-util has for this takes no connections that may be upgraded.
+    let under_way = watch::Sender::new(());
     loop {
         let accepted = tokio::select! {
             biased;
@@ -74,18 +118,30 @@ pub async fn serve(
                 continue;
             }
         };
-        if under_way.count() >= config.connections_max {
+        if under_way.receiver_count() >= limits.connections_max {
             complaints.tell(Some(peer), "refused: there are connections_max connections already");
-            refuse(&socket, section);
+            refuse(&socket, limits.section);
             continue;
         }
         // Best effort: without it the peer is dropped later.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, timeout_ms);
-        let service = TowerToHyperService::new(routes.clone());
-        let connection = under_way.watch(http.serve_connection(TokioIo::new(socket), service));
-        let complaints = Arc::clone(&complaints);
+        let routes = TowerToHyperService::new(routes.clone());
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(Sender(peer));
+            routes.call(request)
+        });
+        let connection = http.serve_connection(TokioIo::new(socket), service).with_upgrades();
+        let (complaints, mut stopping) = (Arc::clone(&complaints), under_way.subscribe());
         let run = async move {
-            match connection.await {
+            let mut connection = std::pin::pin!(connection);
+            let ended = tokio::select! {
+                ended = &mut connection => ended,
+                _ = stopping.changed() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            match ended {
                 Ok(()) => {}
                 Err(error) if error.is_parse() => complaints.tell(Some(peer), &format!("no HTTP: {error}")),
                 // An idle connection, a slow one, or one whose peer went away.
@@ -95,7 +151,8 @@ pub async fn serve(
         env.spawn("admin-http-connection", run).detach();
     }
     drop(listener);
-    under_way.shutdown().await;
+    under_way.send_replace(());
+    under_way.closed().await;
 }
 
 /// Tells one connection too many that it is. It may be gone by then.
@@ -109,13 +166,10 @@ fn refuse(socket: &TcpStream, section: &str) {
 }
 
 /// Reads a request's body, within the bounds, before anything is done about the request.
-async fn bound_body(
-    State((env, section, config)): State<(Env, &'static str, AdminConfig)>,
-    request: Request,
-    next: Next,
-) -> Response {
+async fn bound_body(State(bodies): State<Arc<Bodies>>, request: Request, next: Next) -> Response {
+    let Bodies { env, limits: Limits { section, body_bytes_max: most, timeout, .. }, room } = &*bodies;
+    let (most, timeout) = (*most, *timeout);
     let (head, body) = request.into_parts();
-    let most = config.body_bytes_max;
     let too_long = || {
         let why = format!("the body is longer than {most} bytes: see body_bytes_max below {section}");
         refused(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::Malformed, why)
@@ -123,15 +177,28 @@ async fn bound_body(
     let announced =
         head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if announced.is_some_and(|announced: u64| announced > most as u64) {
-        let _ = env.timeout(config.timeout(), discard(body)).await;
+        let _ = env.timeout(timeout, discard(body)).await;
         return too_long();
     }
-    match env.timeout(config.timeout(), to_bytes(body, most)).await {
+    // Of one that does not say how long it is, room for the longest. It is given back when the request is answered.
+    let wanted = match announced {
+        Some(announced) => announced as usize,
+        None if body.is_end_stream() => 0,
+        None => most,
+    };
+    let Ok(_room) = room.try_acquire_many(wanted as u32) else {
+        let _ = env.timeout(timeout, discard(body)).await;
+        let why = format!("too many bodies are under way: see bodies_bytes_max below {section}");
+        let mut answer = refused(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Overloaded, why);
+        answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+        return answer;
+    };
+    match env.timeout(timeout, to_bytes(body, most)).await {
         Some(Ok(bytes)) => next.run(Request::from_parts(head, Body::from(bytes))).await,
         Some(Err(error)) if is_too_long(&error) => too_long(),
         Some(Err(error)) => refused(StatusCode::BAD_REQUEST, ErrorCode::Malformed, error.to_string()),
         None => {
-            let why = format!("the body did not come within {} ms", config.timeout_ms);
+            let why = format!("the body did not come within {timeout:?}");
             refused(StatusCode::REQUEST_TIMEOUT, ErrorCode::Malformed, why)
         }
     }

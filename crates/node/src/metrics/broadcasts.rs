@@ -1,12 +1,15 @@
 //! The replica of the region's broadcast proxy.
 
 use std::fmt;
+use std::time::Duration;
 
 use tailwater_broadcast::disk::DiskStats;
 use tailwater_broadcast::server::{Snapshot, StreamSnapshot};
 
 use super::{Page, TimesRead};
 use crate::Shared;
+use crate::api::BridgeView;
+use crate::bridge::Bridges;
 
 /// Name, help, and what it is.
 type Series = (&'static str, &'static str, fn(&StreamSnapshot) -> u64);
@@ -14,6 +17,9 @@ type Series = (&'static str, &'static str, fn(&StreamSnapshot) -> u64);
 /// What the replica says, asked before the page is written; nothing if there is none.
 pub(super) struct BroadcastsRead {
     snapshot: Option<Snapshot>,
+    /// Batches that waited for a quota, and requests that were refused for one.
+    throttled: (u64, u64),
+    bridges: Vec<BridgeView>,
     streams_told_max: usize,
 }
 
@@ -23,7 +29,9 @@ impl BroadcastsRead {
             Some(broadcast) => broadcast.snapshot().await,
             None => None,
         };
-        Self { snapshot, streams_told_max: shared.streams_told_max }
+        let throttled = shared.broadcast.as_ref().map_or((0, 0), |broadcast| broadcast.throttled());
+        let bridges = shared.bridges.lock().as_ref().map(Bridges::views).unwrap_or_default();
+        Self { snapshot, throttled, bridges, streams_told_max: shared.streams_told_max }
     }
 
     pub(super) fn tell(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -64,7 +72,29 @@ impl BroadcastsRead {
         if let Some(disk) = &read.disk {
             disk_of(disk, page)?;
         }
+        let delayed = "Batches that waited for a quota of [broadcast.quotas].";
+        page.counter("tailwater_broadcast_publishes_delayed", delayed, self.throttled.0)?;
+        let throttled = "Requests over HTTP that were refused because their address's quota was used up.";
+        page.counter("tailwater_broadcast_requests_throttled", throttled, self.throttled.1)?;
+        delays(read, page)?;
+        self.bridges(page)?;
         self.streams(&read.streams, page)
+    }
+
+    fn bridges(&self, page: &mut Page<'_>) -> fmt::Result {
+        let of = |read_one: fn(&BridgeView) -> u64| {
+            self.bridges
+                .iter()
+                .map(move |bridge| (format!("{}>{}", bridge.from, bridge.to), read_one(bridge)))
+        };
+        let help = "Records or events that bridges carried.";
+        page.counters("tailwater_bridge_carried", help, "bridge", of(|of| of.carried))?;
+        let help = "Those of them that were too large, and of which something was left out.";
+        page.counters("tailwater_bridge_omitted", help, "bridge", of(|of| of.omitted))?;
+        let help = "Times that a bridge could not go on.";
+        page.counters("tailwater_bridge_errors", help, "bridge", of(|of| of.errors))?;
+        let help = "Records or events that a bridge has before it.";
+        page.gauges("tailwater_bridge_lag", help, "bridge", of(|of| of.lag))
     }
 
     fn streams(&self, streams: &[StreamSnapshot], page: &mut Page<'_>) -> fmt::Result {
@@ -114,4 +144,14 @@ fn disk_of(disk: &DiskStats, page: &mut Page<'_>) -> fmt::Result {
     page.counter("tailwater_broadcast_journal_failures", "Writes and syncs that failed.", journal.failures)?;
     let times = TimesRead::of_syncs(&journal.sync_times);
     page.histogram("tailwater_broadcast_journal_sync_seconds", "Time that a sync of it took.", &times)
+}
+
+fn delays(read: &Snapshot, page: &mut Page<'_>) -> fmt::Result {
+    let of = read.delays.iter().map(|(region, delays)| {
+        let seconds = |end: Option<u64>| end.map_or(f64::INFINITY, |ms| ms as f64 / 1e3);
+        let buckets = delays.buckets().map(|(end, count)| (seconds(end), count)).collect();
+        (region.clone(), TimesRead { buckets, sum: Duration::from_millis(delays.sum_ms()) })
+    });
+    let help = "From an event's time, given at its head, until this region's tail held it.";
+    page.histograms("tailwater_broadcast_delay_seconds", help, "region", of)
 }

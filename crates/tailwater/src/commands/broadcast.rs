@@ -126,6 +126,16 @@ fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
         table.add_row([replica.role, replica.address, replica.id]);
     }
     output::print(&table)?;
+    if !view.bridges.is_empty() {
+        output::print(&"")?;
+        let mut table = output::table(&["bridge from", "to", "carried", "lag", "errors", "waits because"]);
+        for bridge in view.bridges {
+            let why = bridge.error.unwrap_or_default();
+            let [carried, lag, errors] = [bridge.carried, bridge.lag, bridge.errors].map(|n| n.to_string());
+            table.add_row([bridge.from, bridge.to, carried, lag, errors, why]);
+        }
+        output::print(&table)?;
+    }
     if !view.regions.is_empty() {
         output::print(&"")?;
         let mut table = output::table(&["region", "addresses"]);

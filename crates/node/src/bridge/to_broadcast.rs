@@ -1,0 +1,381 @@
+//! From a log stream into a broadcast stream.
+//!
+//! What holds, for each shard:
+//! - Its records are published in order, each as one event with its key, its headers, and those that say from which
+//!   log stream, shard and offset it is.
+//! - Each is published exactly once, whatever restarts: the shard is one publisher for ever, whose numbers follow from
+//!   the offsets. What is published again after a restart has the number that it had, and the chain leaves it out.
+//!   It is published again as well if the chain forgot the publisher (65,536 others were active since), or if
+//!   retention removed records that were not carried yet; then readers can tell by the offset.
+//! - If all replicas lost the broadcast stream, it is filled again from the beginning of the log stream, unless
+//!   `start` is `now`.
+//!
+//! A record that is too large for an event becomes one without payload, whose header says so.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
+use tailwater_broadcast::client::{Listener, PublishError, Publisher, Received};
+use tailwater_broadcast::message::{PublisherId, Reason};
+use tailwater_broadcast::{Batch, Collect, Content, Positions, Stream, TooLarge, Writer};
+use tailwater_env::Env;
+use tailwater_format::batch::{BatchRecords, Decompressor, Record};
+use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
+use tailwater_format::{Offset, ShardId, ShardNumber, batches};
+use tailwater_log::{Fetched, Locate, ReadError, StreamInfo};
+
+use super::state::{ShardState, load, save, shard_key};
+use super::{
+    Context, FROM_HEADER, OFFSET_HEADER, OMITTED_HEADER, SAVE_EVERY, SHARD_HEADER, Status, for_ever,
+};
+use crate::config::{BridgeConfig, BridgeStart};
+
+/// Bytes of records that are read at once, and of events that are published together.
+const PIECE_BYTES: usize = 256 << 10;
+/// Such pieces of a shard that are on their way.
+const IN_FLIGHT_MAX: usize = 8;
+/// How often it is looked whether the log stream has more shards.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a region may take to say how far a stream is.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Carries all shards, until it is dropped.
+pub(super) async fn run(
+    context: Context,
+    config: BridgeConfig,
+    name: String,
+    to: Stream,
+    status: Arc<Status>,
+) {
+    let once = || async {
+        match carry_stream(&context, &config, &name, &to, &status).await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    };
+    for_ever(&context.env, &config, &status, once).await;
+}
+
+/// Carries each shard in a task of its own, as long as the log stream is what it is.
+async fn carry_stream(
+    context: &Context,
+    config: &BridgeConfig,
+    name: &str,
+    to: &Stream,
+    status: &Arc<Status>,
+) -> anyhow::Result<Infallible> {
+    let find = || {
+        let found = context.log.stream(name);
+        found.with_context(|| format!("log stream {name}: create it with `tailwater stream create {name}`"))
+    };
+    let from = find()?;
+    let shards = match config.shards.is_empty() {
+        true => (0..from.config.shards).collect(),
+        false => config.shards.clone(),
+    };
+    if let Some(none) = shards.iter().find(|shard| **shard >= from.config.shards) {
+        bail!("log stream {name} has {} shards, from 0, and so no shard {none}", from.config.shards);
+    }
+    let mut tasks = Vec::new();
+    for shard in shards {
+        let (context, config, status) = (context.clone(), config.clone(), Arc::clone(status));
+        let shard =
+            Shard { context, config, from: from.clone(), shard: ShardNumber(shard), to: to.clone(), status };
+        tasks.push(shard.context.env.clone().spawn("bridge-shard", async move {
+            let once = || async {
+                match shard.carry().await {
+                    Ok(never) => match never {},
+                    Err(error) => error,
+                }
+            };
+            for_ever(&shard.context.env, &shard.config, &shard.status, once).await;
+        }));
+    }
+    loop {
+        context.env.sleep(LOOK_EVERY).await;
+        let now = find()?;
+        if (now.id, now.config.shards) != (from.id, from.config.shards) {
+            bail!("log stream {name} is another one now, or has more shards");
+        }
+    }
+}
+
+/// A shard on its way.
+struct Shard {
+    context: Context,
+    config: BridgeConfig,
+    from: StreamInfo,
+    shard: ShardNumber,
+    to: Stream,
+    status: Arc<Status>,
+}
+
+/// Events of one piece, and where the shard is behind them.
+struct Piece {
+    batch: Option<Batch>,
+    next: u64,
+    count: u64,
+    omitted: u64,
+}
+
+impl Shard {
+    fn id(&self) -> ShardId {
+        ShardId { stream: self.from.id, shard: self.shard }
+    }
+
+    fn key(&self) -> String {
+        shard_key(&self.config, self.shard.0)
+    }
+
+    async fn carry(&self) -> anyhow::Result<Infallible> {
+        let (env, log) = (&self.context.env, &self.context.log);
+        let addresses = self.context.regions.get(self.to.region()).context("the region is not known")?;
+        let stored: Option<ShardState> = load(&**log.meta(), &self.key()).await?;
+        let mut state = match stored.filter(|stored| stored.stream == self.from.id) {
+            Some(state) => self.unless_lost(state).await?,
+            None => self.begin().await?,
+        };
+        let client = PublisherId::from_str_radix(&state.publisher, 16).context("its publisher's number")?;
+        let publisher = Publisher::resume(env, addresses.clone(), self.to.clone(), client, state.number);
+        // First the listener, then the look: nothing comes unnoticed between them.
+        let listener = log.listen([self.id()]);
+        let mut reading = state.next;
+        let mut in_flight = FuturesOrdered::new();
+        let mut saved = state.clone();
+        let mut save_at = env.now() + SAVE_EVERY;
+        loop {
+            let has_room = in_flight.len() < IN_FLIGHT_MAX;
+            let fetched = match has_room {
+                true => self.fetch(Offset(reading)).await,
+                false => Ok(Fetched::default()),
+            };
+            let fetched = match fetched {
+                Ok(fetched) => fetched,
+                // Once what is on its way has arrived.
+                Err(ReadError::Truncated { .. }) if !in_flight.is_empty() => Fetched::default(),
+                Err(ReadError::Truncated { log_start }) => {
+                    self.renew(&state, log_start.0).await?;
+                    bail!(
+                        "retention removed the records {} to {log_start} before they were carried",
+                        state.next
+                    );
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let is_at_end = has_room && fetched.pieces.is_empty();
+            for piece in self.pieces(&fetched, reading)? {
+                reading = piece.next;
+                let published = piece.batch.map(|batch| publisher.publish_batch(&self.to, batch));
+                in_flight.push_back(async move {
+                    let seq = match published {
+                        Some(published) => published.await,
+                        None => Ok(0),
+                    };
+                    (seq, piece.next, piece.count, piece.omitted)
+                });
+            }
+            if !is_at_end && in_flight.len() < IN_FLIGHT_MAX {
+                continue;
+            }
+            tokio::select! {
+                Some((seq, next, count, omitted)) = in_flight.next() => {
+                    let seq = match seq {
+                        Ok(seq) => seq,
+                        Err(error) => return Err(self.refused(&state, error).await?),
+                    };
+                    (state.next, state.number) = (next, state.number + count);
+                    state.seq = state.seq.max(seq);
+                    Status::count(&self.status.carried, count);
+                    Status::count(&self.status.omitted, omitted);
+                }
+                () = listener.changed(), if is_at_end => {}
+                () = env.sleep_until(save_at) => {
+                    if state != saved {
+                        save(&**log.meta(), &self.key(), &state).await?;
+                        saved = state.clone();
+                    }
+                    save_at = env.now() + SAVE_EVERY;
+                }
+            }
+            let end = log.tails(self.from.id, &[self.shard])?.first().map_or(0, |tail| tail.next_offset.0);
+            self.status.works(self.shard.0, end.saturating_sub(state.next));
+        }
+    }
+
+    async fn fetch(&self, from: Offset) -> Result<Fetched, ReadError> {
+        let log = &self.context.log;
+        match log.fetch_hot(self.id(), from, PIECE_BYTES, true)? {
+            Some(fetched) => Ok(fetched),
+            None => log.fetch(self.id(), from, PIECE_BYTES, true).await,
+        }
+    }
+
+    /// Where it begins the first time, as somebody that the chain does not know.
+    async fn begin(&self) -> anyhow::Result<ShardState> {
+        let what = match self.config.start {
+            BridgeStart::Start => Locate::Start,
+            BridgeStart::Now => Locate::End,
+        };
+        let next = self.context.log.locate(self.id(), what).await?.offset.0;
+        self.write(ShardState { stream: self.from.id, publisher: String::new(), next, number: 1, seq: 0 })
+            .await
+    }
+
+    /// Goes on at `next` as somebody that the chain does not know.
+    async fn renew(&self, state: &ShardState, next: u64) -> anyhow::Result<ShardState> {
+        self.write(ShardState { next, ..state.clone() }).await
+    }
+
+    async fn write(&self, state: ShardState) -> anyhow::Result<ShardState> {
+        let env = &self.context.env;
+        let client = PublisherId::from(env.random_u64()) << 64 | PublisherId::from(env.random_u64());
+        let state = ShardState { publisher: format!("{client:032x}"), number: 1, ..state };
+        save(&**self.context.log.meta(), &self.key(), &state).await?;
+        Ok(state)
+    }
+
+    /// The state, if the broadcast stream has what was published; else one that publishes it again.
+    async fn unless_lost(&self, state: ShardState) -> anyhow::Result<ShardState> {
+        let addresses = self.context.regions.get(self.to.region()).context("the region is not known")?;
+        let last = last_of(&self.context.env, addresses, &self.to).await?;
+        if last >= state.seq {
+            return Ok(state);
+        }
+        tracing::warn!(
+            stream = %self.to, shard = self.shard.0, had = state.seq, has = last,
+            "the broadcast stream was lost with all its replicas: it is filled again"
+        );
+        match self.config.start {
+            BridgeStart::Start => self.begin().await,
+            BridgeStart::Now => {
+                let next = state.next;
+                self.renew(&ShardState { seq: 0, ..state }, next).await
+            }
+        }
+    }
+
+    /// What is to be said about events that were not published.
+    async fn refused(&self, state: &ShardState, error: PublishError) -> anyhow::Result<anyhow::Error> {
+        if let PublishError::Refused { reason: Reason::Gap, .. } = &error {
+            let known = self.unless_lost(state.clone()).await?;
+            if known == *state {
+                self.renew(state, state.next).await?;
+            }
+            return Ok(anyhow!(
+                "the chain of {} does not know this bridge any more: it is told anew",
+                self.to
+            ));
+        }
+        Ok(error.into())
+    }
+
+    /// The events of what was fetched, from the record at `from` on.
+    fn pieces(&self, fetched: &Fetched, from: u64) -> anyhow::Result<Vec<Piece>> {
+        let now_ms = self.context.env.wall_ms().max(0) as u64;
+        let collect = match self.config.collect.as_str() {
+            "" => None,
+            text => Some(Collect::parse(text, now_ms)?),
+        };
+        let own = &self.config.to;
+        let (mut pieces, mut writer) = (Vec::new(), Writer::new(0));
+        let (mut next, mut omitted) = (from, 0);
+        let mut decompressor = Decompressor::new();
+        for bytes in &fetched.pieces {
+            let mut at = 0;
+            for batch in batches(bytes) {
+                let header = *batch?.header();
+                let batch = bytes.slice(at..at + header.len);
+                at += header.len;
+                let records = BatchRecords::open(&batch, &mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX)?;
+                for record in &records {
+                    let record = record?;
+                    if record.offset.0 < next {
+                        continue;
+                    }
+                    // What another node's bridge carried from there does not go back.
+                    let comes_back = record
+                        .headers
+                        .iter()
+                        .map_while(Result::ok)
+                        .any(|header| header.key == FROM_HEADER && header.value == Some(own.as_bytes()));
+                    if !comes_back {
+                        omitted += u64::from(!self.publish(&mut writer, &record, collect.as_ref())?);
+                    }
+                    next = record.offset.0 + 1;
+                    if writer.len() >= PIECE_BYTES {
+                        pieces.push(piece(&mut writer, next, &mut omitted));
+                    }
+                }
+            }
+        }
+        if next > pieces.last().map_or(from, |piece| piece.next) {
+            pieces.push(piece(&mut writer, next, &mut omitted));
+        }
+        Ok(pieces)
+    }
+
+    /// Adds a record's event; false if something of it had to be left out.
+    fn publish(
+        &self,
+        writer: &mut Writer,
+        record: &Record<'_>,
+        collect: Option<&Collect>,
+    ) -> anyhow::Result<bool> {
+        let from = [
+            (FROM_HEADER, self.config.from.clone()),
+            (SHARD_HEADER, self.shard.0.to_string()),
+            (OFFSET_HEADER, record.offset.0.to_string()),
+        ];
+        let from = from.map(|(name, value)| (Bytes::from_static(name.as_bytes()), Bytes::from(value)));
+        // The last one to carry it is the first one to be found.
+        let mut headers = Vec::from(from.clone());
+        for header in record.headers.iter() {
+            let header = header.map_err(|why| anyhow!("record {}: {why}", record.offset))?;
+            let value = header.value.unwrap_or_default();
+            headers.push((Bytes::copy_from_slice(header.key.as_bytes()), Bytes::copy_from_slice(value)));
+        }
+        let key = record.key.map(Bytes::copy_from_slice);
+        let payload = Bytes::copy_from_slice(record.value.unwrap_or_default());
+        let Err(TooLarge { what, is, max }) =
+            writer.publish(&Content { key: key.clone(), headers, payload }, collect)
+        else {
+            return Ok(true);
+        };
+        let mut headers = Vec::from(from);
+        let why = format!("{what} is {is}, more than {max}");
+        headers.push((Bytes::from_static(OMITTED_HEADER.as_bytes()), why.into()));
+        // A key that is too long is nobody's.
+        let key = key.filter(|key| key.len() <= tailwater_broadcast::limits::KEY_BYTES_MAX);
+        writer.publish(&Content { key, headers, payload: Bytes::new() }, collect)?;
+        Ok(false)
+    }
+}
+
+fn piece(writer: &mut Writer, next: u64, omitted: &mut u64) -> Piece {
+    let count = u64::from(writer.count());
+    let writer = std::mem::replace(writer, Writer::new(0));
+    let batch = (count > 0).then(|| writer.finish(0));
+    Piece { batch, next, count, omitted: std::mem::take(omitted) }
+}
+
+/// The last number of a stream, as its own region has it.
+pub(super) async fn last_of(env: &Env, addresses: &[String], stream: &Stream) -> anyhow::Result<u64> {
+    let mut listener = Listener::new(env, addresses.to_vec(), Positions::now([stream.clone()]));
+    let asking = async {
+        loop {
+            if let Received::Began(positions) = listener.next().await? {
+                let found = positions.iter().find(|(name, _)| name == stream);
+                return anyhow::Ok(found.map_or(0, |(_, last)| *last));
+            }
+        }
+    };
+    match env.timeout(ANSWER, asking).await {
+        Some(last) => last,
+        None => bail!("no replica of region {} answers at {}", stream.region(), addresses.join(", ")),
+    }
+}

@@ -1,0 +1,156 @@
+//! Bridges between log streams and broadcast streams, through real nodes and the command line.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+use support::{Follower, Node, free_port, wait_for};
+
+/// A node of region `b`, which has the broadcast streams, and one of region `a`, which has the log and the bridge.
+fn two_regions(dir: &Path, bridge: &str) -> (Node, Node) {
+    let (a, b) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let start = |region: &str, own: &str, regions: &str, bridge: &str| {
+        let environment = [
+            ("TAILWATER_BROADCAST__REGION", region),
+            ("TAILWATER_BROADCAST__REGIONS", regions),
+            ("TAILWATER_BRIDGE", bridge),
+        ];
+        Node::start_at(&dir.join(region), own, &[], &environment)
+    };
+    let far = start("b", &b, &format!("{{a=[\"{a}\"]}}"), "[]");
+    let near = start("a", &a, &format!("{{b=[\"{b}\"]}}"), bridge);
+    (near, far)
+}
+
+fn bridges(node: &Node) -> Vec<Value> {
+    let view: Value =
+        serde_json::from_str(&node.get("/v1/broadcast").unwrap_or_default()).unwrap_or_default();
+    view["bridges"].as_array().cloned().unwrap_or_default()
+}
+
+fn lines(numbers: std::ops::Range<u32>) -> String {
+    numbers.map(|n| format!("k{}={n}\n", n % 7)).collect()
+}
+
+#[test]
+fn records_of_a_log_stream_are_heard_with_key_and_offset_once_and_in_order_though_the_node_is_killed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bridge = "[{from=\"log:orders\", to=\"broadcast:b/orders\"}]";
+    let (mut near, far) = two_regions(dir.path(), bridge);
+    wait_for("the bridge to say that there is no log stream", || {
+        let error = bridges(&near).first()?["error"].as_str()?.to_owned();
+        error.contains("tailwater stream create orders").then_some(())
+    });
+    near.run(&["stream", "create", "orders", "--shards", "3"]);
+    let format = ["--format", "%k %v %h\\n"];
+    let args = [&["broadcast", "listen", "orders"][..], &format].concat();
+    let listener = Follower::of(&mut far.command(&args));
+    let mut heard: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    let mut values = Vec::new();
+    let mut hear = |until: usize| {
+        while values.len() < until {
+            let line = listener.next();
+            let mut words = line.split([' ', ',', ';']);
+            let (key, value) = (words.next().expect("a key"), words.next().expect("a value"));
+            let number: u32 = value.parse().expect("a number");
+            assert_eq!(key, format!("k{}", number % 7));
+            let headers: BTreeMap<&str, &str> = words.filter_map(|word| word.split_once('=')).collect();
+            assert_eq!(headers["tailwater-from"], "log:orders");
+            let shard = headers["tailwater-shard"].parse().expect("a shard");
+            let offset = headers["tailwater-offset"].parse().expect("an offset");
+            heard.entry(shard).or_default().push(offset);
+            values.push(number);
+        }
+    };
+    // Killed while it carries, each time at another place.
+    let mut produced = 0;
+    for round in 0..4 {
+        let more = 2_000;
+        near.output(&["produce", "orders", "-k", "="], lines(produced..produced + more).as_bytes());
+        produced += more;
+        hear(produced as usize - 1_900 + 600 * round);
+        near.process.kill();
+        near.restart();
+    }
+    hear(produced as usize);
+    values.sort_unstable();
+    assert_eq!(values, (0..produced).collect::<Vec<_>>());
+    for (shard, offsets) in heard {
+        assert_eq!(offsets, (0..offsets.len() as u64).collect::<Vec<_>>(), "shard {shard}");
+    }
+    wait_for("no lag", || (bridges(&near)[0]["lag"] == 0).then_some(()));
+    assert!(near.run(&["broadcast", "stats"]).contains("log:orders"));
+    let page = near.get("/metrics").expect("a page");
+    assert!(page.contains("tailwater_bridge_lag{bridge=\"log:orders>broadcast:b/orders\"} 0"), "{page}");
+}
+
+#[test]
+fn events_become_records_with_key_and_number_once_and_in_order_though_the_node_is_killed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bridge = "[{from=\"broadcast:b/flags\", to=\"log:flags\"}]";
+    let (mut near, far) = two_regions(dir.path(), bridge);
+    near.run(&["stream", "create", "flags", "--shards", "2"]);
+    let mut published = 0;
+    for _ in 0..4 {
+        let output = far.output(
+            &["broadcast", "publish", "flags", "-k", "="],
+            lines(published..published + 1_000).as_bytes(),
+        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        published += 1_000;
+        wait_for("some records", || {
+            let stream: Value = serde_json::from_str(&near.get("/v1/streams/flags")?).ok()?;
+            let shards = stream["shards"].as_array()?.clone();
+            let ends = shards.iter().map(|shard| shard["next_offset"].as_u64());
+            (ends.sum::<Option<u64>>()? > u64::from(published) - 900).then_some(())
+        });
+        near.process.kill();
+        near.restart();
+    }
+    let args = ["consume", "flags", "--from", "start", "--format", "%s %k %v %h\\n"];
+    let records = Follower::of(&mut near.command(&args));
+    let mut last: BTreeMap<String, u64> = BTreeMap::new();
+    let mut values = Vec::new();
+    while values.len() < published as usize {
+        let line = records.next();
+        let mut words = line.split([' ', ',', ';']);
+        let [shard, key, value] = [(); 3].map(|()| words.next().expect("a word"));
+        let number: u32 = value.parse().expect("a number");
+        assert_eq!(key, format!("k{}", number % 7));
+        let headers: BTreeMap<&str, &str> = words.filter_map(|word| word.split_once('=')).collect();
+        assert_eq!(headers["tailwater-from"], "broadcast:b/flags");
+        let seq: u64 = headers["tailwater-seq"].parse().expect("a number");
+        assert_eq!(seq, u64::from(number) + 1);
+        let before = last.insert(shard.to_owned(), seq);
+        assert!(before.is_none_or(|before| before < seq), "{line} after {before:?}");
+        values.push(number);
+    }
+    values.sort_unstable();
+    assert_eq!(values, (0..published).collect::<Vec<_>>());
+    wait_for("no lag", || (bridges(&near)[0]["lag"] == 0).then_some(()));
+    assert_eq!(records.try_next(), None);
+}
+
+#[test]
+fn a_broadcast_stream_that_all_replicas_lost_is_filled_again_from_the_log_and_collects_as_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bridge = "[{from=\"log:prices\", to=\"broadcast:local/prices\", collect=\"same-key\"}]";
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_BRIDGE", bridge)]);
+    node.run(&["stream", "create", "prices"]);
+    for round in 0..2 {
+        node.output(&["produce", "prices", "-k", "="], lines(round * 700..(round + 1) * 700).as_bytes());
+        let live = wait_for("the events", || {
+            let streams: Value = serde_json::from_str(&node.get("/v1/broadcast/streams")?).ok()?;
+            let found = streams.as_array()?.iter().find(|stream| stream["stream"] == "local/prices")?.clone();
+            (found["held"] == 700 * (round + 1)).then(|| found["live"].as_u64())
+        });
+        assert_eq!(live, Some(7), "the last one of each key");
+        // Its events were in memory only.
+        node.process.kill();
+        node.restart();
+    }
+}
