@@ -71,12 +71,16 @@ pub(super) async fn connect(
     Err(last)
 }
 
+/// What a client begins a connection with.
+pub(super) fn hello(client: PublisherId) -> Message {
+    Message::Hello { version: VERSION, region: "client".to_owned(), role: Role::Client(client) }
+}
+
 async fn open(env: &Env, address: &str, client: PublisherId) -> anyhow::Result<Link> {
     let opening = async {
         let stream = TcpStream::connect(address).await?;
         let (mut reader, mut writer) = frame::split(stream)?;
-        let role = Role::Client(client);
-        writer.send(&Message::Hello { version: VERSION, region: "client".to_owned(), role }).await?;
+        writer.send(&hello(client)).await?;
         match reader.next().await? {
             Some(Message::Hello { version: VERSION, .. }) => {}
             other => anyhow::bail!("{address} answered {other:?} instead of a hello"),

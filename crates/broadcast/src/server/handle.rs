@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::message::Chain;
 use crate::name::Stream;
 use crate::replica::Counters;
-use crate::server::Input;
+use crate::server::{Input, RegionSnapshot};
 
 /// To look at a running replica; cheap to clone.
 #[derive(Clone)]
@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub streams: Vec<StreamSnapshot>,
     /// Connections.
     pub connections: usize,
+    /// The region's clients that share events among each other.
+    pub region: RegionSnapshot,
     /// Since the start.
     pub counters: Counters,
 }

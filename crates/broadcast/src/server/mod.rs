@@ -6,7 +6,8 @@
 //!   this process (metrics) ------------------------------'
 //! ```
 //!
-//! The core task is the only one that touches the replica. Readers wait when its queue is full; what waits for a
+//! The core task is the only one that touches the replica, and the [`region`] beside it, which serves the clients that
+//! share events among each other. Readers wait when its queue is full; what waits for a
 //! writer is bounded by the replica itself, which is told how much left.
 
 mod configuration;
@@ -14,6 +15,7 @@ mod connection;
 mod core;
 mod dial;
 mod handle;
+mod region;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 pub use self::handle::{Handle, Snapshot, StreamSnapshot};
+pub use self::region::RegionSnapshot;
 use crate::message::{Chain, Member, Message, ReplicaId};
 use crate::replica::{self, ConnectionId, Peer, Replica};
 

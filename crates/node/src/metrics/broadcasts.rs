@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tailwater_broadcast::server::{Snapshot, StreamSnapshot};
+use tailwater_broadcast::server::{RegionSnapshot, Snapshot, StreamSnapshot};
 
 use super::Page;
 use crate::Shared;
@@ -58,6 +58,7 @@ impl BroadcastsRead {
         page.counter("tailwater_broadcast_moved", moved, counters.moved)?;
         let gaps = "Batches that did not continue what was there, and were left out.";
         page.counter("tailwater_broadcast_gaps", gaps, counters.gaps)?;
+        region(read.region, page)?;
         self.streams(&read.streams, page)
     }
 
@@ -89,4 +90,17 @@ impl BroadcastsRead {
         let ratios = told.iter().map(|stream| (stream.stream.to_string(), ratio(stream)));
         page.gauges("tailwater_broadcast_stream_tombstone_ratio", tombstoned, "stream", ratios)
     }
+}
+
+/// Listeners that share events with each other.
+fn region(of: RegionSnapshot, page: &mut Page<'_>) -> fmt::Result {
+    let members = "Listeners that share events with each other, connected here.";
+    page.gauge("tailwater_broadcast_region_members", members, of.members as u64)?;
+    let view = "Those of them that are told first of what is new.";
+    page.gauge("tailwater_broadcast_region_view", view, of.view as u64)?;
+    page.counter("tailwater_broadcast_region_requests", "Requests of such listeners.", of.requests)?;
+    let dropped = "Requests left out: they waited too long, or were too many.";
+    page.counter("tailwater_broadcast_region_requests_dropped", dropped, of.dropped)?;
+    page.counter("tailwater_broadcast_region_events", "Events sent to such listeners.", of.events)?;
+    page.counter("tailwater_broadcast_region_bytes", "Bytes of those, as messages.", of.bytes)
 }
