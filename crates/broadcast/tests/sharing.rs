@@ -282,6 +282,30 @@ async fn the_tail_dies_under_listeners_that_share_and_nothing_is_lost() {
     hear_all(&mut listeners, 1_200, 1_300).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_asks_for_much_and_reads_nothing_is_cut_off() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let server = start(&env, ConfigurationAt::Here(meta)).await;
+    let addresses = vec![server.address().to_string()];
+    let publisher = Publisher::new(&env, addresses.clone());
+    let large = Content { payload: vec![7; 1 << 20].into(), ..Content::default() };
+    for _ in 0..8 {
+        publisher.publish(&stream(), &large, None).await.unwrap();
+    }
+    let mut rude = rude(&addresses[0]).await;
+    wait_for(&env, &server, |snapshot| snapshot.region.members == 1).await;
+    let request =
+        region::Message::Request { stream: stream(), after: 0, up_to: u64::MAX, bytes_max: u32::MAX };
+    let mut bytes = BytesMut::new();
+    Message::Region(request).encode(&mut bytes);
+    while rude.write_all(&bytes).await.is_ok() {
+        env.sleep(Duration::from_millis(1)).await;
+    }
+    let region = wait_for(&env, &server, |snapshot| snapshot.region.members == 0).await.region;
+    assert!(region.bytes < 64 << 20, "{region:?}");
+}
+
 #[tokio::test]
 async fn an_address_that_others_can_not_use_is_refused() {
     let env = Env::real();
