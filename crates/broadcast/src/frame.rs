@@ -1,11 +1,13 @@
 //! Messages on a byte stream.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::message::{FRAME_BYTES_MAX, Message};
 use crate::wire::BadMessage;
@@ -125,6 +127,26 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     pub async fn flush(&mut self) -> std::io::Result<()> {
         self.to.write_all_buf(&mut self.buffer).await?;
         self.to.flush().await
+    }
+
+    /// As [`FrameWriter::flush`], for the messages of a queue: those that come meanwhile are put into `waiting`, and if
+    /// it ends while the other end reads nothing, the rest is given up and `false` answered.
+    pub async fn flush_while(
+        &mut self,
+        messages: &mut UnboundedReceiver<Message>,
+        waiting: &mut VecDeque<Message>,
+    ) -> std::io::Result<bool> {
+        let mut flushing = std::pin::pin!(self.flush());
+        loop {
+            tokio::select! {
+                biased;
+                flushed = &mut flushing => return flushed.map(|()| true),
+                message = messages.recv() => match message {
+                    Some(message) => waiting.push_back(message),
+                    None => return Ok(false),
+                }
+            }
+        }
     }
 
     /// Writes one message.

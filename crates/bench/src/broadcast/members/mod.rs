@@ -196,11 +196,10 @@ impl Bench<'_> {
     fn measure(&mut self, runtime: &tokio::runtime::Runtime, address: &str) -> anyhow::Result<Outcome> {
         let args = self.args;
         self.gather(READY_DEADLINE, |answer| matches!(answer, Answer::Ready).then_some(()))?;
-        let env = Env::real();
-        // Its task is spawned in the runtime.
         let publisher = {
+            // Its task is spawned in there.
             let _inside = runtime.enter();
-            Publisher::new(&env, vec![address.to_owned()])
+            Publisher::new(&Env::real(), vec![address.to_owned()])
         };
         let begin_ns = monotonic_ns();
         let from_ns = begin_ns + args.warmup_s * 1_000_000_000;

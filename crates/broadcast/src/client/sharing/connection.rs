@@ -9,19 +9,17 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
+use super::outbox::{Written, outbox};
 use super::{Input, LinkId};
 use crate::client::link::hello;
 use crate::frame::{self, FrameReader, FrameWriter};
 use crate::message::{Message, VERSION};
 use crate::region::Member;
-use crate::replica::size_of_message;
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the other end may take until it has said who it is.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes after which a writer writes what it gathered.
-const WRITE_BYTES: usize = 256 << 10;
 
 /// Every connection of this process has its own number.
 pub(super) fn next_id() -> LinkId {
@@ -82,11 +80,11 @@ async fn accepted(
     };
     let member = member?;
     let link = next_id();
-    let (outbox, messages) = mpsc::unbounded_channel();
+    let (outbox, written) = outbox();
     if inputs.send(Input::Opened { link, member, writer: outbox }).await.is_err() {
         return Ok(());
     }
-    run(link, reader, writer, messages, inputs).await
+    run(link, reader, writer, written, inputs).await
 }
 
 /// Connects to another listener, and says what waits for it.
@@ -95,7 +93,7 @@ pub(super) async fn dial(
     link: LinkId,
     to: Member,
     me: Member,
-    messages: mpsc::UnboundedReceiver<Message>,
+    written: Written,
     inputs: mpsc::Sender<Input>,
 ) {
     let opening = async {
@@ -108,7 +106,7 @@ pub(super) async fn dial(
         anyhow::Ok((reader, writer))
     };
     let ended = match env.timeout(OPEN_TIMEOUT, opening).await {
-        Some(Ok((reader, writer))) => run(link, reader, writer, messages, &inputs).await,
+        Some(Ok((reader, writer))) => run(link, reader, writer, written, &inputs).await,
         Some(Err(error)) => Err(error),
         None => Err(anyhow::anyhow!("no answer within {OPEN_TIMEOUT:?}")),
     };
@@ -139,7 +137,7 @@ async fn run(
     link: LinkId,
     mut reader: FrameReader<OwnedReadHalf>,
     writer: FrameWriter<OwnedWriteHalf>,
-    messages: mpsc::UnboundedReceiver<Message>,
+    written: Written,
     inputs: &mpsc::Sender<Input>,
 ) -> anyhow::Result<()> {
     let reading = async {
@@ -152,32 +150,8 @@ async fn run(
     };
     let result = tokio::select! {
         result = reading => result,
-        result = write(link, messages, writer, inputs) => result,
+        result = written.write(link, writer, inputs) => result,
     };
     let _ = inputs.send(Input::Closed(link)).await;
     result
-}
-
-/// Writes what the core task has for a connection; ends when that drops it.
-pub(super) async fn write(
-    link: LinkId,
-    mut messages: mpsc::UnboundedReceiver<Message>,
-    mut writer: FrameWriter<OwnedWriteHalf>,
-    inputs: &mpsc::Sender<Input>,
-) -> anyhow::Result<()> {
-    while let Some(message) = messages.recv().await {
-        let mut left = size_of_message(&message);
-        let mut gathered = writer.add(&message);
-        while gathered < WRITE_BYTES
-            && let Ok(message) = messages.try_recv()
-        {
-            left += size_of_message(&message);
-            gathered = writer.add(&message);
-        }
-        writer.flush().await?;
-        if inputs.send(Input::Drained(link, left)).await.is_err() {
-            break;
-        }
-    }
-    Ok(())
 }

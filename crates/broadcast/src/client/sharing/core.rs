@@ -8,6 +8,7 @@ use tailwater_env::{Env, Instant, Task};
 use tokio::sync::mpsc;
 
 use super::links::{Gone, Links, Sent};
+use super::outbox::{Outbox, outbox};
 use super::{Input, LinkId, SharingStats, connection};
 use crate::client::listener::Received;
 use crate::message::Message;
@@ -29,7 +30,7 @@ pub(super) struct Core {
     peer: Option<Peer>,
     /// The tail that was there last, and the connection to it, if it stands.
     proxy: Member,
-    tail: Option<(LinkId, mpsc::UnboundedSender<Message>)>,
+    tail: Option<(LinkId, Outbox)>,
     links: Links,
     /// The last number of each stream that the listener began with or has.
     positions: BTreeMap<Stream, u64>,
@@ -121,7 +122,7 @@ impl Core {
                 let Some(peer) = &mut self.peer else { return };
                 if member.id != self.me.id && member.id != self.proxy.id {
                     self.links.accepted(now_ms, link, member.id, writer);
-                    peer.pause(now_ms, member.id, false, &mut self.outbox);
+                    peer.pause(now_ms, member.id, self.links.is_full(member.id), &mut self.outbox);
                     peer.connected(now_ms, &member, &mut self.outbox);
                 }
             }
@@ -137,10 +138,9 @@ impl Core {
                 _ => {}
             },
             Input::Message(link, message) => self.message(now_ms, link, message),
-            Input::Drained(link, bytes) => {
-                if let (Some(member), Some(peer)) = (self.links.drained(now_ms, link, bytes), &mut self.peer)
-                {
-                    peer.pause(now_ms, member, false, &mut self.outbox);
+            Input::Drained(link) => {
+                if let (Some(member), Some(peer)) = (self.links.drained(now_ms, link), &mut self.peer) {
+                    peer.pause(now_ms, member, self.links.is_full(member), &mut self.outbox);
                 }
             }
             Input::Closed(link) if self.is_tail(link) => {
@@ -169,7 +169,7 @@ impl Core {
         link: LinkId,
         proxy: Member,
         mut began: Vec<(Stream, u64)>,
-        writer: mpsc::UnboundedSender<Message>,
+        writer: Outbox,
     ) {
         self.tail = Some((link, writer));
         let old = std::mem::replace(&mut self.proxy, proxy.clone());
@@ -197,7 +197,7 @@ impl Core {
             Message::Bye => {
                 self.links.remove(link);
                 // What was on its way to it may be lost; that it is gone is no failure.
-                peer.pause(now_ms, member, false, &mut self.outbox);
+                peer.pause(now_ms, member, self.links.is_full(member), &mut self.outbox);
                 let member = Member { id: member, address: "".into() };
                 peer.connected(now_ms, &member, &mut self.outbox);
             }
@@ -217,7 +217,7 @@ impl Core {
             peer.disconnected(now_ms, gone.member, &mut self.outbox);
         } else {
             let member = Member { id: gone.member, address: "".into() };
-            peer.pause(now_ms, gone.member, false, &mut self.outbox);
+            peer.pause(now_ms, gone.member, self.links.is_full(gone.member), &mut self.outbox);
             peer.connected(now_ms, &member, &mut self.outbox);
         }
     }
@@ -268,9 +268,11 @@ impl Core {
     fn send(&mut self, now_ms: u64, to: u64, message: Message) {
         let Some(peer) = &mut self.peer else { return };
         if to == self.proxy.id {
-            let sent = self.tail.as_ref().is_some_and(|(_, writer)| writer.send(message).is_ok());
-            if !sent {
-                peer.disconnected(now_ms, to, &mut self.outbox);
+            match &self.tail {
+                Some((_, writer)) => {
+                    writer.send(message);
+                }
+                None => peer.disconnected(now_ms, to, &mut self.outbox),
             }
             return;
         }
@@ -280,9 +282,9 @@ impl Core {
                 return;
             };
             let member = Member { id: to, address: address.into() };
-            let (link, (writer, messages)) = (connection::next_id(), mpsc::unbounded_channel());
+            let (link, (writer, written)) = (connection::next_id(), outbox());
             let (env, me, inputs) = (self.env.clone(), self.me.clone(), self.inputs.clone());
-            let dialling = connection::dial(env, link, member, me, messages, inputs);
+            let dialling = connection::dial(env, link, member, me, written, inputs);
             let task = self.env.spawn("broadcast-sharing-dial", dialling);
             self.links.dialled(now_ms, link, to, writer, task);
         }

@@ -6,14 +6,11 @@
 use std::collections::BTreeMap;
 
 use tailwater_env::Task;
-use tokio::sync::mpsc;
 
 use super::LinkId;
+use super::outbox::{Outbox, WAITING_BYTES_MAX};
 use crate::message::Message;
-use crate::replica::size_of_message;
 
-/// Bytes that wait for a link after which its listener is told and answered nothing more until half of it has left.
-pub(super) const WAITING_BYTES_MAX: usize = 512 << 10;
 /// Bytes after which it is ended: it makes us answer what is not held back.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// How long a link may leave unread what waits for it, in milliseconds.
@@ -34,12 +31,11 @@ pub(super) struct Links {
 
 struct Link {
     member: u64,
-    writer: mpsc::UnboundedSender<Message>,
+    writer: Outbox,
     /// What keeps it, if it was dialled here.
     dialled: Option<Task>,
-    waiting: usize,
     paused: bool,
-    /// When it last read something, or had nothing to read.
+    /// When it was paused, or last read something since.
     moved_ms: u64,
     /// When it was last used, in either direction.
     used_ms: u64,
@@ -79,13 +75,7 @@ impl Links {
     }
 
     /// A listener has connected to this one. An earlier connection of it is taken for broken.
-    pub(super) fn accepted(
-        &mut self,
-        now_ms: u64,
-        link: LinkId,
-        member: u64,
-        writer: mpsc::UnboundedSender<Message>,
-    ) {
+    pub(super) fn accepted(&mut self, now_ms: u64, link: LinkId, member: u64, writer: Outbox) {
         let old = self.of.get(&member).into_iter().flatten().copied();
         let old: Vec<LinkId> = old.filter(|id| self.links[id].dialled.is_none()).collect();
         for id in old {
@@ -97,14 +87,7 @@ impl Links {
 
     /// This listener connects to another one. If it has too many such connections, the one that was not used for
     /// longest is ended.
-    pub(super) fn dialled(
-        &mut self,
-        now_ms: u64,
-        link: LinkId,
-        member: u64,
-        writer: mpsc::UnboundedSender<Message>,
-        task: Task,
-    ) {
+    pub(super) fn dialled(&mut self, now_ms: u64, link: LinkId, member: u64, writer: Outbox, task: Task) {
         let dialled = || self.links.iter().filter(|(_, link)| link.dialled.is_some());
         if dialled().count() >= self.dialled_max
             && let Some(oldest) = dialled().min_by_key(|(_, link)| link.used_ms).map(|(id, _)| *id)
@@ -115,30 +98,27 @@ impl Links {
         self.of.entry(member).or_default().insert(0, link);
     }
 
-    fn add(
-        &mut self,
-        now_ms: u64,
-        link: LinkId,
-        member: u64,
-        writer: mpsc::UnboundedSender<Message>,
-        dialled: Option<Task>,
-    ) {
-        let (waiting, paused, moved_ms, used_ms) = (0, false, now_ms, now_ms);
-        self.links.insert(link, Link { member, writer, dialled, waiting, paused, moved_ms, used_ms });
+    fn add(&mut self, now_ms: u64, link: LinkId, member: u64, writer: Outbox, dialled: Option<Task>) {
+        let (paused, moved_ms, used_ms) = (false, now_ms, now_ms);
+        self.links.insert(link, Link { member, writer, dialled, paused, moved_ms, used_ms });
     }
 
     /// Sends something to a listener.
     pub(super) fn send(&mut self, now_ms: u64, member: u64, message: Message) -> Sent {
         let link = self.of.get(&member).and_then(|links| links.first());
         let Some(link) = link.and_then(|id| self.links.get_mut(id)) else { return Sent::No };
-        if link.waiting == 0 {
-            link.moved_ms = now_ms;
-        }
         link.used_ms = now_ms;
-        link.waiting += size_of_message(&message);
-        let _ = link.writer.send(message);
-        let full = link.waiting > WAITING_BYTES_MAX;
-        if full && !std::mem::replace(&mut link.paused, true) { Sent::Full } else { Sent::Yes }
+        if link.writer.send(message) <= WAITING_BYTES_MAX || link.paused {
+            return Sent::Yes;
+        }
+        (link.paused, link.moved_ms) = (true, now_ms);
+        Sent::Full
+    }
+
+    /// Whether a listener should be sent nothing more for now.
+    pub(super) fn is_full(&self, member: u64) -> bool {
+        let link = self.of.get(&member).and_then(|links| links.first());
+        link.and_then(|id| self.links.get(id)).is_some_and(|link| link.paused)
     }
 
     /// A message came over a link; from whom.
@@ -148,12 +128,11 @@ impl Links {
         Some(link.member)
     }
 
-    /// So many bytes have left. Whose link takes something again.
-    pub(super) fn drained(&mut self, now_ms: u64, link: LinkId, bytes: usize) -> Option<u64> {
+    /// Something has left. Whose link takes something again.
+    pub(super) fn drained(&mut self, now_ms: u64, link: LinkId) -> Option<u64> {
         let link = self.links.get_mut(&link)?;
-        link.waiting = link.waiting.saturating_sub(bytes);
         link.moved_ms = now_ms;
-        if !link.paused || link.waiting > WAITING_BYTES_MAX / 2 {
+        if !link.paused || link.writer.waiting() > WAITING_BYTES_MAX / 2 {
             return None;
         }
         link.paused = false;
@@ -175,7 +154,7 @@ impl Links {
     /// Ends a link of no use: its listener is told that this is no failure.
     fn part(&mut self, now_ms: u64, id: LinkId) {
         if let Some(link) = self.links.get_mut(&id) {
-            let _ = link.writer.send(Message::Bye);
+            link.writer.send(Message::Bye);
             self.ending.extend(link.dialled.take().map(|task| (now_ms, task)));
         }
         self.remove(id);
@@ -186,14 +165,15 @@ impl Links {
         self.ending.retain(|(since, _)| now_ms.saturating_sub(*since) < BYE_MS);
         let silent = |link: &Link| now_ms.saturating_sub(link.used_ms);
         let idle = self.links.iter().filter(|(_, link)| {
-            link.waiting == 0 && silent(link) >= if is_in_view(link.member) { IDLE_MS.0 } else { IDLE_MS.1 }
+            link.writer.waiting() == 0
+                && silent(link) >= if is_in_view(link.member) { IDLE_MS.0 } else { IDLE_MS.1 }
         });
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.part(now_ms, id);
         }
         let stuck = self.links.iter().filter(|(_, link)| {
             let stalled = link.paused && now_ms.saturating_sub(link.moved_ms) > STALLED_MS;
-            stalled || link.waiting > UNREAD_BYTES_MAX
+            stalled || link.writer.waiting() > UNREAD_BYTES_MAX
         });
         let stuck: Vec<LinkId> = stuck.map(|(id, _)| *id).collect();
         stuck.into_iter().filter_map(|id| self.remove(id)).collect()
@@ -203,10 +183,8 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn channel() -> (mpsc::UnboundedSender<Message>, mpsc::UnboundedReceiver<Message>) {
-        mpsc::unbounded_channel()
-    }
+    use crate::client::sharing::outbox::outbox;
+    use crate::replica::size_of_message;
 
     fn task() -> Task {
         Task::new(|| {})
@@ -215,14 +193,14 @@ mod tests {
     #[test]
     fn two_links_to_one_listener_are_one_way_to_it_until_both_are_gone() {
         let mut links = Links::new(9);
-        let ((in_, mut accepted), (out, mut dialled)) = (channel(), channel());
+        let ((in_, mut accepted), (out, mut dialled)) = (outbox(), outbox());
         links.accepted(0, 1, 7, in_);
         links.dialled(0, 2, 7, out, task());
         assert_eq!(links.send(0, 7, Message::Bye), Sent::Yes);
-        assert!(dialled.try_recv().is_ok() && accepted.try_recv().is_err());
+        assert!(dialled.try_recv().is_some() && accepted.try_recv().is_none());
         assert_eq!(links.remove(2), Some(Gone { member: 7, last: false }));
         assert_eq!(links.send(0, 7, Message::Bye), Sent::Yes);
-        assert!(accepted.try_recv().is_ok());
+        assert!(accepted.try_recv().is_some());
         assert_eq!(links.remove(1), Some(Gone { member: 7, last: true }));
         assert_eq!(links.send(0, 7, Message::Bye), Sent::No);
     }
@@ -230,7 +208,7 @@ mod tests {
     #[test]
     fn a_link_that_is_not_read_is_full_once_and_then_forgotten() {
         let mut links = Links::new(9);
-        let (writer, _reader) = channel();
+        let (writer, _reader) = outbox();
         links.accepted(0, 1, 7, writer);
         let size = size_of_message(&Message::Bye);
         let mut full = 0;
@@ -247,13 +225,13 @@ mod tests {
         let mut links = Links::new(2);
         let mut readers = Vec::new();
         for member in 1..=3 {
-            let (writer, reader) = channel();
+            let (writer, reader) = outbox();
             links.dialled(member, member, member, writer, task());
             readers.push(reader);
         }
-        assert_eq!((links.len(), readers[0].try_recv()), (2, Ok(Message::Bye)));
+        assert_eq!((links.len(), readers[0].try_recv()), (2, Some(Message::Bye)));
         assert_eq!(links.sweep(3 + IDLE_MS.1, |member| member == 2), []);
         assert!(links.leads_to(2) && !links.leads_to(3));
-        assert_eq!(readers[2].try_recv(), Ok(Message::Bye));
+        assert_eq!(readers[2].try_recv(), Some(Message::Bye));
     }
 }

@@ -15,6 +15,7 @@
 mod connection;
 mod core;
 mod links;
+mod outbox;
 mod proxy;
 
 use std::io;
@@ -26,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use self::core::Core;
+use self::outbox::Outbox;
 use crate::client::listener::Received;
 use crate::limits::STREAM_BYTES_MAX;
 use crate::message::Message;
@@ -71,13 +73,13 @@ type LinkId = u64;
 /// Something for the core task.
 enum Input {
     /// The tail is there, or there again, and says where the listener begins.
-    Proxy { link: LinkId, proxy: Member, began: Vec<(Stream, u64)>, writer: mpsc::UnboundedSender<Message> },
+    Proxy { link: LinkId, proxy: Member, began: Vec<(Stream, u64)>, writer: Outbox },
     /// Another listener has connected.
-    Opened { link: LinkId, member: Member, writer: mpsc::UnboundedSender<Message> },
+    Opened { link: LinkId, member: Member, writer: Outbox },
     /// A message came.
     Message(LinkId, Message),
-    /// So many bytes of messages left.
-    Drained(LinkId, usize),
+    /// Some of much that waited has left.
+    Drained(LinkId),
     /// A connection is gone, or none could be made.
     Closed(LinkId),
 }

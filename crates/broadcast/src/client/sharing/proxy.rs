@@ -5,6 +5,7 @@ use std::time::Duration;
 use tailwater_env::Env;
 use tokio::sync::mpsc;
 
+use super::outbox::outbox;
 use super::{Input, connection};
 use crate::client::link::{self, End, Link};
 use crate::message::{FROM_NOW, Message};
@@ -55,13 +56,13 @@ impl Proxy {
 
     async fn serve(&mut self, link: Link) -> anyhow::Result<()> {
         let id = connection::next_id();
-        let (outbox, messages) = mpsc::unbounded_channel();
+        let (outbox, written) = outbox();
         let Link { mut reader, writer, chain, address } = link;
         let tail = chain.tail().ok_or_else(|| anyhow::anyhow!("{address} is in no chain"))?;
         let proxy = Member { id: tail, address: address.as_str().into() };
         let inputs = self.inputs.clone();
         let reading = async {
-            let _ = outbox.send(self.share());
+            outbox.send(self.share());
             loop {
                 let Some(next) = self.env.timeout(SILENCE, reader.next()).await else {
                     anyhow::bail!("{address} said nothing for {SILENCE:?}");
@@ -77,7 +78,7 @@ impl Proxy {
                     Message::Chain(chain) if chain.tail() == Some(tail) => {
                         // It is the tail, or about to be: the token may be on its way.
                         self.env.sleep(RETRY).await;
-                        let _ = outbox.send(self.share());
+                        outbox.send(self.share());
                         continue;
                     }
                     Message::Chain(_) => anyhow::bail!("{address} is not the tail any more"),
@@ -90,7 +91,7 @@ impl Proxy {
         };
         let result = tokio::select! {
             result = reading => result,
-            result = connection::write(id, messages, writer, &inputs) => result,
+            result = written.write(id, writer, &inputs) => result,
         };
         let _ = inputs.send(Input::Closed(id)).await;
         result
