@@ -1,11 +1,14 @@
 //! `bench broadcast`: the experiments of the Sprinkler paper (section 5), by the numbers of its figures.
 
 mod collection;
+mod members;
 mod proxies;
 mod region_sim;
 mod workload;
 
 use clap::Subcommand;
+
+pub use members::{MembersConfig, be_members};
 
 /// Which figure.
 #[derive(Subcommand)]
@@ -31,6 +34,8 @@ pub enum Command {
     /// The link between two simulated regions is cut and healed.
     #[command(name = "7")]
     Cut(region_sim::figures::Args),
+    /// One region on real connections: listeners that share events with each other, in processes of up to 500.
+    Members(members::Args),
     /// Ten simulated regions of ten thousand clients.
     Many(region_sim::figures::Args),
 }
@@ -45,6 +50,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Shuffle(args) => region_sim::figures::figure_5b(&args),
         Command::Load(args) => region_sim::figures::figure_6(&args),
         Command::Cut(args) => region_sim::figures::figure_7(&args),
+        Command::Members(args) => members::run(&args),
         Command::Many(args) => region_sim::figures::many(&args),
     }
 }

@@ -22,6 +22,8 @@ pub enum Role {
     Consumers(ConsumersConfig),
     /// It appends.
     Producer(ProducerConfig),
+    /// It listens to a broadcast; it answers in words of its own.
+    Members(crate::broadcast::MembersConfig),
 }
 
 /// Which way consumers read.

@@ -6,10 +6,11 @@
 use std::io::Write;
 
 use anyhow::Context;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::messages::{Answer, Order, Role};
-use crate::{load, reading};
+use crate::{broadcast, load, reading};
 
 /// Orders that wait to be read: there are four in all.
 const ORDERS_MAX: usize = 8;
@@ -38,6 +39,7 @@ pub fn run() -> anyhow::Result<()> {
         match role {
             Role::Consumers(config) => reading::run(config, orders).await,
             Role::Producer(config) => load::run(config, orders).await,
+            Role::Members(config) => broadcast::be_members(config, orders).await,
         }
     });
     if let Err(error) = &result {
@@ -49,7 +51,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 /// Tells the coordinator something.
-pub fn answer(what: &Answer) -> anyhow::Result<()> {
+pub fn answer(what: &impl Serialize) -> anyhow::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();

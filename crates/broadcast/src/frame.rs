@@ -1,17 +1,23 @@
 //! Messages on a byte stream.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::message::{FRAME_BYTES_MAX, Message};
 use crate::wire::BadMessage;
 
 /// Read at once from a connection.
 const READ_BYTES: usize = 256 << 10;
+/// The same where there are many connections with little on each; more if a message is larger.
+const READ_BYTES_SPARING: usize = 4 << 10;
+/// Longer messages are not copied for their own sake.
+const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// What was sent and not acknowledged for so long ends a connection.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
@@ -45,12 +51,19 @@ pub enum FrameError {
 pub struct FrameReader<R> {
     from: R,
     buffer: BytesMut,
+    sparing: bool,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// A reader of what comes from `from`.
     pub fn new(from: R) -> Self {
-        Self { from, buffer: BytesMut::new() }
+        Self { from, buffer: BytesMut::new(), sparing: false }
+    }
+
+    /// For one of many connections: it keeps a small buffer, and messages have their bytes to themselves, so that who
+    /// keeps one keeps nothing else.
+    pub fn sparing(self) -> Self {
+        Self { sparing: true, ..self }
     }
 
     /// The next message; `None` at the end. Cancelling it loses nothing.
@@ -59,7 +72,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = self.buffered()? {
                 return Ok(Some(Message::decode(frame)?));
             }
-            self.buffer.reserve(READ_BYTES);
+            self.buffer.reserve(match self.sparing {
+                false => READ_BYTES,
+                true => self.buffer.len().clamp(READ_BYTES_SPARING, READ_BYTES),
+            });
             if self.from.read_buf(&mut self.buffer).await? == 0 {
                 if self.buffer.is_empty() {
                     return Ok(None);
@@ -79,6 +95,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Ok(None);
         }
         self.buffer.advance(4);
+        if self.sparing && length <= COPIED_BYTES_MAX {
+            let frame = Bytes::copy_from_slice(&self.buffer[..length]);
+            self.buffer.advance(length);
+            return Ok(Some(frame));
+        }
         Ok(Some(self.buffer.split_to(length).freeze()))
     }
 }
@@ -106,6 +127,26 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     pub async fn flush(&mut self) -> std::io::Result<()> {
         self.to.write_all_buf(&mut self.buffer).await?;
         self.to.flush().await
+    }
+
+    /// As [`FrameWriter::flush`], for the messages of a queue: those that come meanwhile are put into `waiting`, and if
+    /// it ends while the other end reads nothing, the rest is given up and `false` answered.
+    pub async fn flush_while(
+        &mut self,
+        messages: &mut UnboundedReceiver<Message>,
+        waiting: &mut VecDeque<Message>,
+    ) -> std::io::Result<bool> {
+        let mut flushing = std::pin::pin!(self.flush());
+        loop {
+            tokio::select! {
+                biased;
+                flushed = &mut flushing => return flushed.map(|()| true),
+                message = messages.recv() => match message {
+                    Some(message) => waiting.push_back(message),
+                    None => return Ok(false),
+                }
+            }
+        }
     }
 
     /// Writes one message.

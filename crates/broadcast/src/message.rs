@@ -13,13 +13,15 @@
 //!  13 held         u64 epoch, list of (stream, u64 count)      14 token      u64 epoch
 //!  15 listen       list of (stream, u64 after), u8 others?    16 join       member, u8 durable?, u8 started?
 //!  17 alive        u64 epoch, list of u64                     18 listening  list of (stream, u64 after)
-//!  19 ready        u64 epoch
+//!  19 ready        u64 epoch                                   20 share      region member, list of (stream, u64 after)
+//!  21 region       a message of region/message.rs              22 bye        nothing
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::batch::Batch;
 use crate::name::Stream;
+use crate::region;
 use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
 
 /// The version that [`Message::Hello`] carries; both ends need the same.
@@ -254,6 +256,18 @@ pub enum Message {
         /// The epoch in which it is.
         epoch: u64,
     },
+    /// From a client that takes part in the region-level protocol: to a tail, which answers [`Message::Listening`],
+    /// or, as the first one in both directions, to another such client.
+    Share {
+        /// The sender.
+        member: region::Member,
+        /// To a tail: where it begins, [`FROM_NOW`] among it; to another client: nothing.
+        positions: Vec<(Stream, u64)>,
+    },
+    /// Between those who take part.
+    Region(region::Message),
+    /// The last one on a connection of two clients that one of them has no use for any more.
+    Bye,
 }
 
 /// Who published a batch.
@@ -359,6 +373,16 @@ impl Message {
                 out.put_u8(19);
                 out.put_u64_le(*epoch);
             }
+            Message::Share { member, positions } => {
+                out.put_u8(20);
+                region::message::put_member(out, member);
+                put_counts(out, positions);
+            }
+            Message::Region(message) => {
+                out.put_u8(21);
+                message.encode(out);
+            }
+            Message::Bye => out.put_u8(22),
             Message::Listen { positions, others } => {
                 out.put_u8(15);
                 put_counts(out, positions);
@@ -445,6 +469,12 @@ impl Message {
                 started: from.u8()? != 0,
             },
             19 => Message::Ready { epoch: from.u64()? },
+            20 => Message::Share {
+                member: region::message::member(&mut from)?,
+                positions: take_counts(&mut from)?,
+            },
+            21 => Message::Region(region::Message::read(&mut from)?),
+            22 => Message::Bye,
             18 => Message::Listening { positions: take_counts(&mut from)? },
             17 => Message::Alive { epoch: from.u64()?, caught_up: from.list(8, Reader::u64)? },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
@@ -513,6 +543,7 @@ mod tests {
         };
         let origin = Some(Origin { client: 5, first: 6 });
         let (region, text) = ("eu".to_owned(), "why".to_owned());
+        let stream_again = stream.clone();
         vec![
             Message::Hello { version: VERSION, region: region.clone(), role: Role::Client(1 << 100) },
             Message::Hello { version: VERSION, region, role: Role::Replica(4) },
@@ -531,6 +562,17 @@ mod tests {
             Message::Held { epoch: 2, counts: counts.clone() },
             Message::Token { epoch: 2 },
             Message::Ready { epoch: 2 },
+            Message::Share {
+                member: region::Member { id: 7, address: "a:1".into() },
+                positions: counts.clone(),
+            },
+            Message::Region(region::Message::Request {
+                stream: stream_again,
+                after: 1,
+                up_to: 2,
+                bytes_max: 3,
+            }),
+            Message::Bye,
             Message::Listen { positions: counts.clone(), others: true },
             Message::Listening { positions: counts },
             Message::Join { member, durable: true, started: false },
@@ -554,7 +596,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_frame_is_refused_or_read_without_a_panic(
-            which in 0..21usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..24usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut out = BytesMut::new();
             samples()[which].encode(&mut out);

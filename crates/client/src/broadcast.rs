@@ -11,7 +11,7 @@
 //! let price = Content { key: Some("tea".into()), payload: "4.20".into(), ..Content::default() };
 //! publisher.publish(&stream, &price, Some(&Collect::SameKey)).await?;     // held by the whole chain
 //!
-//! let mut listener = Listener::new(&env, proxy, Positions::start());
+//! let mut listener = Listener::new(&env, proxy, Positions::start());      // or Listener::sharing
 //! loop {
 //!     let (stream, event) = listener.get_event().await?;
 //!     println!("{stream} {event:?}");
@@ -24,7 +24,10 @@ mod invalidating;
 use std::ops::ControlFlow;
 
 pub use invalidating::{Cached, InvalidatingCache, InvalidatingConfig, Load};
-pub use tailwater_broadcast::client::{ListenError, Listener, PublishError, Publisher, Received};
+pub use tailwater_broadcast::client::{
+    ListenError, Listener, PublishError, Publisher, Received, Sharing, SharingStats,
+};
+pub use tailwater_broadcast::region::{Options as RegionOptions, Stats as RegionStats};
 pub use tailwater_broadcast::{Collect, Content, Event, Kind, Positions, Stream};
 
 /// Hands every event to `callback` until that breaks or the listener ends. Dropping the future ends it; the

@@ -303,3 +303,36 @@ fn view_of_stream(node: &Node) -> Option<u64> {
     let streams: Value = serde_json::from_str(&node.get("/v1/broadcast/streams")?).ok()?;
     streams[0]["held"].as_u64()
 }
+
+#[test]
+fn listeners_share_events_and_one_that_is_killed_is_missed_by_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    publish(&node, &["prices"], "first\n");
+    let listen = ["broadcast", "listen", "prices", "--share", "--format", "%n %v\\n"];
+    let mut listeners: Vec<Follower> = (0..6)
+        .map(|_| Follower::of(&mut node.command(&[&listen[..], &["--count", "2001"]].concat())))
+        .collect();
+    listeners.iter().for_each(|listener| assert_eq!(listener.next(), "1 first"));
+    let metrics = node.get("/metrics").expect("metrics");
+    assert!(metrics.contains("tailwater_broadcast_region_members 6"), "{metrics}");
+    // Killed with -9 in the middle.
+    let killed = listeners.pop().expect("six");
+    let lines: String = (2..=1001).map(|n| format!("{n}\n")).collect();
+    publish(&node, &["prices"], &lines);
+    assert_eq!(killed.next(), "2 2");
+    drop(killed);
+    let lines: String = (1002..=2001).map(|n| format!("{n}\n")).collect();
+    publish(&node, &["prices"], &lines);
+    for listener in &listeners {
+        for n in 2..=2001 {
+            assert_eq!(listener.next(), format!("{n} {n}"));
+        }
+    }
+    let output = node.output(&[&listen[..], &["--exit-at-end"]].concat(), b"");
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 2001);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("shared: 2001 events"), "{told}");
+    let error = node.run_failing(&["broadcast", "listen", "--share", "--share-listen", "0.0.0.0:0"]);
+    assert!(error.contains("--share-advertised"), "{error}");
+}

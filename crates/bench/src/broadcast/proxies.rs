@@ -124,7 +124,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// A node that carries broadcasts only.
-fn start_proxy(number: usize, addresses: &[SocketAddr], dir: &std::path::Path) -> anyhow::Result<Child> {
+pub(super) fn start_proxy(
+    number: usize,
+    addresses: &[SocketAddr],
+    dir: &std::path::Path,
+) -> anyhow::Result<Child> {
     let name = format!("proxy-{number}");
     let (admin, data) = (free_address()?, free_address()?);
     let others = addresses.iter().enumerate().filter(|(other, _)| *other != number);

@@ -74,12 +74,16 @@ pub(super) async fn connect(
     Err(last)
 }
 
-async fn open(env: &Env, address: &str, (client, region): (PublisherId, &str)) -> anyhow::Result<Link> {
+/// What a client begins a connection with.
+pub(super) fn hello((client, region): (PublisherId, &str)) -> Message {
+    Message::Hello { version: VERSION, region: region.to_owned(), role: Role::Client(client) }
+}
+
+async fn open(env: &Env, address: &str, client: (PublisherId, &str)) -> anyhow::Result<Link> {
     let opening = async {
         let stream = TcpStream::connect(address).await?;
         let (mut reader, mut writer) = frame::split(stream)?;
-        let role = Role::Client(client);
-        writer.send(&Message::Hello { version: VERSION, region: region.to_owned(), role }).await?;
+        writer.send(&hello(client)).await?;
         match reader.next().await? {
             Some(Message::Hello { version: VERSION, .. }) => {}
             other => anyhow::bail!("{address} answered {other:?} instead of a hello"),

@@ -6,6 +6,7 @@
 //! meanwhile.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tailwater_env::{Env, Task};
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::batch::{Batch, Malformed};
 use crate::client::link::{self, CLIENT, End, Link};
+use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
 use crate::message::{FROM_NOW, Message};
 use crate::name::Stream;
@@ -31,6 +33,7 @@ pub struct Listener {
     received: mpsc::Receiver<Received>,
     positions: Positions,
     events: VecDeque<(Stream, Event)>,
+    stats: Option<Arc<Mutex<SharingStats>>>,
     _task: Task,
 }
 
@@ -64,7 +67,28 @@ impl Listener {
         let (events, received) = mpsc::channel(WAITING_MAX);
         let state = State { env: env.clone(), addresses, positions: positions.clone(), events };
         let task = env.spawn("broadcast-listener", state.run());
-        Self { received, positions, events: VecDeque::new(), _task: task }
+        Self { received, positions, events: VecDeque::new(), stats: None, _task: task }
+    }
+
+    /// As [`Listener::new`], but it gets most events from the region's other listeners that share, and passes them on
+    /// to others (section 3.2). What they no longer have it gets from the proxy.
+    ///
+    /// # Errors
+    /// If it can't listen for the others, or they could not be told where.
+    pub async fn sharing(
+        env: &Env,
+        addresses: Vec<String>,
+        positions: Positions,
+        sharing: Sharing,
+    ) -> std::io::Result<Self> {
+        let (events, received) = mpsc::channel(WAITING_MAX);
+        let (stats, task) = sharing::start(env, addresses, positions.clone(), sharing, events).await?;
+        Ok(Self { received, positions, events: VecDeque::new(), stats: Some(stats), _task: task })
+    }
+
+    /// What a listener that shares has counted; `None` for one that does not.
+    pub fn sharing_stats(&self) -> Option<SharingStats> {
+        self.stats.as_ref().map(|stats| *stats.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What comes next. Cancelling it loses nothing.

@@ -151,10 +151,17 @@ impl Message {
     /// Reads one from all of `bytes`; batches are checked, and slices of them.
     pub fn decode(bytes: Bytes) -> Result<Self, BadMessage> {
         let mut reader = Reader::new(bytes);
-        let message = match reader.u8()? {
+        let message = Self::read(&mut reader)?;
+        reader.end()?;
+        Ok(message)
+    }
+
+    /// Reads one from the front of a larger message.
+    pub(crate) fn read(reader: &mut Reader) -> Result<Self, BadMessage> {
+        Ok(match reader.u8()? {
             GOSSIP => {
                 let answer = reader.u8()? == 1;
-                let me = member(&mut reader)?;
+                let me = member(reader)?;
                 let view =
                     reader.list(11, |reader| Ok(Seen { member: member(reader)?, rounds: reader.u16()? }))?;
                 within("members", view.len(), MEMBERS_MAX)?;
@@ -181,9 +188,7 @@ impl Message {
                 Message::Events { stream, after, held, count, batches }
             }
             kind => return Err(BadMessage(format!("there is no kind {kind}"))),
-        };
-        reader.end()?;
-        Ok(message)
+        })
     }
 
     /// How many bytes it takes, or a few more: a batch's collection is not looked at.
@@ -212,12 +217,12 @@ fn within(what: &str, count: usize, max: usize) -> Result<(), BadMessage> {
     if count > max { Err(BadMessage(format!("{count} {what}, more than {max}"))) } else { Ok(()) }
 }
 
-fn put_member(out: &mut BytesMut, member: &Member) {
+pub(crate) fn put_member(out: &mut BytesMut, member: &Member) {
     out.put_u64_le(member.id);
     put_text(out, &member.address);
 }
 
-fn member(reader: &mut Reader) -> Result<Member, BadMessage> {
+pub(crate) fn member(reader: &mut Reader) -> Result<Member, BadMessage> {
     Ok(Member { id: reader.u64()?, address: reader.text()?.into() })
 }
 

@@ -414,6 +414,11 @@ impl Replica {
         std::mem::take(&mut self.outputs)
     }
 
+    /// Tells a client how the chain is: it asked a replica that does not answer readers.
+    pub fn tell_chain(&mut self, to: ConnectionId) {
+        self.send(to, Message::Chain(self.chain.clone()));
+    }
+
     /// The hello that this replica begins its connections with.
     pub fn hello(&self) -> Message {
         let role = Role::Replica(self.config.id);
@@ -463,6 +468,7 @@ pub fn size_of_message(message: &Message) -> usize {
     64 + match message {
         Message::Events { batch, .. } | Message::Append { batch, .. } => batch.bytes.len(),
         Message::Publishers { numbers, .. } => 24 * numbers.len(),
+        Message::Region(message) => message.size(),
         _ => 0,
     }
 }
@@ -483,5 +489,6 @@ fn kind_of(message: &Message) -> &'static str {
         Message::Token { .. } | Message::Ready { .. } => "a token",
         Message::Listen { .. } | Message::Listening { .. } => "a listen",
         Message::Join { .. } | Message::Alive { .. } => "a report to the configuration service",
+        Message::Share { .. } | Message::Region(_) | Message::Bye => "what clients say to each other",
     }
 }

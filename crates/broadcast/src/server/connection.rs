@@ -1,5 +1,6 @@
 //! Accepted connections, and what both kinds have in common.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -149,23 +150,30 @@ async fn paced(reader: &mut FrameReader<OwnedReadHalf>, pace: &mut Pace) -> anyh
     }
 }
 
-/// Writes what the replica has for a connection; ends when the replica drops it.
+/// Writes what the replica has for a connection; ends when the replica drops it, whether or not the other end reads.
 async fn write(
     id: ConnectionId,
     mut messages: mpsc::UnboundedReceiver<Message>,
     mut writer: FrameWriter<OwnedWriteHalf>,
     inputs: &mpsc::Sender<Input>,
 ) -> anyhow::Result<()> {
-    while let Some(message) = messages.recv().await {
-        let mut left = size_of_message(&message);
-        let mut gathered = writer.add(&message);
-        while gathered < WRITE_BYTES
-            && let Ok(message) = messages.try_recv()
+    let mut gathered = VecDeque::new();
+    loop {
+        // What came while the last ones were written, or the next one.
+        if gathered.is_empty() {
+            let Some(message) = messages.recv().await else { break };
+            gathered.push_back(message);
+        }
+        let (mut left, mut bytes) = (0, 0);
+        while bytes < WRITE_BYTES
+            && let Some(message) = gathered.pop_front().or_else(|| messages.try_recv().ok())
         {
             left += size_of_message(&message);
-            gathered = writer.add(&message);
+            bytes = writer.add(&message);
         }
-        writer.flush().await?;
+        if !writer.flush_while(&mut messages, &mut gathered).await? {
+            break;
+        }
         if inputs.send(Input::Drained(id, left)).await.is_err() {
             break;
         }

@@ -1,14 +1,16 @@
 //! The task that owns the replica.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use tailwater_env::{Env, Task};
+use tailwater_env::{Env, Instant, Task};
 use tokio::sync::mpsc;
 
 use crate::disk::{Happened, Keeper};
 use crate::message::{Member, Message};
-use crate::replica::{ConnectionId, Output, Peer, Replica};
+use crate::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
 use crate::server::configuration::Report;
+use crate::server::region::Region;
 use crate::server::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
 
 /// Inputs that the replica is given before what follows from them is sent.
@@ -21,6 +23,7 @@ pub(super) struct Core {
     replica: Replica,
     /// Its disk, if it has one.
     keeper: Option<Keeper>,
+    region: Region,
     me: Member,
     config: ServerConfig,
     /// The configuration service, if it is here.
@@ -48,6 +51,7 @@ impl Core {
         inputs: mpsc::Sender<Input>,
     ) -> Self {
         Self {
+            region: Region::new(&me, env.random_u64()),
             env,
             replica,
             keeper,
@@ -69,11 +73,14 @@ impl Core {
         let mut burst = Vec::with_capacity(BURST);
         let mut next_tick = self.env.now();
         loop {
+            let wake = next_tick.min(self.region_due());
             // None of them first: a checkpoint's pieces and a stream of inputs must not hold each other up.
             tokio::select! {
-                () = self.env.sleep_until(next_tick) => {
-                    next_tick = self.env.now() + TICK;
-                    self.tick();
+                () = self.env.sleep_until(wake) => {
+                    if self.env.now() >= next_tick {
+                        next_tick = self.env.now() + TICK;
+                        self.tick();
+                    }
                 }
                 happened = happened(&mut self.keeper) => {
                     if let Some(keeper) = &mut self.keeper {
@@ -97,6 +104,12 @@ impl Core {
 
     fn now_ms(&self) -> u64 {
         self.env.now().as_ns() / 1_000_000
+    }
+
+    /// When the region's members have to be told something.
+    fn region_due(&self) -> Instant {
+        let wait_ms = self.region.due_ms().saturating_sub(self.now_ms()).clamp(1, 1_000);
+        self.env.now() + Duration::from_millis(wait_ms)
     }
 
     fn tick(&mut self) {
@@ -177,8 +190,12 @@ impl Core {
                 self.reporters.remove(&id);
                 self.service_at = self.service_at.filter(|at| *at != id);
                 self.replica.closed(now_ms, id);
+                self.region.closed(now_ms, id, &self.replica);
             }
-            Input::Drained(id, bytes) => self.replica.drained(id, bytes),
+            Input::Drained(id, bytes) => {
+                self.replica.drained(id, bytes);
+                self.region.drained(now_ms, id, bytes, &self.replica);
+            }
             Input::Chain(chain) => {
                 for reporter in &self.reporters {
                     if let Some(writer) = self.writers.get(reporter) {
@@ -197,6 +214,12 @@ impl Core {
             }
             Input::Message(id, message @ (Message::Join { .. } | Message::Alive { .. })) => {
                 self.reported(id, message);
+            }
+            Input::Message(id, Message::Share { member, positions }) => {
+                self.region.shared(now_ms, id, member, positions, &mut self.replica);
+            }
+            Input::Message(id, Message::Region(message)) => {
+                self.region.receive(now_ms, id, message, &mut self.replica);
             }
             Input::Message(id, message) => self.replica.receive(now_ms, id, message),
         }
@@ -225,7 +248,16 @@ impl Core {
     }
 
     fn carry_out(&mut self) {
-        for output in self.replica.outputs() {
+        let mut outputs = self.replica.outputs();
+        for output in &outputs {
+            match output {
+                Output::Held { stream, last } => self.region.held(stream, *last),
+                Output::Send(to, message) => self.region.sent(*to, size_of_message(message)),
+                Output::Close(..) | Output::Persist { .. } => {}
+            }
+        }
+        outputs.extend(self.region.outputs(self.now_ms(), &self.replica));
+        for output in outputs {
             match output {
                 Output::Send(to, message) => {
                     if let Some(writer) = self.writers.get(&to) {
@@ -265,6 +297,7 @@ impl Core {
                 })
                 .collect(),
             connections: self.writers.len(),
+            region: self.region.snapshot(),
             counters: self.replica.counters,
             disk: self.keeper.as_ref().map(Keeper::stats),
             delays: self.replica.delays.clone(),

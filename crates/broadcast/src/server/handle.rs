@@ -8,7 +8,7 @@ use crate::disk::DiskStats;
 use crate::message::Chain;
 use crate::name::Stream;
 use crate::replica::{Counters, Delays};
-use crate::server::Input;
+use crate::server::{Input, RegionSnapshot};
 
 /// To look at a running replica; cheap to clone.
 #[derive(Clone)]
@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub streams: Vec<StreamSnapshot>,
     /// Connections.
     pub connections: usize,
+    /// The region's clients that share events among each other.
+    pub region: RegionSnapshot,
     /// Since the start.
     pub counters: Counters,
     /// Its disk, if it has one.

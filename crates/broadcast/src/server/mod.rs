@@ -6,7 +6,8 @@
 //!   this process (metrics) ------------------------------'
 //! ```
 //!
-//! The core task is the only one that touches the replica. Readers wait when its queue is full; what waits for a
+//! The core task is the only one that touches the replica, and the [`region`] beside it, which serves the clients that
+//! share events among each other. Readers wait when its queue is full; what waits for a
 //! writer is bounded by the replica itself, which is told how much left.
 
 mod configuration;
@@ -15,6 +16,7 @@ mod core;
 mod dial;
 mod handle;
 mod pace;
+mod region;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,6 +31,7 @@ use tokio::sync::mpsc;
 
 pub use self::handle::{Handle, Snapshot, StreamSnapshot};
 pub use self::pace::{GATEWAY, Quotas};
+pub use self::region::RegionSnapshot;
 use crate::disk::Disk;
 use crate::message::{Chain, Member, Message, ReplicaId};
 use crate::replica::{self, ConnectionId, Peer, Replica};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tailwater_broadcast::disk::DiskStats;
-use tailwater_broadcast::server::{Snapshot, StreamSnapshot};
+use tailwater_broadcast::server::{RegionSnapshot, Snapshot, StreamSnapshot};
 
 use super::{Page, TimesRead};
 use crate::Shared;
@@ -78,6 +78,7 @@ impl BroadcastsRead {
         page.counter("tailwater_broadcast_requests_throttled", throttled, self.throttled.1)?;
         delays(read, page)?;
         self.bridges(page)?;
+        region(read.region, page)?;
         self.streams(&read.streams, page)
     }
 
@@ -154,4 +155,17 @@ fn delays(read: &Snapshot, page: &mut Page<'_>) -> fmt::Result {
     });
     let help = "From an event's time, given at its head, until this region's tail held it.";
     page.histograms("tailwater_broadcast_delay_seconds", help, "region", of)
+}
+
+/// Listeners that share events with each other.
+fn region(of: RegionSnapshot, page: &mut Page<'_>) -> fmt::Result {
+    let members = "Listeners that share events with each other, connected here.";
+    page.gauge("tailwater_broadcast_region_members", members, of.members as u64)?;
+    let view = "Those of them that are told first of what is new.";
+    page.gauge("tailwater_broadcast_region_view", view, of.view as u64)?;
+    page.counter("tailwater_broadcast_region_requests", "Requests of such listeners.", of.requests)?;
+    let dropped = "Requests left out: they waited too long, or were too many.";
+    page.counter("tailwater_broadcast_region_requests_dropped", dropped, of.dropped)?;
+    page.counter("tailwater_broadcast_region_events", "Events sent to such listeners.", of.events)?;
+    page.counter("tailwater_broadcast_region_bytes", "Bytes of those, as messages.", of.bytes)
 }

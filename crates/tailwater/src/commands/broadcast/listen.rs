@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use futures::FutureExt;
 use serde::Serialize;
-use tailwater_broadcast::client::Listener;
+use tailwater_broadcast::client::{Listener, Sharing, SharingStats};
 use tailwater_broadcast::{Event, Positions, Stream};
 use tailwater_env::Env;
 use tailwater_node::api::{BroadcastStreamView, EventView};
@@ -37,6 +38,15 @@ pub struct Args {
     /// Stop after so many events, tombstones included.
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
+    /// Share events with the region's other listeners that do: fetch most of them from those, and pass them on.
+    #[arg(long)]
+    share: bool,
+    /// Where those connect to this one; 127.0.0.1 is for listeners on the same machine.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", requires = "share")]
+    share_listen: SocketAddr,
+    /// The HOST:PORT that they are told, if it is not that.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, requires = "share")]
+    share_advertised: Option<String>,
     /// How an event is written: %k key, %v payload, %n number, %S stream, %t time in ms, %T the same in RFC 3339, %h
     /// headers, %c what it collects, %% a percent sign; \n, \t and \\ as usual.
     #[arg(long, default_value = "%v\\n", value_parser = template)]
@@ -71,6 +81,15 @@ impl std::str::FromStr for From {
     }
 }
 
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+    match port {
+        Some(_) if text.len() <= 255 => Ok(text.to_owned()),
+        _ => Err("use HOST:PORT".to_owned()),
+    }
+}
+
 fn template(text: &str) -> Result<Template, String> {
     Template::parse(text, "kvnStThc")
 }
@@ -95,7 +114,10 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
         .collect::<anyhow::Result<_>>()?;
     let positions = positions(proxy, &held, &args).await?;
     let mut left = args.exit_at_end.then(|| ends(&positions, held));
-    let mut listener = Listener::new(&env, proxy.addresses.clone(), positions);
+    let mut listener = match args.share {
+        false => Listener::new(&env, proxy.addresses.clone(), positions),
+        true => share(&env, proxy, positions, &args).await?,
+    };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut count = args.count.unwrap_or(u64::MAX);
     let mut stop = Box::pin(tailwater_node::signal::stop_requested());
@@ -127,11 +149,43 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
         write_event(&mut out, &args, &stream, event)?;
     }
     out.flush()?;
+    if let Some(stats) = listener.sharing_stats() {
+        eprintln!("{}", shared(&stats));
+    }
     match &args.token_file {
         Some(file) => write_token(file, listener.positions()).await?,
         None => eprintln!("token:{}", listener.positions().token()),
     }
     Ok(())
+}
+
+async fn share(env: &Env, proxy: &Proxy, positions: Positions, args: &Args) -> anyhow::Result<Listener> {
+    let listen = args.share_listen;
+    anyhow::ensure!(
+        args.share_advertised.is_some() || !listen.ip().is_unspecified(),
+        "other listeners can't be told to connect to {listen}: give --share-advertised HOST:PORT as well"
+    );
+    let advertised = args.share_advertised.clone();
+    let sharing = Sharing { listen: Some(listen), advertised, ..Sharing::default() };
+    let listener = Listener::sharing(env, proxy.addresses.clone(), positions, sharing).await;
+    listener.with_context(|| format!("can't listen for other listeners at --share-listen {listen}"))
+}
+
+/// What became of the events, and how it stands with the others.
+fn shared(stats: &SharingStats) -> String {
+    let SharingStats { region, links } = stats;
+    format!(
+        "shared: {} events, {} of them from other listeners and {} from the proxy; {} sent to others; {} requests to \
+         the proxy, {} to others, {} given up; {} known, {links} connected",
+        region.delivered,
+        region.from_peers,
+        region.from_proxy,
+        region.served,
+        region.requests_to_proxy,
+        region.requests_to_peers,
+        region.timeouts,
+        region.view,
+    )
 }
 
 async fn positions(proxy: &Proxy, held: &BTreeMap<Stream, u64>, args: &Args) -> anyhow::Result<Positions> {

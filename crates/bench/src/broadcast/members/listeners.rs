@@ -1,0 +1,250 @@
+//! One process full of listeners.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use tailwater_client::broadcast::{Listener, Positions, Received, RegionOptions, Sharing, Stream};
+use tailwater_env::Env;
+
+use super::MembersConfig;
+use crate::clock::monotonic_ns;
+use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
+use crate::messages::Order;
+use crate::stats::{Durations, SparseDurations};
+use crate::worker::{Orders, answer};
+
+/// Descriptors of a process that are no listener's connections.
+const OTHER_DESCRIPTORS: usize = 300;
+/// Connections that a listener makes at most, if there are descriptors for them.
+const LINKS_MAX: usize = 64;
+/// Members that a listener knows before it counts as one that takes part.
+const VIEW_LEAST: usize = 3;
+
+/// What the process tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Its listeners take part.
+    Ready,
+    /// What they got in all.
+    Heard(Heard),
+    /// It can't go on.
+    Failed(String),
+}
+
+/// What all listeners of a process got.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Heard {
+    pub(super) delivered: u64,
+    pub(super) measured: u64,
+    pub(super) reordered: u64,
+    pub(super) delays: SparseDurations,
+    pub(super) from_proxy: u64,
+    pub(super) requests_to_proxy: u64,
+    pub(super) requests_to_peers: u64,
+    pub(super) timeouts: u64,
+    pub(super) duplicates: u64,
+    pub(super) view_min: usize,
+    pub(super) links: usize,
+}
+
+impl Heard {
+    /// Adds the sums of another; delays and views are no sums.
+    pub(super) fn add(&mut self, other: &Heard) {
+        for (own, more) in [
+            (&mut self.delivered, other.delivered),
+            (&mut self.measured, other.measured),
+            (&mut self.reordered, other.reordered),
+            (&mut self.from_proxy, other.from_proxy),
+            (&mut self.requests_to_proxy, other.requests_to_proxy),
+            (&mut self.requests_to_peers, other.requests_to_peers),
+            (&mut self.timeouts, other.timeouts),
+            (&mut self.duplicates, other.duplicates),
+        ] {
+            *own += more;
+        }
+        self.links += other.links;
+    }
+}
+
+/// What they have in common; the process has one thread.
+#[derive(Default)]
+struct Process {
+    /// Events stamped from here on are measured.
+    from_ns: u64,
+    heard: Heard,
+    delays: Durations,
+    /// What each one has.
+    counts: Vec<u64>,
+    members: Vec<Member>,
+    failed: Option<String>,
+}
+
+/// How it stands with one that shares.
+#[derive(Clone, Copy, Default)]
+struct Member {
+    stats: Option<tailwater_client::broadcast::SharingStats>,
+}
+
+/// Listens until it is told how much there was.
+pub async fn be_members(config: MembersConfig, mut orders: Orders) -> anyhow::Result<()> {
+    let env = Env::real();
+    let stream = Stream::parse(&config.stream)?;
+    let sharing = sharing(&config)?;
+    let process = Rc::new(RefCell::new(Process {
+        from_ns: u64::MAX,
+        counts: vec![0; config.count],
+        members: vec![Member::default(); config.count],
+        ..Process::default()
+    }));
+    for number in 0..config.count {
+        let (positions, addresses) = (Positions::of([stream.clone()]), config.addresses.clone());
+        let listener = match config.protocol.proxy_alone {
+            true => Listener::new(&env, addresses, positions),
+            false => Listener::sharing(&env, addresses, positions, sharing.clone()).await?,
+        };
+        tokio::task::spawn_local(listen(listener, number, Rc::clone(&process)));
+    }
+    let least = if config.protocol.proxy_alone { 0 } else { VIEW_LEAST.min(config.count - 1) };
+    wait(&process, READY_DEADLINE, |process| {
+        process.members.iter().all(|member| member.stats.map_or(0, |stats| stats.region.view) >= least)
+    })
+    .await
+    .context("the listeners do not find each other")?;
+    answer(&Answer::Ready)?;
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Start => {}
+            Order::Measure { from_ns } => process.borrow_mut().from_ns = from_ns,
+            Order::Finish { produced } => {
+                let wanted = produced.first().map_or(0, |total| total.records);
+                // Who has not everything by then has lost it.
+                let _ = wait(&process, FINISH_DEADLINE, |process| {
+                    process.counts.iter().all(|count| *count >= wanted)
+                })
+                .await;
+                return answer(&Answer::Heard(process.borrow().sum()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sharing(config: &MembersConfig) -> anyhow::Result<Sharing> {
+    let protocol = &config.protocol;
+    let descriptors =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
+    // Of each listener: those that it makes, as many that it takes, the one to the node, and where it listens.
+    let fit = (descriptors.saturating_sub(OTHER_DESCRIPTORS) / config.count.max(1)).saturating_sub(2) / 2;
+    let links_max = protocol.links_max.unwrap_or(fit.min(LINKS_MAX));
+    ensure!(
+        (1..=fit).contains(&links_max) || protocol.proxy_alone,
+        "{descriptors} open files allow {} listeners {fit} connections each and way, not {links_max}: raise `ulimit \
+         -n`, or give more --processes or fewer --links-max",
+        config.count
+    );
+    let options = RegionOptions {
+        view_max: protocol.view,
+        fanout: protocol.fanout,
+        gossip_ms: protocol.gossip_ms,
+        shuffle_ms: protocol.shuffle_ms,
+        notify_ms: protocol.notify_ms,
+        request_bytes: protocol.request_kib << 10,
+        request_timeout_ms: protocol.request_timeout_ms,
+        recv_bytes: protocol.recv_kib << 10,
+        ..RegionOptions::default()
+    };
+    Ok(Sharing { links_max, options, ..Sharing::default() })
+}
+
+/// Waits for a condition; it looks every few milliseconds.
+async fn wait(
+    process: &RefCell<Process>,
+    limit: Duration,
+    holds: impl Fn(&Process) -> bool,
+) -> anyhow::Result<()> {
+    let begin_ns = monotonic_ns();
+    loop {
+        {
+            let process = process.borrow();
+            if let Some(error) = &process.failed {
+                anyhow::bail!("a listener failed: {error}");
+            }
+            if holds(&process) {
+                return Ok(());
+            }
+        }
+        ensure!(Duration::from_nanos(monotonic_ns() - begin_ns) < limit, "not within {limit:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl Process {
+    fn sum(&self) -> Heard {
+        let mut heard = Heard { delays: self.delays.to_sparse(), ..self.heard.clone() };
+        heard.delivered = self.counts.iter().sum();
+        let stats: Vec<_> = self.members.iter().filter_map(|member| member.stats).collect();
+        heard.view_min = stats.iter().map(|stats| stats.region.view).min().unwrap_or(0);
+        for stats in stats {
+            let region = stats.region;
+            heard.add(&Heard {
+                from_proxy: region.from_proxy,
+                requests_to_proxy: region.requests_to_proxy,
+                requests_to_peers: region.requests_to_peers,
+                timeouts: region.timeouts,
+                duplicates: region.duplicates,
+                links: stats.links,
+                ..Heard::default()
+            });
+        }
+        heard
+    }
+}
+
+/// Hears everything, and checks it.
+async fn listen(mut listener: Listener, number: usize, process: Rc<RefCell<Process>>) {
+    let mut last = 0;
+    loop {
+        // While nothing comes, how it stands with the others is still looked at.
+        let next = tokio::time::timeout(Duration::from_millis(500), listener.next()).await;
+        let now_ns = monotonic_ns();
+        let process = &mut *process.borrow_mut();
+        process.members[number].stats = listener.sharing_stats();
+        let batch = match next {
+            Ok(Ok(Received::Events(_, batch))) => batch,
+            Ok(Ok(_)) | Err(_) => continue,
+            Ok(Err(error)) => {
+                process.failed = Some(error.to_string());
+                return;
+            }
+        };
+        process.heard.reordered += u64::from(batch.after != last);
+        let (mut stamp_ns, mut alike) = (0u64, 0u64);
+        let mut cursor = batch.cursor();
+        loop {
+            let event = match cursor.next() {
+                Ok(event) => event,
+                Err(error) => {
+                    process.failed = Some(error.to_string());
+                    return;
+                }
+            };
+            let stamp = event.as_ref().and_then(|event| event.payload.first_chunk());
+            let stamp = stamp.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            if stamp != stamp_ns {
+                if alike > 0 && stamp_ns >= process.from_ns {
+                    process.delays.record_many(now_ns.saturating_sub(stamp_ns), alike);
+                    process.heard.measured += alike;
+                }
+                (stamp_ns, alike) = (stamp, 0);
+            }
+            let Some(event) = event else { break };
+            process.heard.reordered += u64::from(event.seq != last + 1);
+            last = event.seq;
+            alike += 1;
+        }
+        process.counts[number] += u64::from(batch.count);
+    }
+}

@@ -1,0 +1,331 @@
+//! The task that owns the peer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tailwater_env::{Env, Instant, Task};
+use tokio::sync::mpsc;
+
+use super::links::{Gone, Links, Sent};
+use super::outbox::{Outbox, outbox};
+use super::{Input, LinkId, SharingStats, connection};
+use crate::client::listener::Received;
+use crate::message::Message;
+use crate::name::Stream;
+use crate::region::{Member, Options, Output, Peer};
+
+/// Inputs that the peer is given before what follows from them is sent.
+const BURST: usize = 256;
+/// Bytes of events that wait for the application after which nothing more is asked for.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
+/// How often links that are of no use are looked for, in milliseconds.
+const SWEEP_MS: u64 = 1_000;
+
+pub(super) struct Core {
+    env: Env,
+    me: Member,
+    options: Options,
+    /// Once the tail has said where the listener begins.
+    peer: Option<Peer>,
+    /// The tail that was there last, and the connection to it, if it stands.
+    proxy: Member,
+    tail: Option<(LinkId, Outbox)>,
+    links: Links,
+    /// The last number of each stream that the listener began with or has.
+    positions: BTreeMap<Stream, u64>,
+    outbox: Vec<Output>,
+    /// What waits for the application, and how many bytes of events that is.
+    waiting: VecDeque<Received>,
+    waiting_bytes: usize,
+    reading: bool,
+    events: mpsc::Sender<Received>,
+    inputs: mpsc::Sender<Input>,
+    stats: Arc<Mutex<SharingStats>>,
+    sweep_at_ms: u64,
+    _tasks: Vec<Task>,
+}
+
+impl Core {
+    pub(super) fn new(
+        env: &Env,
+        me: Member,
+        options: Options,
+        links_max: usize,
+        (events, inputs): (mpsc::Sender<Received>, mpsc::Sender<Input>),
+        stats: Arc<Mutex<SharingStats>>,
+        tasks: Vec<Task>,
+    ) -> Self {
+        Self {
+            env: env.clone(),
+            proxy: Member { id: 0, address: "".into() },
+            me,
+            options,
+            peer: None,
+            tail: None,
+            links: Links::new(links_max),
+            positions: BTreeMap::new(),
+            outbox: Vec::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            reading: true,
+            events,
+            inputs,
+            stats,
+            sweep_at_ms: 0,
+            _tasks: tasks,
+        }
+    }
+
+    /// Runs until it is dropped.
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
+        let mut burst = Vec::with_capacity(BURST);
+        let events = self.events.clone();
+        loop {
+            tokio::select! {
+                biased;
+                permit = events.reserve(), if !self.waiting.is_empty() => {
+                    let Ok(permit) = permit else { return };
+                    if let Some(received) = self.next_for_application() {
+                        permit.send(received);
+                    }
+                }
+                count = queue.recv_many(&mut burst, BURST) => {
+                    if count == 0 {
+                        return;
+                    }
+                    for input in burst.drain(..) {
+                        self.take(input);
+                    }
+                }
+                () = self.env.sleep_until(self.due()) => {}
+            }
+            self.carry_out();
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.env.now().as_ns() / 1_000_000
+    }
+
+    fn due(&self) -> Instant {
+        let due_ms = self.peer.as_ref().map_or(u64::MAX, Peer::due_ms).min(self.sweep_at_ms);
+        let wait_ms = due_ms.saturating_sub(self.now_ms()).clamp(1, SWEEP_MS);
+        self.env.now() + Duration::from_millis(wait_ms)
+    }
+
+    fn take(&mut self, input: Input) {
+        let now_ms = self.now_ms();
+        match input {
+            Input::Proxy { link, proxy, began, writer } => self.proxy_is(now_ms, link, proxy, began, writer),
+            Input::Opened { link, member, writer } => {
+                let Some(peer) = &mut self.peer else { return };
+                if member.id != self.me.id && member.id != self.proxy.id {
+                    self.links.accepted(now_ms, link, member.id, writer);
+                    peer.pause(now_ms, member.id, self.links.is_full(member.id), &mut self.outbox);
+                    peer.connected(now_ms, &member, &mut self.outbox);
+                }
+            }
+            Input::Message(link, message) if self.is_tail(link) => match message {
+                Message::Advertise { counts } if !counts.is_empty() => {
+                    self.tell(Received::Counts(counts));
+                }
+                Message::Region(message) => {
+                    if let Some(peer) = &mut self.peer {
+                        peer.receive(now_ms, self.proxy.id, message, &mut self.outbox);
+                    }
+                }
+                _ => {}
+            },
+            Input::Message(link, message) => self.message(now_ms, link, message),
+            Input::Drained(link) => {
+                if let (Some(member), Some(peer)) = (self.links.drained(now_ms, link), &mut self.peer) {
+                    peer.pause(now_ms, member, self.links.is_full(member), &mut self.outbox);
+                }
+            }
+            Input::Closed(link) if self.is_tail(link) => {
+                self.tail = None;
+                self.tell(Received::Lost);
+                if let Some(peer) = &mut self.peer {
+                    peer.disconnected(now_ms, self.proxy.id, &mut self.outbox);
+                }
+            }
+            Input::Closed(link) => {
+                if let Some(gone) = self.links.remove(link) {
+                    self.gone(now_ms, gone);
+                }
+            }
+        }
+    }
+
+    fn is_tail(&self, link: LinkId) -> bool {
+        self.tail.as_ref().is_some_and(|(tail, _)| *tail == link)
+    }
+
+    /// The tail is there: the first one, the same one again, or another one.
+    fn proxy_is(
+        &mut self,
+        now_ms: u64,
+        link: LinkId,
+        proxy: Member,
+        mut began: Vec<(Stream, u64)>,
+        writer: Outbox,
+    ) {
+        self.tail = Some((link, writer));
+        let old = std::mem::replace(&mut self.proxy, proxy.clone());
+        match &mut self.peer {
+            Some(peer) if old == proxy => peer.connected(now_ms, &proxy, &mut self.outbox),
+            Some(peer) => peer.proxy_moved(now_ms, proxy, &mut self.outbox),
+            None => {
+                self.positions = began.iter().cloned().collect();
+                let (me, positions, options) =
+                    (self.me.clone(), self.positions.clone(), self.options.clone());
+                self.peer = Some(Peer::new(me, proxy, positions, options, self.env.random_u64()));
+            }
+        }
+        for (stream, after) in &mut began {
+            *after = self.positions.get(stream).copied().unwrap_or(*after);
+        }
+        self.tell(Received::Began(began));
+    }
+
+    /// Another listener says something.
+    fn message(&mut self, now_ms: u64, link: LinkId, message: Message) {
+        let (Some(member), Some(peer)) = (self.links.heard(now_ms, link), &mut self.peer) else { return };
+        match message {
+            Message::Region(message) => peer.receive(now_ms, member, message, &mut self.outbox),
+            Message::Bye => {
+                self.links.remove(link);
+                // What was on its way to it may be lost; that it is gone is no failure.
+                peer.pause(now_ms, member, self.links.is_full(member), &mut self.outbox);
+                let member = Member { id: member, address: "".into() };
+                peer.connected(now_ms, &member, &mut self.outbox);
+            }
+            other => {
+                tracing::debug!(member, ?other, "another listener sent what it may not");
+                if let Some(gone) = self.links.remove(link) {
+                    self.gone(now_ms, gone);
+                }
+            }
+        }
+    }
+
+    /// A link is gone without a goodbye.
+    fn gone(&mut self, now_ms: u64, gone: Gone) {
+        let Some(peer) = &mut self.peer else { return };
+        if gone.last {
+            peer.disconnected(now_ms, gone.member, &mut self.outbox);
+        } else {
+            let member = Member { id: gone.member, address: "".into() };
+            peer.pause(now_ms, gone.member, self.links.is_full(gone.member), &mut self.outbox);
+            peer.connected(now_ms, &member, &mut self.outbox);
+        }
+    }
+
+    /// Does what follows from the inputs so far, and what is due.
+    fn carry_out(&mut self) {
+        let now_ms = self.now_ms();
+        if now_ms >= self.sweep_at_ms {
+            self.sweep_at_ms = now_ms + SWEEP_MS;
+            self.sweep(now_ms);
+        }
+        let Some(peer) = &mut self.peer else { return };
+        if now_ms >= peer.due_ms() {
+            peer.tick(now_ms, &mut self.outbox);
+        }
+        let reading = self.waiting_bytes < if self.reading { UNREAD_BYTES_MAX } else { UNREAD_BYTES_MAX / 2 };
+        if reading != std::mem::replace(&mut self.reading, reading) {
+            peer.reading(now_ms, reading, &mut self.outbox);
+        }
+        // Who can't be reached, or has enough, changes what is to be sent.
+        while !self.outbox.is_empty() {
+            for output in std::mem::take(&mut self.outbox) {
+                match output {
+                    Output::Send { to, message } => self.send(now_ms, to, Message::Region(message)),
+                    Output::Deliver { stream, batch } => {
+                        self.positions.insert(stream.clone(), batch.last);
+                        self.waiting_bytes += batch.bytes.len() + 64;
+                        self.waiting.push_back(Received::Events(stream, batch));
+                    }
+                }
+            }
+        }
+        // Before the application has what is counted.
+        let Some(peer) = &self.peer else { return };
+        let stats = SharingStats { region: peer.stats(), links: self.links.len() };
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+        self.hand_over();
+    }
+
+    fn sweep(&mut self, now_ms: u64) {
+        let Some(peer) = &self.peer else { return };
+        let view: Vec<u64> = peer.view().map(|member| member.id).collect();
+        for gone in self.links.sweep(now_ms, |member| view.contains(&member)) {
+            self.gone(now_ms, gone);
+        }
+    }
+
+    fn send(&mut self, now_ms: u64, to: u64, message: Message) {
+        let Some(peer) = &mut self.peer else { return };
+        if to == self.proxy.id {
+            match &self.tail {
+                Some((_, writer)) => {
+                    writer.send(message);
+                }
+                None => peer.disconnected(now_ms, to, &mut self.outbox),
+            }
+            return;
+        }
+        if !self.links.leads_to(to) {
+            let Some(address) = peer.address(to).filter(|_| self.me.reachable()) else {
+                peer.disconnected(now_ms, to, &mut self.outbox);
+                return;
+            };
+            let member = Member { id: to, address: address.into() };
+            let (link, (writer, written)) = (connection::next_id(), outbox());
+            let (env, me, inputs) = (self.env.clone(), self.me.clone(), self.inputs.clone());
+            let dialling = connection::dial(env, link, member, me, written, inputs);
+            let task = self.env.spawn("broadcast-sharing-dial", dialling);
+            self.links.dialled(now_ms, link, to, writer, task);
+        }
+        match self.links.send(now_ms, to, message) {
+            Sent::Yes => {}
+            Sent::Full => peer.pause(now_ms, to, true, &mut self.outbox),
+            Sent::No => peer.disconnected(now_ms, to, &mut self.outbox),
+        }
+    }
+
+    /// Something about the connection to the tail. However long the application reads nothing, a few of these wait.
+    fn tell(&mut self, received: Received) {
+        if matches!(received, Received::Counts(_) | Received::Lost) {
+            self.waiting.retain(|waiting| !matches!(waiting, Received::Counts(_)));
+        }
+        let alike = |waiting: &Received| match received {
+            Received::Began(_) => matches!(waiting, Received::Began(_)),
+            Received::Lost => matches!(waiting, Received::Lost),
+            Received::Counts(_) | Received::Events(..) => false,
+        };
+        if !self.waiting.iter().any(alike) {
+            self.waiting.push_back(received);
+        }
+    }
+
+    fn next_for_application(&mut self) -> Option<Received> {
+        let received = self.waiting.pop_front()?;
+        if let Received::Events(_, batch) = &received {
+            self.waiting_bytes -= batch.bytes.len() + 64;
+        }
+        Some(received)
+    }
+
+    /// Hands the application what it has room for.
+    fn hand_over(&mut self) {
+        let events = self.events.clone();
+        while !self.waiting.is_empty()
+            && let Ok(permit) = events.try_reserve()
+            && let Some(received) = self.next_for_application()
+        {
+            permit.send(received);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The connections to other listeners: whom they lead to, what waits for them, and which are of no use any more.
+//!
+//! Two listeners may have connected to each other at the same time; then the one that was dialled here is written to,
+//! and both are read.
+
+use std::collections::BTreeMap;
+
+use tailwater_env::Task;
+
+use super::LinkId;
+use super::outbox::{Outbox, WAITING_BYTES_MAX};
+use crate::message::Message;
+
+/// Bytes after which it is ended: it makes us answer what is not held back.
+const UNREAD_BYTES_MAX: usize = 8 << 20;
+/// How long a link may leave unread what waits for it, in milliseconds.
+const STALLED_MS: u64 = 5_000;
+/// How long a link may be silent if its listener is in the view, and if it is not, in milliseconds.
+const IDLE_MS: (u64, u64) = (60_000, 3_000);
+/// How long a goodbye may take to leave, in milliseconds.
+const BYE_MS: u64 = 1_000;
+
+pub(super) struct Links {
+    links: BTreeMap<LinkId, Link>,
+    /// Of each listener, the one to write to first.
+    of: BTreeMap<u64, Vec<LinkId>>,
+    /// Said goodbye to, and since when.
+    ending: Vec<(u64, Task)>,
+    dialled_max: usize,
+}
+
+struct Link {
+    member: u64,
+    writer: Outbox,
+    /// What keeps it, if it was dialled here.
+    dialled: Option<Task>,
+    paused: bool,
+    /// When it was paused, or last read something since.
+    moved_ms: u64,
+    /// When it was last used, in either direction.
+    used_ms: u64,
+}
+
+/// What became of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It waits to be written.
+    Yes,
+    /// So does it, but nothing more should.
+    Full,
+    /// There is no connection.
+    No,
+}
+
+/// A link that is gone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Gone {
+    /// Whom it led to.
+    pub(super) member: u64,
+    /// Whether no other one leads there.
+    pub(super) last: bool,
+}
+
+impl Links {
+    pub(super) fn new(dialled_max: usize) -> Self {
+        Self { links: BTreeMap::new(), of: BTreeMap::new(), ending: Vec::new(), dialled_max }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn leads_to(&self, member: u64) -> bool {
+        self.of.contains_key(&member)
+    }
+
+    /// A listener has connected to this one. An earlier connection of it is taken for broken.
+    pub(super) fn accepted(&mut self, now_ms: u64, link: LinkId, member: u64, writer: Outbox) {
+        let old = self.of.get(&member).into_iter().flatten().copied();
+        let old: Vec<LinkId> = old.filter(|id| self.links[id].dialled.is_none()).collect();
+        for id in old {
+            self.remove(id);
+        }
+        self.add(now_ms, link, member, writer, None);
+        self.of.entry(member).or_default().push(link);
+    }
+
+    /// This listener connects to another one. If it has too many such connections, the one that was not used for
+    /// longest is ended.
+    pub(super) fn dialled(&mut self, now_ms: u64, link: LinkId, member: u64, writer: Outbox, task: Task) {
+        let dialled = || self.links.iter().filter(|(_, link)| link.dialled.is_some());
+        if dialled().count() >= self.dialled_max
+            && let Some(oldest) = dialled().min_by_key(|(_, link)| link.used_ms).map(|(id, _)| *id)
+        {
+            self.part(now_ms, oldest);
+        }
+        self.add(now_ms, link, member, writer, Some(task));
+        self.of.entry(member).or_default().insert(0, link);
+    }
+
+    fn add(&mut self, now_ms: u64, link: LinkId, member: u64, writer: Outbox, dialled: Option<Task>) {
+        let (paused, moved_ms, used_ms) = (false, now_ms, now_ms);
+        self.links.insert(link, Link { member, writer, dialled, paused, moved_ms, used_ms });
+    }
+
+    /// Sends something to a listener.
+    pub(super) fn send(&mut self, now_ms: u64, member: u64, message: Message) -> Sent {
+        let link = self.of.get(&member).and_then(|links| links.first());
+        let Some(link) = link.and_then(|id| self.links.get_mut(id)) else { return Sent::No };
+        link.used_ms = now_ms;
+        if link.writer.send(message) <= WAITING_BYTES_MAX || link.paused {
+            return Sent::Yes;
+        }
+        (link.paused, link.moved_ms) = (true, now_ms);
+        Sent::Full
+    }
+
+    /// Whether a listener should be sent nothing more for now.
+    pub(super) fn is_full(&self, member: u64) -> bool {
+        let link = self.of.get(&member).and_then(|links| links.first());
+        link.and_then(|id| self.links.get(id)).is_some_and(|link| link.paused)
+    }
+
+    /// A message came over a link; from whom.
+    pub(super) fn heard(&mut self, now_ms: u64, link: LinkId) -> Option<u64> {
+        let link = self.links.get_mut(&link)?;
+        link.used_ms = now_ms;
+        Some(link.member)
+    }
+
+    /// Something has left. Whose link takes something again.
+    pub(super) fn drained(&mut self, now_ms: u64, link: LinkId) -> Option<u64> {
+        let link = self.links.get_mut(&link)?;
+        link.moved_ms = now_ms;
+        if !link.paused || link.writer.waiting() > WAITING_BYTES_MAX / 2 {
+            return None;
+        }
+        link.paused = false;
+        Some(link.member)
+    }
+
+    /// Forgets a link, which ends it if it stands.
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<Gone> {
+        let link = self.links.remove(&id)?;
+        let links = self.of.get_mut(&link.member)?;
+        links.retain(|other| *other != id);
+        let last = links.is_empty();
+        if last {
+            self.of.remove(&link.member);
+        }
+        Some(Gone { member: link.member, last })
+    }
+
+    /// Ends a link of no use: its listener is told that this is no failure.
+    fn part(&mut self, now_ms: u64, id: LinkId) {
+        if let Some(link) = self.links.get_mut(&id) {
+            link.writer.send(Message::Bye);
+            self.ending.extend(link.dialled.take().map(|task| (now_ms, task)));
+        }
+        self.remove(id);
+    }
+
+    /// Ends links that nobody uses, and forgets those that are stuck; these are answered.
+    pub(super) fn sweep(&mut self, now_ms: u64, is_in_view: impl Fn(u64) -> bool) -> Vec<Gone> {
+        self.ending.retain(|(since, _)| now_ms.saturating_sub(*since) < BYE_MS);
+        let silent = |link: &Link| now_ms.saturating_sub(link.used_ms);
+        let idle = self.links.iter().filter(|(_, link)| {
+            link.writer.waiting() == 0
+                && silent(link) >= if is_in_view(link.member) { IDLE_MS.0 } else { IDLE_MS.1 }
+        });
+        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.part(now_ms, id);
+        }
+        let stuck = self.links.iter().filter(|(_, link)| {
+            let stalled = link.paused && now_ms.saturating_sub(link.moved_ms) > STALLED_MS;
+            stalled || link.writer.waiting() > UNREAD_BYTES_MAX
+        });
+        let stuck: Vec<LinkId> = stuck.map(|(id, _)| *id).collect();
+        stuck.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::sharing::outbox::outbox;
+    use crate::replica::size_of_message;
+
+    fn task() -> Task {
+        Task::new(|| {})
+    }
+
+    #[test]
+    fn two_links_to_one_listener_are_one_way_to_it_until_both_are_gone() {
+        let mut links = Links::new(9);
+        let ((in_, mut accepted), (out, mut dialled)) = (outbox(), outbox());
+        links.accepted(0, 1, 7, in_);
+        links.dialled(0, 2, 7, out, task());
+        assert_eq!(links.send(0, 7, Message::Bye), Sent::Yes);
+        assert!(dialled.try_recv().is_some() && accepted.try_recv().is_none());
+        assert_eq!(links.remove(2), Some(Gone { member: 7, last: false }));
+        assert_eq!(links.send(0, 7, Message::Bye), Sent::Yes);
+        assert!(accepted.try_recv().is_some());
+        assert_eq!(links.remove(1), Some(Gone { member: 7, last: true }));
+        assert_eq!(links.send(0, 7, Message::Bye), Sent::No);
+    }
+
+    #[test]
+    fn a_link_that_is_not_read_is_full_once_and_then_forgotten() {
+        let mut links = Links::new(9);
+        let (writer, _reader) = outbox();
+        links.accepted(0, 1, 7, writer);
+        let size = size_of_message(&Message::Bye);
+        let mut full = 0;
+        for _ in 0..WAITING_BYTES_MAX / size + 9 {
+            full += u64::from(links.send(0, 7, Message::Bye) == Sent::Full);
+        }
+        assert_eq!(full, 1);
+        assert_eq!(links.sweep(STALLED_MS, |_| true), []);
+        assert_eq!(links.sweep(STALLED_MS + 1, |_| true), [Gone { member: 7, last: true }]);
+    }
+
+    #[test]
+    fn links_that_nobody_uses_end_with_a_goodbye_and_so_does_the_oldest_of_too_many() {
+        let mut links = Links::new(2);
+        let mut readers = Vec::new();
+        for member in 1..=3 {
+            let (writer, reader) = outbox();
+            links.dialled(member, member, member, writer, task());
+            readers.push(reader);
+        }
+        assert_eq!((links.len(), readers[0].try_recv()), (2, Some(Message::Bye)));
+        assert_eq!(links.sweep(3 + IDLE_MS.1, |member| member == 2), []);
+        assert!(links.leads_to(2) && !links.leads_to(3));
+        assert_eq!(readers[2].try_recv(), Some(Message::Bye));
+    }
+}

@@ -1,0 +1,271 @@
+//! The clients of the region that share events among each other ([`region`](crate::region)): the replica that is the
+//! chain's tail tells the first few of what is new, and answers those that nobody else can answer.
+//!
+//! - There is a [`ProxyPeer`] while the replica is the tail. Before and after, who asks is told the chain, and goes to
+//!   the tail.
+//! - A member connects to the proxy and stays connected; nobody is connected to from here.
+//! - What waits for a member's connection is bounded: one that has too much is told and answered nothing until it has
+//!   read, and cut off if it reads nothing for [`STALLED_MS`].
+
+use std::collections::BTreeMap;
+
+use crate::batch::Batch;
+use crate::message::{self, FROM_NOW, Message};
+use crate::name::Stream;
+use crate::region::{self, Member, Options, ProxyPeer, Source};
+use crate::replica::{
+    ConnectionId, Output, Peer, Replica, STREAMS_KNOWN_MAX, WAITING_BYTES_MAX, size_of_message,
+};
+
+/// How long a member may leave unread what waits for it, in milliseconds.
+const STALLED_MS: u64 = 5_000;
+
+pub(super) struct Region {
+    me: Member,
+    options: Options,
+    seed: u64,
+    /// While this replica is the tail.
+    proxy: Option<ProxyPeer>,
+    members: BTreeMap<ConnectionId, Joined>,
+    /// Where a member is connected.
+    connections: BTreeMap<u64, ConnectionId>,
+    outputs: Vec<Output>,
+    outbox: Vec<region::Output>,
+    requests: u64,
+    bytes: u64,
+}
+
+/// A member's connection.
+struct Joined {
+    member: Member,
+    waiting: usize,
+    paused: bool,
+    /// When it last read something, or had something to read.
+    moved_ms: u64,
+}
+
+/// The region's clients that share events among each other, as the tail sees them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RegionSnapshot {
+    /// Those that are connected.
+    pub members: usize,
+    /// Those of them that are told first of what is new.
+    pub view: usize,
+    /// Their requests.
+    pub requests: u64,
+    /// Of those, how many were dropped because they waited too long or were too many.
+    pub dropped: u64,
+    /// Events sent to them.
+    pub events: u64,
+    /// Bytes of those, as messages.
+    pub bytes: u64,
+}
+
+impl Region {
+    pub(super) fn new(me: &message::Member, seed: u64) -> Self {
+        Self {
+            me: Member { id: me.id, address: me.address.as_str().into() },
+            options: Options::default(),
+            seed,
+            proxy: None,
+            members: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            outputs: Vec::new(),
+            outbox: Vec::new(),
+            requests: 0,
+            bytes: 0,
+        }
+    }
+
+    /// When [`outputs`](Self::outputs) has to be asked for at the latest, in milliseconds.
+    pub(super) fn due_ms(&self) -> u64 {
+        self.proxy.as_ref().map_or(u64::MAX, ProxyPeer::due_ms)
+    }
+
+    /// All replicas hold a stream up to `last`.
+    pub(super) fn held(&mut self, stream: &Stream, last: u64) {
+        if let Some(proxy) = &mut self.proxy {
+            proxy.appended(stream, last);
+        }
+    }
+
+    /// A client wants to take part.
+    pub(super) fn shared(
+        &mut self,
+        now_ms: u64,
+        from: ConnectionId,
+        member: Member,
+        positions: Vec<(Stream, u64)>,
+        replica: &mut Replica,
+    ) {
+        self.follow_role(now_ms, replica);
+        let is_client = matches!(replica.peer(from), Some(Peer::In(_, message::Role::Client(_))));
+        if !is_client || member.id == self.me.id {
+            self.outputs
+                .push(Output::Close(from, "only a client shares events, by a number of its own".into()));
+            return;
+        }
+        let Some(proxy) = &mut self.proxy else {
+            replica.tell_chain(from);
+            return;
+        };
+        let begins = positions.into_iter().take(STREAMS_KNOWN_MAX).map(|(stream, after)| {
+            let after = match after {
+                FROM_NOW => replica.stream(&stream).map_or(0, |state| state.held()),
+                after => after,
+            };
+            (stream, after)
+        });
+        let listening = Message::Listening { positions: begins.collect() };
+        // The same one on another connection, while the loss of the first one is not known yet.
+        if let Some(old) = self.connections.insert(member.id, from).filter(|old| *old != from) {
+            self.members.remove(&old);
+            self.outputs.push(Output::Close(old, "its client has another connection".into()));
+        }
+        let joined = Joined { member: member.clone(), waiting: 0, paused: false, moved_ms: now_ms };
+        let joined = self.members.entry(from).or_insert(joined);
+        joined.waiting += size_of_message(&listening);
+        if joined.member.id != member.id {
+            self.connections.remove(&joined.member.id);
+            joined.member = member.clone();
+        }
+        self.outputs.push(Output::Send(from, listening));
+        proxy.connected(now_ms, &member, &Histories(replica), &mut self.outbox);
+    }
+
+    /// A member says something to the proxy.
+    pub(super) fn receive(
+        &mut self,
+        now_ms: u64,
+        from: ConnectionId,
+        message: region::Message,
+        replica: &mut Replica,
+    ) {
+        let (Some(proxy), Some(joined)) = (&mut self.proxy, self.members.get(&from)) else {
+            // It was not the tail, or not any more.
+            replica.tell_chain(from);
+            return;
+        };
+        self.requests += u64::from(matches!(message, region::Message::Request { .. }));
+        proxy.receive(now_ms, joined.member.id, message, &Histories(replica), &mut self.outbox);
+    }
+
+    /// Bytes of somebody else's message wait for a connection, maybe a member's.
+    pub(super) fn sent(&mut self, to: ConnectionId, bytes: usize) {
+        if let Some(joined) = self.members.get_mut(&to) {
+            joined.waiting += bytes;
+        }
+    }
+
+    /// So many bytes of a connection's messages have left.
+    pub(super) fn drained(&mut self, now_ms: u64, id: ConnectionId, bytes: usize, replica: &Replica) {
+        let Some(joined) = self.members.get_mut(&id) else { return };
+        joined.waiting = joined.waiting.saturating_sub(bytes);
+        joined.moved_ms = now_ms;
+        if joined.paused && joined.waiting < WAITING_BYTES_MAX / 2 {
+            joined.paused = false;
+            if let Some(proxy) = &mut self.proxy {
+                proxy.pause(now_ms, joined.member.id, false, &Histories(replica), &mut self.outbox);
+            }
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn closed(&mut self, now_ms: u64, id: ConnectionId, replica: &Replica) {
+        let Some(joined) = self.members.remove(&id) else { return };
+        if self.connections.get(&joined.member.id) == Some(&id) {
+            self.connections.remove(&joined.member.id);
+        }
+        if let Some(proxy) = &mut self.proxy {
+            proxy.disconnected(now_ms, joined.member.id, &Histories(replica), &mut self.outbox);
+        }
+    }
+
+    /// What is to be done after the inputs so far.
+    pub(super) fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<Output> {
+        self.follow_role(now_ms, replica);
+        if let Some(proxy) = &mut self.proxy
+            && proxy.due_ms() <= now_ms
+        {
+            proxy.tick(now_ms, &Histories(replica), &mut self.outbox);
+        }
+        // Who can't be reached, or has enough, changes what is to be sent.
+        while !self.outbox.is_empty() {
+            for output in std::mem::take(&mut self.outbox) {
+                if let region::Output::Send { to, message } = output {
+                    self.send(now_ms, to, message, replica);
+                }
+            }
+        }
+        let stalled = |joined: &Joined| joined.paused && now_ms.saturating_sub(joined.moved_ms) > STALLED_MS;
+        let stalled: Vec<ConnectionId> =
+            self.members.iter().filter(|(_, joined)| stalled(joined)).map(|(id, _)| *id).collect();
+        for id in stalled {
+            self.outputs.push(Output::Close(id, "it does not read what it is sent".into()));
+            self.closed(now_ms, id, replica);
+        }
+        std::mem::take(&mut self.outputs)
+    }
+
+    fn send(&mut self, now_ms: u64, to: u64, message: region::Message, replica: &Replica) {
+        let Some(proxy) = &mut self.proxy else { return };
+        let connection = self.connections.get(&to).copied();
+        let Some((id, joined)) = connection.and_then(|id| Some((id, self.members.get_mut(&id)?))) else {
+            proxy.disconnected(now_ms, to, &Histories(replica), &mut self.outbox);
+            return;
+        };
+        if matches!(message, region::Message::Events { .. }) {
+            self.bytes += message.size() as u64;
+        }
+        let message = Message::Region(message);
+        joined.waiting += size_of_message(&message);
+        if !joined.paused && joined.waiting > WAITING_BYTES_MAX {
+            (joined.paused, joined.moved_ms) = (true, now_ms);
+            proxy.pause(now_ms, to, true, &Histories(replica), &mut self.outbox);
+        }
+        self.outputs.push(Output::Send(id, message));
+    }
+
+    /// Begins or ends to serve the members as the replica becomes the tail, or is not it any more.
+    fn follow_role(&mut self, now_ms: u64, replica: &Replica) {
+        if replica.is_tail() == self.proxy.is_some() {
+            return;
+        }
+        // Members were told the chain, and come again; whoever is here has to say who it is.
+        self.members.clear();
+        self.connections.clear();
+        self.outbox.clear();
+        self.proxy = replica.is_tail().then(|| {
+            let mut proxy = ProxyPeer::new(self.me.clone(), &self.options, self.seed ^ now_ms);
+            for (stream, state) in replica.streams() {
+                proxy.appended(stream, state.held());
+            }
+            proxy
+        });
+    }
+
+    pub(super) fn snapshot(&self) -> RegionSnapshot {
+        let stats = self.proxy.as_ref().map(ProxyPeer::stats).unwrap_or_default();
+        RegionSnapshot {
+            members: self.members.len(),
+            view: stats.view,
+            requests: self.requests,
+            dropped: stats.dropped,
+            events: stats.served,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// What all replicas hold.
+struct Histories<'a>(&'a Replica);
+
+impl Source for Histories<'_> {
+    fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
+        Some((0, self.0.stream(stream)?.held()))
+    }
+
+    fn read(&self, stream: &Stream, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
+        self.0.stream(stream)?.history.read(after, up_to, bytes_max)
+    }
+}

@@ -1,0 +1,316 @@
+//! Listeners that share events with each other, on real connections.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tailwater_broadcast::client::{Listener, Publisher, Received, Sharing, SharingStats};
+use tailwater_broadcast::message::{Message, Role, VERSION};
+use tailwater_broadcast::region::{Member, Options, Progress};
+use tailwater_broadcast::replica::Config;
+use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
+use tailwater_broadcast::{Content, Positions, Stream, region};
+use tailwater_env::Env;
+use tailwater_journal::{Journal, JournalConfig};
+use tailwater_meta::{Meta, MetaConfig, Recovery};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Some metadata; the directory lives as long as it.
+async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recovery = Recovery::begin(env, &dir.path().join("meta")).unwrap();
+    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
+    let journal =
+        Journal::open(env, &dir.path().join("journal"), JournalConfig::default(), &mut replay).unwrap();
+    (Arc::new(recovery.finish(env, journal, MetaConfig::default())), dir)
+}
+
+async fn start(env: &Env, configuration: ConfigurationAt) -> Server {
+    let config = ServerConfig {
+        replica: Config::new("a", fresh_id(env)),
+        advertised: None,
+        regions: BTreeMap::new(),
+        configuration,
+        silence_ms: 500,
+        lost_ms: 60_000,
+        connections_max: 1_000,
+        quotas: None,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    Server::start(env, listener, config).unwrap()
+}
+
+fn stream() -> Stream {
+    Stream::parse("a/prices").unwrap()
+}
+
+fn content(n: u64) -> Content {
+    Content { payload: Bytes::copy_from_slice(&n.to_le_bytes()), ..Content::default() }
+}
+
+fn options() -> Options {
+    Options { gossip_ms: 100, ..Options::default() }
+}
+
+async fn share(env: &Env, addresses: &[String], positions: Positions, options: Options) -> Listener {
+    let sharing = Sharing { options, ..Sharing::default() };
+    Listener::sharing(env, addresses.to_vec(), positions, sharing).await.unwrap()
+}
+
+/// Waits until a listener has heard the events with the numbers (`after`, `last`], in order and without a gap.
+async fn hear(listener: &mut Listener, after: u64, last: u64) {
+    for seq in after + 1..=last {
+        let (_, event) = listener.get_event().await.unwrap();
+        assert_eq!(event.seq, seq);
+        let payload = event.content().expect("nothing is collected").payload.clone();
+        assert_eq!(payload, seq.to_le_bytes().as_slice());
+    }
+}
+
+/// Publishes the events with the numbers (`after`, `last`], some at a time.
+async fn publish(env: &Env, publisher: &Publisher, after: u64, last: u64) {
+    for seq in after + 1..=last {
+        let published = publisher.publish(&stream(), &content(seq), None);
+        if seq % 10 == 0 || seq == last {
+            let answered = published.await.unwrap();
+            assert!(answered == seq || answered == 0, "{answered}");
+            env.sleep(Duration::from_millis(2)).await; // so many a second, not all at once
+        }
+    }
+}
+
+async fn wait_for(env: &Env, server: &Server, holds: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    loop {
+        let snapshot = server.handle().snapshot().await.unwrap();
+        if holds(&snapshot) {
+            return snapshot;
+        }
+        env.sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until every listener knows a few others.
+async fn wait_for_views(env: &Env, listeners: &[Listener], least: usize) {
+    let view = |listener: &Listener| listener.sharing_stats().unwrap().region.view;
+    while listeners.iter().any(|listener| view(listener) < least) {
+        env.sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn sum(listeners: &[Listener]) -> SharingStats {
+    listeners.iter().fold(SharingStats::default(), |mut all, listener| {
+        let stats = listener.sharing_stats().unwrap();
+        all.region.delivered += stats.region.delivered;
+        all.region.from_proxy += stats.region.from_proxy;
+        all.region.from_peers += stats.region.from_peers;
+        all.links += stats.links;
+        all
+    })
+}
+
+async fn hear_all(listeners: &mut [Listener], after: u64, last: u64) {
+    futures::future::join_all(listeners.iter_mut().map(|listener| hear(listener, after, last))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thirty_listeners_get_everything_and_less_than_half_of_it_from_the_proxy() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let server = start(&env, ConfigurationAt::Here(meta)).await;
+    let addresses = vec![server.address().to_string()];
+    let mut listeners = Vec::new();
+    for _ in 0..30 {
+        listeners.push(share(&env, &addresses, Positions::start(), options()).await);
+    }
+    wait_for(&env, &server, |snapshot| snapshot.region.members == 30).await;
+    wait_for_views(&env, &listeners, 5).await;
+    let publisher = Publisher::new(&env, addresses);
+    let publishing = publish(&env, &publisher, 0, 3_000);
+    tokio::join!(publishing, hear_all(&mut listeners, 0, 3_000));
+    let all = sum(&listeners).region;
+    assert_eq!(all.delivered, 30 * 3_000);
+    assert!(all.from_proxy * 2 < all.delivered, "{all:?}");
+    let snapshot = wait_for(&env, &server, |_| true).await;
+    let region = snapshot.region;
+    assert!(region.events >= 3_000 && region.events * 2 < all.delivered, "{region:?}");
+    assert!(region.bytes > 8 * 3_000 && region.requests > 0 && region.view > 0, "{region:?}");
+    for listener in &listeners {
+        assert_eq!(listener.positions().streams[&stream()], 3_000);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_that_leave_or_never_read_and_garbage_hurt_nobody() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let server = start(&env, ConfigurationAt::Here(meta)).await;
+    let addresses = vec![server.address().to_string()];
+    let (mut stay, mut leave) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        stay.push(share(&env, &addresses, Positions::start(), options()).await);
+        leave.push(share(&env, &addresses, Positions::start(), options()).await);
+    }
+    // Its application never takes anything.
+    let idle = share(&env, &addresses, Positions::start(), options()).await;
+    wait_for(&env, &server, |snapshot| snapshot.region.members == 21).await;
+    // It says who it is, where nobody answers, asks for everything again and again, and reads nothing.
+    let rude = rude(&addresses[0]).await;
+    wait_for(&env, &server, |snapshot| snapshot.region.members == 22).await;
+    wait_for_views(&env, &stay, 5).await;
+    let publisher = Publisher::new(&env, addresses.clone());
+    publish(&env, &publisher, 0, 500).await;
+    hear_all(&mut stay, 0, 500).await;
+    let publishing = async {
+        for round in 0..10 {
+            leave.pop();
+            publish(&env, &publisher, 500 + round * 100, 600 + round * 100).await;
+        }
+    };
+    tokio::join!(publishing, hear_all(&mut stay, 500, 1_500));
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[1, 0, 0, 0, 21]] {
+        let mut connection = TcpStream::connect(&addresses[0]).await.unwrap();
+        connection.write_all(garbage).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = connection.read_to_end(&mut answer).await;
+    }
+    publish(&env, &publisher, 1_500, 1_600).await;
+    hear_all(&mut stay, 1_500, 1_600).await;
+    wait_for(&env, &server, |snapshot| snapshot.region.members <= 12).await;
+    drop((idle, rude));
+}
+
+/// A client that shares in name only.
+async fn rude(address: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let mut bytes = BytesMut::new();
+    let role = Role::Client(66);
+    Message::Hello { version: VERSION, region: "client".to_owned(), role }.encode(&mut bytes);
+    let member = Member { id: 66, address: "127.0.0.1:1".into() };
+    Message::Share { member: member.clone(), positions: Vec::new() }.encode(&mut bytes);
+    let gossip = region::Message::Gossip { me: member, view: Vec::new(), answer: false };
+    Message::Region(gossip).encode(&mut bytes);
+    let progress = Progress { stream: stream(), held: 0, count: u64::MAX };
+    Message::Region(region::Message::Notify(vec![progress])).encode(&mut bytes);
+    for after in 0..10_000 {
+        let request =
+            region::Message::Request { stream: stream(), after, up_to: u64::MAX, bytes_max: u32::MAX };
+        Message::Region(request).encode(&mut bytes);
+    }
+    connection.write_all(&bytes).await.unwrap();
+    connection
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_others_keep_no_longer_is_fetched_from_the_proxy() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let server = start(&env, ConfigurationAt::Here(meta)).await;
+    let addresses = vec![server.address().to_string()];
+    let publisher = Publisher::new(&env, addresses.clone());
+    // Each keeps the last few events only.
+    let forgetful = Options { recv_bytes: 1_000, ..options() };
+    let mut early = Vec::new();
+    for _ in 0..5 {
+        early.push(share(&env, &addresses, Positions::start(), forgetful.clone()).await);
+    }
+    publish(&env, &publisher, 0, 1_000).await;
+    hear_all(&mut early, 0, 1_000).await;
+    let mut late = share(&env, &addresses, Positions::start(), forgetful.clone()).await;
+    hear(&mut late, 0, 1_000).await;
+    assert!(late.sharing_stats().unwrap().region.from_proxy > 900, "{:?}", late.sharing_stats());
+    // Nobody can connect to it: it has the proxy alone.
+    let hidden = Sharing { listen: None, options: options(), ..Sharing::default() };
+    let mut hidden =
+        Listener::sharing(&env, addresses.clone(), Positions::of([stream()]), hidden).await.unwrap();
+    hear(&mut hidden, 0, 1_000).await;
+    // It goes on from where another one ended, and one begins now.
+    let mut resumed = share(&env, &addresses, late.positions().clone(), options()).await;
+    let mut now = share(&env, &addresses, Positions::now([stream()]), options()).await;
+    let began = loop {
+        if let Received::Began(began) = now.next().await.unwrap() {
+            break began;
+        }
+    };
+    assert_eq!(began, [(stream(), 1_000)]);
+    assert_eq!(now.positions().streams[&stream()], 1_000);
+    drop(late);
+    publish(&env, &publisher, 1_000, 1_100).await;
+    for listener in early.iter_mut().chain([&mut hidden, &mut resumed, &mut now]) {
+        hear(listener, 1_000, 1_100).await;
+    }
+    let stats = hidden.sharing_stats().unwrap();
+    assert_eq!((stats.region.from_proxy, stats.links), (1_100, 0), "{stats:?}");
+    // And it hears how far the proxy is.
+    loop {
+        if let Received::Counts(counts) = now.next().await.unwrap()
+            && counts == [(stream(), 1_100)]
+        {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tail_dies_under_listeners_that_share_and_nothing_is_lost() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let first = start(&env, ConfigurationAt::Here(meta)).await;
+    let at = ConfigurationAt::There(first.address().to_string());
+    let mut addresses = vec![first.address().to_string()];
+    let mut listeners = Vec::new();
+    for _ in 0..8 {
+        listeners.push(share(&env, &addresses, Positions::start(), options()).await);
+    }
+    let publisher = Publisher::new(&env, addresses.clone());
+    publish(&env, &publisher, 0, 300).await;
+    // Another one becomes the tail.
+    let second = start(&env, at).await;
+    addresses.push(second.address().to_string());
+    wait_for(&env, &second, |snapshot| snapshot.is_tail && snapshot.region.members == 8).await;
+    publish(&env, &publisher, 300, 600).await;
+    hear_all(&mut listeners, 0, 600).await;
+    // It dies, and the first one is the tail again.
+    let publishing = async {
+        publish(&env, &publisher, 600, 700).await;
+        drop(second);
+        publish(&env, &publisher, 700, 1_200).await;
+    };
+    tokio::join!(publishing, hear_all(&mut listeners, 600, 1_200));
+    wait_for(&env, &first, |snapshot| snapshot.is_tail && snapshot.region.members == 8).await;
+    publish(&env, &publisher, 1_200, 1_300).await;
+    hear_all(&mut listeners, 1_200, 1_300).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_asks_for_much_and_reads_nothing_is_cut_off() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let server = start(&env, ConfigurationAt::Here(meta)).await;
+    let addresses = vec![server.address().to_string()];
+    let publisher = Publisher::new(&env, addresses.clone());
+    let large = Content { payload: vec![7; 1 << 20].into(), ..Content::default() };
+    for _ in 0..8 {
+        publisher.publish(&stream(), &large, None).await.unwrap();
+    }
+    let mut rude = rude(&addresses[0]).await;
+    wait_for(&env, &server, |snapshot| snapshot.region.members == 1).await;
+    let request =
+        region::Message::Request { stream: stream(), after: 0, up_to: u64::MAX, bytes_max: u32::MAX };
+    let mut bytes = BytesMut::new();
+    Message::Region(request).encode(&mut bytes);
+    while rude.write_all(&bytes).await.is_ok() {
+        env.sleep(Duration::from_millis(1)).await;
+    }
+    let region = wait_for(&env, &server, |snapshot| snapshot.region.members == 0).await.region;
+    assert!(region.bytes < 64 << 20, "{region:?}");
+}
+
+#[tokio::test]
+async fn an_address_that_others_can_not_use_is_refused() {
+    let env = Env::real();
+    let sharing = Sharing { listen: Some(([0, 0, 0, 0], 0).into()), ..Sharing::default() };
+    let refused = Listener::sharing(&env, Vec::new(), Positions::start(), sharing).await.unwrap_err();
+    assert!(refused.to_string().contains("advertise"), "{refused}");
+}
