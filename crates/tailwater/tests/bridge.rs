@@ -139,7 +139,8 @@ fn events_become_records_with_key_and_number_once_and_in_order_though_the_node_i
 fn a_broadcast_stream_that_all_replicas_lost_is_filled_again_from_the_log_and_collects_as_told() {
     let dir = tempfile::tempdir().expect("a directory");
     let bridge = "[{from=\"log:prices\", to=\"broadcast:local/prices\", collect=\"same-key\"}]";
-    let mut node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_BRIDGE", bridge)]);
+    let environment = [("TAILWATER_BRIDGE", bridge), ("TAILWATER_BROADCAST__DURABILITY", "memory")];
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
     node.run(&["stream", "create", "prices"]);
     for round in 0..2 {
         node.output(&["produce", "prices", "-k", "="], lines(round * 700..(round + 1) * 700).as_bytes());
