@@ -47,6 +47,8 @@ mod target;
 mod text;
 mod worker;
 
+pub use system::free_address;
+
 use clap::Subcommand;
 
 /// What to measure.

@@ -52,6 +52,9 @@ pub struct Args {
     /// Each event collects those more than so many before it: the paper's 100,000,000, but for memory.
     #[arg(long, default_value_t = 2_000_000)]
     keep_last: u64,
+    /// Where the proxies keep events before they count as held: the paper's do in memory.
+    #[arg(long, default_value = "memory", value_parser = ["memory", "interval", "fsync"])]
+    durability: String,
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -70,6 +73,7 @@ struct Outcome {
     drivers: u16,
     batch: u32,
     keep_last: u64,
+    durability: String,
     /// Events a second that were published and heard in every region.
     events_per_s: f64,
     published: u64,
@@ -114,7 +118,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let workspace = Workspace::create(None, false)?;
     let addresses = (0..args.proxies).map(|_| free_address()).collect::<anyhow::Result<Vec<_>>>()?;
     let proxies = (0..args.proxies)
-        .map(|number| start_proxy(number, &addresses, workspace.path()))
+        .map(|number| start_proxy(number, &addresses, &args.durability, workspace.path()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(measure(&args, &addresses, proxies))?;
@@ -127,6 +131,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 pub(super) fn start_proxy(
     number: usize,
     addresses: &[SocketAddr],
+    durability: &str,
     dir: &std::path::Path,
 ) -> anyhow::Result<Child> {
     let name = format!("proxy-{number}");
@@ -137,7 +142,7 @@ pub(super) fn start_proxy(
         "data = {:?}\n[listen]\ndata = \"{data}\"\nadmin = \"{admin}\"\nunix = {:?}\n\
          [data_cell]\ncapacity_bytes = 67108864\n[metadata_cell]\ncapacity_bytes = 67108864\n\
          [kafka]\nenabled = false\n[sqs]\nenabled = false\n\
-         [broadcast]\nlisten = \"{}\"\nregion = \"r{number}\"\n[broadcast.http]\nenabled = false\n\
+         [broadcast]\nlisten = \"{}\"\nregion = \"r{number}\"\ndurability = \"{durability}\"\n[broadcast.http]\nenabled = false\n\
          [broadcast.regions]\n{}\n",
         dir.join(&name),
         dir.join(format!("{name}.sock")),
@@ -223,6 +228,7 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
         drivers: args.drivers,
         batch: args.batch,
         keep_last: args.keep_last,
+        durability: args.durability.clone(),
         events_per_s: round(events as f64 / seconds, 0),
         published,
         lost: heard.iter().map(missing).sum(),

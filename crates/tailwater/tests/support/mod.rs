@@ -8,7 +8,6 @@ pub mod raw;
 pub mod sqs;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,10 +26,9 @@ pub fn tailwater() -> Command {
     command
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, and that no connection is given meanwhile.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
+    tailwater_bench::free_address().expect("a port").port()
 }
 
 /// Waits until `done` answers something.

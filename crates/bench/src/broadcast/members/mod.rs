@@ -158,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::listen()?;
     let workspace = Workspace::create(None, false)?;
     let address = free_address()?;
-    let proxy = start_proxy(0, &[address], workspace.path())?;
+    let proxy = start_proxy(0, &[address], "interval", workspace.path())?;
     let (sender, answers) = channel();
     let mut listeners = Vec::new();
     let mut left = args.clients;
