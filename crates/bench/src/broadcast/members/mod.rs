@@ -7,6 +7,7 @@
 
 mod listeners;
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -84,7 +85,7 @@ struct Protocol {
     #[arg(long, default_value_t = 10)]
     notify_ms: u64,
     /// Milliseconds between two exchanges of views.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 10_000)]
     gossip_ms: u64,
     /// Milliseconds after which a request is given up; the node is given four times as long.
     #[arg(long, default_value_t = 500)]
@@ -276,7 +277,7 @@ impl Bench<'_> {
         limit: Duration,
         mut take: impl FnMut(Answer) -> Option<T>,
     ) -> anyhow::Result<Vec<T>> {
-        let mut all = Vec::new();
+        let mut all = BTreeMap::new();
         let begin_ns = monotonic_ns();
         while all.len() < self.listeners.len() {
             interrupt::check()?;
@@ -287,12 +288,14 @@ impl Bench<'_> {
                 Ok((number, Some(Answer::Failed(error)))) => {
                     anyhow::bail!("listeners-{number}: {error}");
                 }
-                Ok((_, Some(answer))) => all.extend(take(answer)),
+                Ok((number, Some(answer))) => all.extend(take(answer).map(|taken| (number, taken))),
+                // One that gave its last answer ends, and maybe before others have answered.
+                Ok((number, None)) if all.contains_key(&number) => {}
                 Ok((number, None)) => return Err(self.listeners[number].failure("has ended")),
                 Err(_) => {}
             }
         }
-        Ok(all)
+        Ok(all.into_values().collect())
     }
 }
 
