@@ -5,13 +5,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_broadcast::client::{Listener, Publisher};
 use tailwater_broadcast::disk::{Disk, DiskOptions};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig};
+use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot};
 use tailwater_broadcast::{Collect, Content, Durability, Positions, Stream};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
@@ -93,7 +92,7 @@ async fn ended(region: &Region) {
     let lock = region.path().join("journal").join("lock");
     for path in [lock, region.dir.path().join("journal").join("lock")] {
         while region.env.disk().lock(&path).is_err() {
-            region.env.sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -157,13 +156,10 @@ async fn what_is_collected_leaves_the_disk_and_the_rest_comes_back() {
         last = *futures::future::try_join_all(all).await.unwrap().last().unwrap();
     }
     assert_eq!(last, count);
-    let disk = loop {
-        let disk = server.handle().snapshot().await.unwrap().disk.unwrap();
-        if disk.checkpoints > 0 && disk.journal.files <= 4 {
-            break disk;
-        }
-        env.sleep(Duration::from_millis(10)).await;
+    let trimmed = |snapshot: &Snapshot| {
+        snapshot.disk.as_ref().is_some_and(|disk| disk.checkpoints > 0 && disk.journal.files <= 4)
     };
+    let disk = server.handle().until(trimmed).await.unwrap().disk.unwrap();
     assert!(disk.journal.bytes > 120 << 20, "{disk:?}");
     server.stop().await;
     drop((publisher, server));

@@ -1,7 +1,8 @@
 //! Replicas, publishers and listeners on real connections.
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_broadcast::client::{Listener, Publisher, Received};
@@ -9,19 +10,9 @@ use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_broadcast::{Content, Positions, Stream};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Meta, MetaConfig, Recovery};
 use tokio::net::TcpListener;
 
-/// Some metadata; the directory lives as long as it.
-async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut recovery = Recovery::begin(env, &dir.path().join("meta")).unwrap();
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let journal =
-        Journal::open(env, &dir.path().join("journal"), JournalConfig::default(), &mut replay).unwrap();
-    (Arc::new(recovery.finish(env, journal, MetaConfig::default())), dir)
-}
+use common::meta;
 
 async fn start(env: &Env, region: &str, at: ConfigurationAt, regions: &[(&str, Vec<String>)]) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -98,12 +89,8 @@ async fn head_middle_and_tail_end_in_turn_and_nothing_is_lost_or_repeated() {
     let at = ConfigurationAt::There(first.address().to_string());
     let mut replicas = vec![first];
     let mut addresses = vec![replicas[0].address().to_string()];
-    let chain_of = async |server: &Server, wanted: usize| loop {
-        let snapshot = server.handle().snapshot().await.unwrap();
-        if snapshot.chain.members.len() == wanted {
-            break snapshot.chain;
-        }
-        env.sleep(std::time::Duration::from_millis(5)).await;
+    let chain_of = async |server: &Server, wanted: usize| {
+        server.handle().until(move |snapshot| snapshot.chain.members.len() == wanted).await.unwrap().chain
     };
     for n in 2..=4 {
         let replica = start(&env, "a", at.clone(), &[]).await;

@@ -1,8 +1,8 @@
 //! Listeners that share events with each other, on real connections.
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::client::{Listener, Publisher, Received, Sharing, SharingStats};
@@ -12,20 +12,10 @@ use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
 use tailwater_broadcast::{Content, Positions, Stream, region};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Meta, MetaConfig, Recovery};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Some metadata; the directory lives as long as it.
-async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut recovery = Recovery::begin(env, &dir.path().join("meta")).unwrap();
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let journal =
-        Journal::open(env, &dir.path().join("journal"), JournalConfig::default(), &mut replay).unwrap();
-    (Arc::new(recovery.finish(env, journal, MetaConfig::default())), dir)
-}
+use common::meta;
 
 async fn start(env: &Env, configuration: ConfigurationAt) -> Server {
     let config = ServerConfig {
@@ -70,32 +60,24 @@ async fn hear(listener: &mut Listener, after: u64, last: u64) {
 }
 
 /// Publishes the events with the numbers (`after`, `last`], some at a time.
-async fn publish(env: &Env, publisher: &Publisher, after: u64, last: u64) {
+async fn publish(publisher: &Publisher, after: u64, last: u64) {
     for seq in after + 1..=last {
         let published = publisher.publish(&stream(), &content(seq), None);
         if seq % 10 == 0 || seq == last {
             let answered = published.await.unwrap();
             assert!(answered == seq || answered == 0, "{answered}");
-            env.sleep(Duration::from_millis(2)).await; // so many a second, not all at once
         }
     }
 }
 
-async fn wait_for(env: &Env, server: &Server, holds: impl Fn(&Snapshot) -> bool) -> Snapshot {
-    loop {
-        let snapshot = server.handle().snapshot().await.unwrap();
-        if holds(&snapshot) {
-            return snapshot;
-        }
-        env.sleep(Duration::from_millis(5)).await;
-    }
+async fn wait_for(server: &Server, holds: impl Fn(&Snapshot) -> bool + Send + 'static) -> Snapshot {
+    server.handle().until(holds).await.unwrap()
 }
 
 /// Waits until every listener knows a few others.
-async fn wait_for_views(env: &Env, listeners: &[Listener], least: usize) {
-    let view = |listener: &Listener| listener.sharing_stats().unwrap().region.view;
-    while listeners.iter().any(|listener| view(listener) < least) {
-        env.sleep(Duration::from_millis(5)).await;
+async fn wait_for_views(listeners: &[Listener], least: usize) {
+    for listener in listeners {
+        listener.sharing_until(|stats| stats.region.view >= least).await.unwrap();
     }
 }
 
@@ -124,15 +106,15 @@ async fn thirty_listeners_get_everything_and_less_than_half_of_it_from_the_proxy
     for _ in 0..30 {
         listeners.push(share(&env, &addresses, Positions::start(), options()).await);
     }
-    wait_for(&env, &server, |snapshot| snapshot.region.members == 30).await;
-    wait_for_views(&env, &listeners, 5).await;
+    wait_for(&server, |snapshot| snapshot.region.members == 30).await;
+    wait_for_views(&listeners, 5).await;
     let publisher = Publisher::new(&env, addresses);
-    let publishing = publish(&env, &publisher, 0, 3_000);
+    let publishing = publish(&publisher, 0, 3_000);
     tokio::join!(publishing, hear_all(&mut listeners, 0, 3_000));
     let all = sum(&listeners).region;
     assert_eq!(all.delivered, 30 * 3_000);
     assert!(all.from_proxy * 2 < all.delivered, "{all:?}");
-    let snapshot = wait_for(&env, &server, |_| true).await;
+    let snapshot = wait_for(&server, |_| true).await;
     let region = snapshot.region;
     assert!(region.events >= 3_000 && region.events * 2 < all.delivered, "{region:?}");
     assert!(region.bytes > 8 * 3_000 && region.requests > 0 && region.view > 0, "{region:?}");
@@ -154,18 +136,18 @@ async fn listeners_that_leave_or_never_read_and_garbage_hurt_nobody() {
     }
     // Its application never takes anything.
     let idle = share(&env, &addresses, Positions::start(), options()).await;
-    wait_for(&env, &server, |snapshot| snapshot.region.members == 21).await;
+    wait_for(&server, |snapshot| snapshot.region.members == 21).await;
     // It says who it is, where nobody answers, asks for everything again and again, and reads nothing.
     let rude = rude(&addresses[0]).await;
-    wait_for(&env, &server, |snapshot| snapshot.region.members == 22).await;
-    wait_for_views(&env, &stay, 5).await;
+    wait_for(&server, |snapshot| snapshot.region.members == 22).await;
+    wait_for_views(&stay, 5).await;
     let publisher = Publisher::new(&env, addresses.clone());
-    publish(&env, &publisher, 0, 500).await;
+    publish(&publisher, 0, 500).await;
     hear_all(&mut stay, 0, 500).await;
     let publishing = async {
         for round in 0..10 {
             leave.pop();
-            publish(&env, &publisher, 500 + round * 100, 600 + round * 100).await;
+            publish(&publisher, 500 + round * 100, 600 + round * 100).await;
         }
     };
     tokio::join!(publishing, hear_all(&mut stay, 500, 1_500));
@@ -175,9 +157,9 @@ async fn listeners_that_leave_or_never_read_and_garbage_hurt_nobody() {
         let mut answer = Vec::new();
         let _ = connection.read_to_end(&mut answer).await;
     }
-    publish(&env, &publisher, 1_500, 1_600).await;
+    publish(&publisher, 1_500, 1_600).await;
     hear_all(&mut stay, 1_500, 1_600).await;
-    wait_for(&env, &server, |snapshot| snapshot.region.members <= 12).await;
+    wait_for(&server, |snapshot| snapshot.region.members <= 12).await;
     drop((idle, rude));
 }
 
@@ -215,7 +197,7 @@ async fn what_the_others_keep_no_longer_is_fetched_from_the_proxy() {
     for _ in 0..5 {
         early.push(share(&env, &addresses, Positions::start(), forgetful.clone()).await);
     }
-    publish(&env, &publisher, 0, 1_000).await;
+    publish(&publisher, 0, 1_000).await;
     hear_all(&mut early, 0, 1_000).await;
     let mut late = share(&env, &addresses, Positions::start(), forgetful.clone()).await;
     hear(&mut late, 0, 1_000).await;
@@ -236,7 +218,7 @@ async fn what_the_others_keep_no_longer_is_fetched_from_the_proxy() {
     assert_eq!(began, [(stream(), 1_000)]);
     assert_eq!(now.positions().streams[&stream()], 1_000);
     drop(late);
-    publish(&env, &publisher, 1_000, 1_100).await;
+    publish(&publisher, 1_000, 1_100).await;
     for listener in early.iter_mut().chain([&mut hidden, &mut resumed, &mut now]) {
         hear(listener, 1_000, 1_100).await;
     }
@@ -264,22 +246,22 @@ async fn the_tail_dies_under_listeners_that_share_and_nothing_is_lost() {
         listeners.push(share(&env, &addresses, Positions::start(), options()).await);
     }
     let publisher = Publisher::new(&env, addresses.clone());
-    publish(&env, &publisher, 0, 300).await;
+    publish(&publisher, 0, 300).await;
     // Another one becomes the tail.
     let second = start(&env, at).await;
     addresses.push(second.address().to_string());
-    wait_for(&env, &second, |snapshot| snapshot.is_tail && snapshot.region.members == 8).await;
-    publish(&env, &publisher, 300, 600).await;
+    wait_for(&second, |snapshot| snapshot.is_tail && snapshot.region.members == 8).await;
+    publish(&publisher, 300, 600).await;
     hear_all(&mut listeners, 0, 600).await;
     // It dies, and the first one is the tail again.
     let publishing = async {
-        publish(&env, &publisher, 600, 700).await;
+        publish(&publisher, 600, 700).await;
         drop(second);
-        publish(&env, &publisher, 700, 1_200).await;
+        publish(&publisher, 700, 1_200).await;
     };
     tokio::join!(publishing, hear_all(&mut listeners, 600, 1_200));
-    wait_for(&env, &first, |snapshot| snapshot.is_tail && snapshot.region.members == 8).await;
-    publish(&env, &publisher, 1_200, 1_300).await;
+    wait_for(&first, |snapshot| snapshot.is_tail && snapshot.region.members == 8).await;
+    publish(&publisher, 1_200, 1_300).await;
     hear_all(&mut listeners, 1_200, 1_300).await;
 }
 
@@ -295,15 +277,15 @@ async fn one_that_asks_for_much_and_reads_nothing_is_cut_off() {
         publisher.publish(&stream(), &large, None).await.unwrap();
     }
     let mut rude = rude(&addresses[0]).await;
-    wait_for(&env, &server, |snapshot| snapshot.region.members == 1).await;
+    wait_for(&server, |snapshot| snapshot.region.members == 1).await;
     let request =
         region::Message::Request { stream: stream(), after: 0, up_to: u64::MAX, bytes_max: u32::MAX };
     let mut bytes = BytesMut::new();
     Message::Region(request).encode(&mut bytes);
     while rude.write_all(&bytes).await.is_ok() {
-        env.sleep(Duration::from_millis(1)).await;
+        tokio::task::yield_now().await;
     }
-    let region = wait_for(&env, &server, |snapshot| snapshot.region.members == 0).await.region;
+    let region = wait_for(&server, |snapshot| snapshot.region.members == 0).await.region;
     assert!(region.bytes < 64 << 20, "{region:?}");
 }
 

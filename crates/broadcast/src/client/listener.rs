@@ -6,11 +6,10 @@
 //! meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tailwater_env::{Env, Task};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::batch::{Batch, Malformed};
 use crate::client::link::{self, CLIENT, End, Link};
@@ -33,7 +32,7 @@ pub struct Listener {
     received: mpsc::Receiver<Received>,
     positions: Positions,
     events: VecDeque<(Stream, Event)>,
-    stats: Option<Arc<Mutex<SharingStats>>>,
+    stats: Option<watch::Receiver<SharingStats>>,
     _task: Task,
 }
 
@@ -88,7 +87,13 @@ impl Listener {
 
     /// What a listener that shares has counted; `None` for one that does not.
     pub fn sharing_stats(&self) -> Option<SharingStats> {
-        self.stats.as_ref().map(|stats| *stats.lock().unwrap_or_else(PoisonError::into_inner))
+        self.stats.as_ref().map(|stats| *stats.borrow())
+    }
+
+    /// Waits until `holds` is true of what it has counted; `None` if it does not share, or has ended.
+    pub async fn sharing_until(&self, holds: impl FnMut(&SharingStats) -> bool) -> Option<SharingStats> {
+        let mut stats = self.stats.clone()?;
+        stats.wait_for(holds).await.ok().map(|stats| *stats)
     }
 
     /// What comes next. Cancelling it loses nothing.

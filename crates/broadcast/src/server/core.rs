@@ -10,6 +10,7 @@ use crate::disk::{Happened, Keeper};
 use crate::message::{Member, Message};
 use crate::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
 use crate::server::configuration::Report;
+use crate::server::handle::Wanted;
 use crate::server::region::Region;
 use crate::server::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
 
@@ -37,6 +38,8 @@ pub(super) struct Core {
     writers: BTreeMap<ConnectionId, mpsc::UnboundedSender<Message>>,
     dialled: BTreeMap<String, Task>,
     inputs: mpsc::Sender<Input>,
+    /// Who waits until this replica stands in some way.
+    wanted: Vec<Wanted>,
     ticks: u64,
 }
 
@@ -64,6 +67,7 @@ impl Core {
             writers: BTreeMap::new(),
             dialled: BTreeMap::new(),
             inputs,
+            wanted: Vec::new(),
             ticks: 0,
         }
     }
@@ -119,6 +123,7 @@ impl Core {
             keeper.tick(&self.replica);
         }
         self.dial();
+        self.look();
         self.ticks += 1;
         if !self.joined || self.ticks.is_multiple_of(TICKS_A_REPORT) {
             self.report();
@@ -205,8 +210,9 @@ impl Core {
                 self.replica.configure(now_ms, chain);
                 self.dial();
             }
-            Input::Snapshot(answer) => {
-                let _ = answer.send(self.snapshot());
+            Input::Snapshot(wanted) => {
+                self.wanted.push(wanted);
+                self.look();
             }
             Input::Message(id, Message::Chain(chain)) if self.service_at == Some(id) => {
                 self.replica.configure(now_ms, chain);
@@ -274,6 +280,18 @@ impl Core {
                     }
                 }
             }
+        }
+    }
+
+    /// Answers those who wait for what holds now.
+    fn look(&mut self) {
+        self.wanted.retain(|wanted| !wanted.answer.is_closed());
+        if self.wanted.is_empty() {
+            return;
+        }
+        let snapshot = self.snapshot();
+        for wanted in self.wanted.extract_if(.., |wanted| (wanted.holds)(&snapshot)) {
+            let _ = wanted.answer.send(snapshot.clone());
         }
     }
 

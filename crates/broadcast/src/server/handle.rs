@@ -56,6 +56,12 @@ pub struct StreamSnapshot {
     pub bytes: u64,
 }
 
+/// A look at the replica that somebody waits for.
+pub(crate) struct Wanted {
+    pub(super) holds: Box<dyn Fn(&Snapshot) -> bool + Send>,
+    pub(super) answer: oneshot::Sender<Snapshot>,
+}
+
 impl Handle {
     pub(super) fn new(inputs: mpsc::Sender<Input>) -> Self {
         Self { inputs }
@@ -63,8 +69,15 @@ impl Handle {
 
     /// How the replica stands; `None` if it has ended.
     pub async fn snapshot(&self) -> Option<Snapshot> {
+        self.until(|_| true).await
+    }
+
+    /// Waits until the replica stands so that `holds` is true, looked at now and at each of its ticks; `None` if it
+    /// has ended. Dropping it ends the looking.
+    pub async fn until(&self, holds: impl Fn(&Snapshot) -> bool + Send + 'static) -> Option<Snapshot> {
         let (answer, snapshot) = oneshot::channel();
-        self.inputs.send(Input::Snapshot(answer)).await.ok()?;
+        let wanted = Wanted { holds: Box::new(holds), answer };
+        self.inputs.send(Input::Snapshot(wanted)).await.ok()?;
         snapshot.await.ok()
     }
 }

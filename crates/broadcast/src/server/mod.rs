@@ -87,7 +87,7 @@ pub(crate) enum Input {
     /// The chain as the configuration service here has it.
     Chain(Chain),
     /// Somebody wants to know how it stands.
-    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+    Snapshot(handle::Wanted),
 }
 
 /// Runs a replica until it is dropped: then all its connections end.

@@ -1,11 +1,10 @@
 //! The task that owns the peer.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::links::{Gone, Links, Sent};
 use super::outbox::{Outbox, outbox};
@@ -41,7 +40,7 @@ pub(super) struct Core {
     reading: bool,
     events: mpsc::Sender<Received>,
     inputs: mpsc::Sender<Input>,
-    stats: Arc<Mutex<SharingStats>>,
+    stats: watch::Sender<SharingStats>,
     sweep_at_ms: u64,
     _tasks: Vec<Task>,
 }
@@ -53,7 +52,7 @@ impl Core {
         options: Options,
         links_max: usize,
         (events, inputs): (mpsc::Sender<Received>, mpsc::Sender<Input>),
-        stats: Arc<Mutex<SharingStats>>,
+        stats: watch::Sender<SharingStats>,
         tasks: Vec<Task>,
     ) -> Self {
         Self {
@@ -253,7 +252,7 @@ impl Core {
         // Before the application has what is counted.
         let Some(peer) = &self.peer else { return };
         let stats = SharingStats { region: peer.stats(), links: self.links.len() };
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+        self.stats.send_replace(stats);
         self.hand_over();
     }
 

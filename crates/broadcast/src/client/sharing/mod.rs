@@ -20,11 +20,10 @@ mod proxy;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 
 use tailwater_env::{Env, Task};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use self::core::Core;
 use self::outbox::Outbox;
@@ -91,7 +90,7 @@ pub(super) async fn start(
     positions: Positions,
     sharing: Sharing,
     events: mpsc::Sender<Received>,
-) -> io::Result<(Arc<Mutex<SharingStats>>, Task)> {
+) -> io::Result<(watch::Receiver<SharingStats>, Task)> {
     let (listener, address) = match sharing.listen {
         None => (None, String::new()),
         Some(at) => {
@@ -127,7 +126,7 @@ pub(super) async fn start(
         begin: Begin::First,
         ..sharing.options
     };
-    let stats = Arc::new(Mutex::default());
-    let core = Core::new(env, me, options, links_max, (events, inputs), Arc::clone(&stats), tasks);
+    let (told, stats) = watch::channel(SharingStats::default());
+    let core = Core::new(env, me, options, links_max, (events, inputs), told, tasks);
     Ok((stats, env.spawn("broadcast-sharing", core.run(queue))))
 }

@@ -1,0 +1,17 @@
+//! What the tests with real connections have in common.
+
+use std::sync::Arc;
+
+use tailwater_env::Env;
+use tailwater_journal::{Journal, JournalConfig};
+use tailwater_meta::{Meta, MetaConfig, Recovery};
+
+/// Some metadata; the directory lives as long as it.
+pub async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recovery = Recovery::begin(env, &dir.path().join("meta")).unwrap();
+    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
+    let journal =
+        Journal::open(env, &dir.path().join("journal"), JournalConfig::default(), &mut replay).unwrap();
+    (Arc::new(recovery.finish(env, journal, MetaConfig::default())), dir)
+}
