@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tailwater_format::{Decompressor, batches};
 use tailwater_kafka::api::Request;
 use tailwater_kafka::messages::cluster::{MetadataRequest, MetadataRequestTopic, MetadataResponseTopic};
+use tailwater_kafka::messages::configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use tailwater_kafka::messages::fetch::{
     FetchRequest, FetchResponse, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
 };
@@ -140,6 +141,27 @@ impl Session {
     /// Waits until a topic is gone.
     pub fn wait_until_gone(&mut self, name: &str) {
         while self.metadata(name).error_code == 0 {}
+    }
+
+    /// Waits until a topic's configuration shows a value: Kafka's broker learns of a change after its controller, which
+    /// is who acknowledges it.
+    pub fn wait_for_config(&mut self, topic: &str, name: &str, value: &str) {
+        let asked = DescribeConfigsRequest {
+            resources: vec![DescribeConfigsResource {
+                resource_type: 2,
+                resource_name: topic.to_owned(),
+                configuration_keys: Some(vec![name.to_owned()]),
+            }],
+            ..Default::default()
+        };
+        loop {
+            let described = self.client.ask(4, &asked).expect("an answer");
+            let configs = &described.results[0].configs;
+            assert_eq!(configs.len(), 1, "{described:?}");
+            if configs[0].value.as_deref() == Some(value) {
+                return;
+            }
+        }
     }
 
     fn metadata(&mut self, name: &str) -> MetadataResponseTopic {
