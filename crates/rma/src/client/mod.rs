@@ -7,6 +7,7 @@
 mod buffers;
 mod mux;
 mod shm;
+#[allow(unsafe_code)]
 mod stream;
 mod tcp;
 mod waiter;

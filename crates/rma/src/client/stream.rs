@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
+use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
@@ -29,12 +30,28 @@ impl Stream {
         }
     }
 
-    /// Reads into the spare capacity of `buffer`; an error of kind `WouldBlock` if there is nothing.
+    /// Reads into the spare capacity of `buffer`; an error of kind `WouldBlock` if there is nothing. A receive that
+    /// leaves some of it free has emptied the socket, and is noted as that: the next one waits without another look.
     pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => socket.try_read_buf(buffer),
-            Self::Unix(socket) => socket.try_read_buf(buffer),
-        }
+        let mut emptied = None;
+        let mut receive = |socket: BorrowedFd<'_>| {
+            let room = buffer.spare_capacity_mut();
+            let room_bytes = room.len();
+            let ((received, _), _) = rustix::net::recv(socket, room, RecvFlags::empty())?;
+            let count = received.len();
+            // SAFETY: `recv` has written as many bytes behind what `buffer` had.
+            unsafe { buffer.advance_mut(count) };
+            if count > 0 && count < room_bytes {
+                emptied = Some(count);
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Ok(count)
+        };
+        let received = match self {
+            Self::Tcp(socket) => socket.try_io(Interest::READABLE, || receive(socket.as_fd())),
+            Self::Unix(socket) => socket.try_io(Interest::READABLE, || receive(socket.as_fd())),
+        };
+        emptied.map_or(received, Ok)
     }
 
     /// Writes what fits; an error of kind `WouldBlock` if nothing does.
