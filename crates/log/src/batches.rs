@@ -278,7 +278,6 @@ mod tests {
         BatchBuilder, Codec, EntryId, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId,
         batches, parse_entry,
     };
-    use tokio::sync::oneshot;
 
     use super::*;
 
@@ -415,16 +414,13 @@ mod tests {
     fn an_entry_holds_the_batches_with_offsets_and_term_and_their_checksums_stay_right() {
         let shard = ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) };
         let segment = SegmentId { shard, number: SegmentNumber(1), term: Term(7) };
-        let accepted = |bytes: Vec<u8>, base: u64| {
-            let (reply, _) = oneshot::channel();
-            Accepted {
-                batches: check(bytes).expect("good"),
-                base_offset: Offset(base),
-                first_transaction_id: TransactionId(0),
-                transaction_id: TransactionId(0),
-                append_time_ms: 0,
-                waiter: Waiter { reply, _permit: None },
-            }
+        let accepted = |bytes: Vec<u8>, base: u64| Accepted {
+            batches: check(bytes).expect("good"),
+            base_offset: Offset(base),
+            first_transaction_id: TransactionId(0),
+            transaction_id: TransactionId(0),
+            append_time_ms: 0,
+            waiter: Waiter::new(None, |_| {}),
         };
         let two = [&batch(&[1, 2], Codec::None, None)[..], &batch(&[3], Codec::None, None)[..]].concat();
         let appends = [accepted(two, 100), accepted(batch(&[4], Codec::None, None).to_vec(), 103)];

@@ -262,6 +262,25 @@ impl Log {
         batches: Bytes,
         options: AppendOptions,
     ) -> Result<Pending, AppendError> {
+        let (reply, receiver) = oneshot::channel();
+        // That nobody waits any more is no error: the append takes place all the same.
+        self.submit_with(stream, shard, batches, options, move |outcome| drop(reply.send(outcome)))?;
+        Ok(Pending(receiver))
+    }
+
+    /// As [`Log::submit`], with `answer` called once when it is known how the append ended: on the task of the shard's
+    /// owner, which it must not keep. Spares whoever has to answer for several appends a task that waits for them.
+    ///
+    /// # Errors
+    /// What is known at once; `answer` is then not called.
+    pub fn submit_with(
+        &self,
+        stream: StreamId,
+        shard: ShardNumber,
+        batches: Bytes,
+        options: AppendOptions,
+        answer: impl FnOnce(Result<Appended, AppendError>) + Send + 'static,
+    ) -> Result<(), AppendError> {
         let inner = &*self.inner;
         let known = inner.streams.read().by_id.get(&stream).cloned().ok_or(AppendError::NoStream)?;
         let shards = known.record.config.shards;
@@ -285,11 +304,9 @@ impl Log {
         }
         let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
         let permit = permit.ok_or(AppendError::Overloaded("too many bytes are in flight"))?;
-        let (reply, receiver) = oneshot::channel();
-        let waiter = Waiter { reply, _permit: Some(permit) };
+        let waiter = Waiter::new(Some(permit), answer);
         let append = Append { batches, expected_term: options.expected_term, waiter };
-        inner.owners[handle.owner].try_send(Request::Append(slot, append))?;
-        Ok(Pending(receiver))
+        inner.owners[handle.owner].try_send(Request::Append(slot, append))
     }
 
     /// A producer id that nobody else has, with epoch 0.

@@ -62,11 +62,19 @@ pub(crate) struct OwnerHandle {
 }
 
 impl OwnerHandle {
-    /// Puts a request into the queue, or refuses it.
+    /// Puts a request into the queue, or refuses it, which is then all that is said of it.
     pub(crate) fn try_send(&self, request: Request) -> Result<(), AppendError> {
-        self.requests.try_send(request).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => AppendError::Overloaded("too many requests are queued"),
-            mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
+        self.requests.try_send(request).map_err(|error| {
+            let (request, why) = match error {
+                mpsc::error::TrySendError::Full(request) => {
+                    (request, AppendError::Overloaded("too many requests are queued"))
+                }
+                mpsc::error::TrySendError::Closed(request) => (request, AppendError::Closed),
+            };
+            if let Request::Append(_, append) = request {
+                append.waiter.forget();
+            }
+            why
         })
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use futures::future::join_all;
-use tailwater_env::Env;
+use parking_lot::Mutex;
+use tailwater_env::{Env, Instant};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallMessage, CallRefusal,
     ErrorCode, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
@@ -18,7 +18,7 @@ use tailwater_format::call::{
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
-    Codec, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, Term, TransactionId,
+    Codec, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term, TransactionId,
 };
 use tailwater_log::{
     AppendError, AppendOptions, Locate as Target, Log, ReadError, StreamError, TransactionIds,
@@ -75,28 +75,21 @@ impl NodeService {
             true => TransactionIds::Explicit,
             false => TransactionIds::RunningMaximum,
         };
-        let arrived = self.env.now();
-        let appends: Vec<_> = append
-            .items
-            .into_iter()
-            .map(|AppendItem { shard, batches, expected_term }| {
-                let options = AppendOptions { expected_term: expected_term.map(Term), transaction_ids };
-                let bytes = batches.len() as u64;
-                (bytes, self.log.submit(stream, ShardNumber(shard), batches, options))
-            })
-            .collect();
-        let (env, meters) = (self.env.clone(), Arc::clone(&self.meters));
-        self.answer_later(Method::Append, reply, async move {
-            let outcomes = appends.into_iter().map(async |(bytes, submitted)| {
-                let appended = submitted?.outcome().await?;
-                meters.append_times.add(env.now().since(arrived));
-                let records = appended.last_offset.0 - appended.base_offset.0 + 1;
-                meters.appended(stream, records, bytes);
-                Ok(appended)
-            });
-            let results = join_all(outcomes).await.into_iter().map(append_result).collect();
-            Ok(encode_call(&Appends { results }))
+        let gathered = Arc::new(Gathered {
+            env: self.env.clone(),
+            meters: Arc::clone(&self.meters),
+            stream,
+            arrived: self.env.now(),
+            gathering: Mutex::new(Gathering::new(append.items.len(), reply)),
         });
+        for (item, AppendItem { shard, batches, expected_term }) in append.items.into_iter().enumerate() {
+            let options = AppendOptions { expected_term: expected_term.map(Term), transaction_ids };
+            let (bytes, later) = (batches.len() as u64, Arc::clone(&gathered));
+            let answer = move |outcome| later.put(item, bytes, outcome);
+            if let Err(error) = self.log.submit_with(stream, ShardNumber(shard), batches, options, answer) {
+                gathered.put(item, bytes, Err(error));
+            }
+        }
         Ok(())
     }
 
@@ -155,6 +148,56 @@ impl NodeService {
                 Ok(())
             }
             Err(refused) => Err((reply, refused)),
+        }
+    }
+}
+
+/// The results of one CALL's appends. Whichever comes last answers the CALL, on the task that it came on.
+struct Gathered {
+    env: Env,
+    meters: Arc<Meters>,
+    stream: StreamId,
+    arrived: Instant,
+    gathering: Mutex<Gathering>,
+}
+
+struct Gathering {
+    results: Vec<AppendResult>,
+    missing: usize,
+    reply: Option<Reply>,
+}
+
+impl Gathered {
+    /// Notes how an append of so many bytes ended.
+    fn put(&self, item: usize, bytes: u64, outcome: Result<tailwater_log::Appended, AppendError>) {
+        if let Ok(appended) = &outcome {
+            self.meters.append_times.add(self.env.now().since(self.arrived));
+            let records = appended.last_offset.0 - appended.base_offset.0 + 1;
+            self.meters.appended(self.stream, records, bytes);
+        }
+        let result = append_result(outcome);
+        let mut gathering = self.gathering.lock();
+        gathering.results[item] = result;
+        gathering.missing -= 1;
+        gathering.answer_if_whole();
+    }
+}
+
+impl Gathering {
+    /// Of so many results. None at all are answered at once.
+    fn new(items: usize, reply: Reply) -> Self {
+        let results = vec![AppendResult::default(); items];
+        let mut gathering = Self { results, missing: items, reply: Some(reply) };
+        gathering.answer_if_whole();
+        gathering
+    }
+
+    fn answer_if_whole(&mut self) {
+        if self.missing == 0
+            && let Some(reply) = self.reply.take()
+        {
+            let results = std::mem::take(&mut self.results);
+            reply.send(Ok(encode_call(&Appends { results })));
         }
     }
 }

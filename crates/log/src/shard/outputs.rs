@@ -21,18 +21,52 @@ pub struct Append {
     pub waiter: Waiter,
 }
 
-/// Who waits for an append.
-#[derive(Debug)]
+type Tell = Box<dyn FnOnce(Result<Appended, AppendError>) + Send>;
+
+/// Who waits for an append: told once how it ended, and told [`AppendError::Closed`] where it is dropped before.
 pub struct Waiter {
-    pub(crate) reply: oneshot::Sender<Result<Appended, AppendError>>,
+    tell: Option<Tell>,
     /// The room that the append takes; given back with the answer.
-    pub(crate) _permit: Option<Permit>,
+    permit: Option<Permit>,
 }
 
 impl Waiter {
-    /// Answers. That nobody waits any more is no error: the append took place all the same.
-    pub(crate) fn answer(self, result: Result<Appended, AppendError>) {
-        let _ = self.reply.send(result);
+    /// One that is told through `tell`.
+    pub(crate) fn new(
+        permit: Option<Permit>,
+        tell: impl FnOnce(Result<Appended, AppendError>) + Send + 'static,
+    ) -> Self {
+        Self { tell: Some(Box::new(tell)), permit }
+    }
+
+    /// Answers.
+    pub(crate) fn answer(mut self, result: Result<Appended, AppendError>) {
+        self.tell_once(result);
+    }
+
+    /// Ends without an answer: whoever waits is told in another way.
+    pub(crate) fn forget(mut self) {
+        self.tell = None;
+    }
+
+    fn tell_once(&mut self, result: Result<Appended, AppendError>) {
+        // First, so that whoever is told finds the room.
+        self.permit = None;
+        if let Some(tell) = self.tell.take() {
+            tell(result);
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.tell_once(Err(AppendError::Closed));
+    }
+}
+
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiter").field("permit", &self.permit).finish_non_exhaustive()
     }
 }
 

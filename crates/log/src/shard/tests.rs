@@ -86,7 +86,8 @@ impl World {
     fn offer(&mut self, bytes: Bytes, expected_term: Option<Term>, ids: TransactionIds) -> Reply {
         let (reply, receiver) = oneshot::channel();
         let batches = Checked::check(bytes, ids).expect("good");
-        let append = Append { batches, expected_term, waiter: Waiter { reply, _permit: None } };
+        let waiter = Waiter::new(None, |outcome| drop(reply.send(outcome)));
+        let append = Append { batches, expected_term, waiter };
         let mut out = Vec::new();
         self.shard.append(self.now(), self.now_ms as i64, append, &mut out);
         self.perform(out);
