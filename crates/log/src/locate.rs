@@ -5,7 +5,8 @@
 //! only a time or a transaction id needs the records of one entry to be looked at.
 //!
 //! A record's transaction id is the largest timestamp of the shard up to and including that record, so the first
-//! record whose id is at least T is the first one whose timestamp is: Kafka's `ListOffsets`.
+//! record whose id is at least T is the first one whose timestamp is: Kafka's `ListOffsets`. Where that one was
+//! removed, it is the first one that is left.
 
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
@@ -141,9 +142,10 @@ async fn by_transaction_id(
         if scanned.header.is_control() || scanned.header.transaction_id < wanted {
             continue;
         }
-        // Everything before this entry is below `wanted`, so the timestamps in it decide alone.
-        let offset = first_reaching(&scan.batches(&scanned).await?, wanted)
-            .ok_or_else(|| ReadError::Corrupt(format!("no record of {} reaches {wanted}", part.id)))?;
+        // Everything before this entry that is left is below `wanted`, so the timestamps in it decide. Where none of
+        // them reaches it, something did that was removed: all that is left has an id of at least that.
+        let offset =
+            first_reaching(&scan.batches(&scanned).await?, wanted)?.unwrap_or(scanned.header.base_offset);
         return if offset < view.tail.log_start {
             by_offset(view, store, view.tail.log_start).await
         } else {
@@ -153,27 +155,22 @@ async fn by_transaction_id(
     Ok(end_of(view))
 }
 
-/// Offset of the first record in `bytes`, an entry's batches, whose timestamp is at least `wanted`.
-fn first_reaching(bytes: &[u8], wanted: TransactionId) -> Option<Offset> {
+/// Offset of the first record in `bytes`, an entry's batches, whose timestamp is at least `wanted`. Headers say what
+/// their largest timestamp is as well, but that is the producer's word; the records were looked at when they came.
+fn first_reaching(bytes: &[u8], wanted: TransactionId) -> Result<Option<Offset>, ReadError> {
+    let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(error.to_string());
     let mut decompressor = Decompressor::new();
     for batch in batches(bytes) {
-        let batch = batch.ok()?;
-        let header = batch.header();
-        if header.max_timestamp_ms < wanted.0 {
-            continue;
+        let batch = batch.map_err(|error| corrupt(&error))?;
+        let records = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX);
+        for record in records.map_err(|error| corrupt(&error))? {
+            let record = record.map_err(|error| corrupt(&error))?;
+            if record.timestamp_ms >= wanted.0 {
+                return Ok(Some(record.offset));
+            }
         }
-        // Records are the producer's business until somebody reads them: where they can't be read, the batch is
-        // as exact as it gets. Where none says what the header says, the last one counts for it.
-        let Ok(mut records) = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX) else {
-            return Some(header.base_offset);
-        };
-        let found = records.find_map(|record| match record {
-            Ok(record) => (record.timestamp_ms >= wanted.0).then_some(record.offset),
-            Err(_) => Some(header.base_offset),
-        });
-        return Some(found.unwrap_or(header.last_offset()));
     }
-    None
+    Ok(None)
 }
 
 async fn by_dlsn(view: &View, store: &SegmentStore, dlsn: Dlsn) -> Result<Location, ReadError> {

@@ -251,6 +251,61 @@ fn truncation_is_exact_to_the_record_durable_and_told_to_readers() {
 }
 
 #[test]
+fn a_time_that_only_a_removed_record_reached_is_where_what_is_left_begins() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let config = StreamConfig { segment_bytes: 4_096, ..StreamConfig::default() };
+        let stream = create(&log, "a", config).await;
+        let id = shard(stream, 0);
+        let record = |timestamp: i64| batch(&[(timestamp, "x".repeat(1_000))], Codec::None, None);
+        log.append(stream, SHARD, record(600)).await.expect("appended");
+        for timestamp in [100; 10] {
+            log.append(stream, SHARD, record(timestamp)).await.expect("appended");
+        }
+        let first = log.segments(id, SegmentNumber(0)).expect("the shard")[0];
+        log.truncate("a", SHARD, first.next_offset).await.expect("truncated");
+        let at = async |time| {
+            let found = log.locate(id, Locate::TransactionId(TransactionId(time))).await;
+            found.expect("found").offset
+        };
+        for time in [0, 100, 101, 600] {
+            assert_eq!(at(time).await, first.next_offset, "{time}");
+        }
+        assert_eq!(at(601).await, Offset(11));
+        log.append(stream, SHARD, record(700)).await.expect("appended");
+        assert_eq!((at(600).await, at(601).await), (first.next_offset, Offset(11)));
+    });
+}
+
+#[test]
+fn a_batch_whose_header_says_another_largest_time_is_positioned_by_its_records() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        // Bytes 35 to 43 of a batch are the time, 17 to 21 the checksum of all from 21 on.
+        let saying = |time: i64, records: &[(i64, String)]| {
+            let mut bytes = batch(records, Codec::None, None).to_vec();
+            bytes[35..43].copy_from_slice(&time.to_be_bytes());
+            let crc = crc_fast::crc32_iscsi(&bytes[21..]);
+            bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+            bytes
+        };
+        let record = |time: i64| (time, format!("at {time}"));
+        let low = saying(1, &[record(10), record(20)]);
+        let high = saying(1_000, &[record(21), record(22)]);
+        let last = saying(31, &[record(30), record(31)]);
+        let both: Vec<u8> = [low, high, last].concat();
+        log.append(stream, SHARD, both.into()).await.expect("appended");
+        for (time, offset) in [(5, 0), (11, 1), (21, 2), (22, 3), (23, 4), (31, 5), (32, 6)] {
+            let found = log.locate(shard(stream, 0), Locate::TransactionId(TransactionId(time))).await;
+            assert_eq!(found.expect("found").offset, Offset(offset), "{time}");
+        }
+    });
+}
+
+#[test]
 fn retention_by_time_removes_what_is_old_even_if_nothing_comes_after_it() {
     in_world(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
