@@ -111,7 +111,7 @@ impl Broker {
     }
 
     /// Room for a large request; waits for it.
-    pub(crate) async fn take_room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn take_room(self: Arc<Self>, bytes: usize) -> Option<OwnedSemaphorePermit> {
         // Never closed, so there is always an answer.
         Arc::clone(&self.room).acquire_many_owned(kib(bytes)).await.ok()
     }

@@ -51,7 +51,7 @@ impl Default for KafkaConfig {
             auto_create_topics: true,
             default_partitions: 1,
             connections_max: 10_000,
-            frame_bytes_max: 64 << 20,
+            frame_bytes_max: 100 << 20,
             requests_bytes_max: 256 << 20,
             fetch_bytes_max: 55 << 20,
             idle_ms: 600_000,

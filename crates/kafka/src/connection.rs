@@ -7,7 +7,9 @@
 //! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES`]: a client that goes away is noticed,
 //!   and what it waited for is given up.
 //! - A client that does not read its answers is not read either, and is closed after a while; it holds only itself up.
-//! - A frame takes memory as its bytes arrive, not as its length says; all large frames together are bounded.
+//! - A frame takes memory as its bytes arrive, not as its length says. All large frames together are bounded: one that
+//!   is next takes its room before it is read, while what is under way goes on, and gives it back when it has not come
+//!   in time. So whoever waits for room waits for what ends.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -16,7 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use tailwater_env::{Env, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -35,6 +40,8 @@ const READ_BYTES: usize = 16 << 10;
 const GROW_BYTES: usize = 1 << 20;
 /// Frames up to this size take nothing of what all large ones share.
 const SMALL_FRAME_BYTES: usize = 64 << 10;
+/// A large frame has [`KafkaConfig::stalled_ms`](crate::KafkaConfig::stalled_ms) to arrive, and so much for each MiB.
+const ARRIVAL_PER_MIB: Duration = Duration::from_secs(1);
 /// Pieces that go out with one system call.
 const PIECES_AT_ONCE: usize = 64;
 /// A request's header up to its correlation id.
@@ -57,6 +64,8 @@ pub(crate) enum Closing {
     Idle(Duration),
     #[error("it takes none of its answers since {0:?}")]
     Stalled(Duration),
+    #[error("a frame of {0} bytes has not come in {1:?}")]
+    Slow(usize, Duration),
     #[error("the client went away within a request")]
     Cut,
     #[error(transparent)]
@@ -71,7 +80,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, broker: Arc<Broke
         peer: Arc::new(Peer { address: peer, local, next_fetch: Mutex::new(broker.env.now()) }),
         stream,
         buffer: BytesMut::new(),
-        permit: None,
+        room: Room::None,
         under_way: VecDeque::new(),
         only_produce: true,
         broker: Arc::clone(&broker),
@@ -93,8 +102,8 @@ struct Connection<S> {
     peer: Arc<Peer>,
     stream: S,
     buffer: BytesMut,
-    /// What the frame at the front of the buffer takes of the room for all, once its length is known.
-    permit: Option<OwnedSemaphorePermit>,
+    /// What the frame at the front of the buffer takes of the room for all.
+    room: Room,
     /// Requests that were begun, oldest first.
     under_way: VecDeque<Answer>,
     /// Whether all of them are Produce.
@@ -102,30 +111,49 @@ struct Connection<S> {
     broker: Arc<Broker>,
 }
 
+/// The room of a large frame that is next to be carried out.
+enum Room {
+    /// Not asked for.
+    None,
+    /// Others have it. Nothing is read meanwhile.
+    Wanted(BoxFuture<'static, Option<OwnedSemaphorePermit>>),
+    /// Taken, until the frame was carried out; it has to arrive in time.
+    Taken { permit: Option<OwnedSemaphorePermit>, len: usize, patience: Duration, arrives_by: Instant },
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn run(&mut self) -> Result<(), Closing> {
         let idle = Duration::from_millis(self.broker.config.idle_ms);
         loop {
-            self.begin_requests().await?;
+            self.begin_requests()?;
             let env = self.broker.env.clone();
             let is_waiting = !self.under_way.is_empty();
             if !is_waiting || self.buffer.len() < AHEAD_BYTES {
                 self.make_room();
             }
+            let wants_room = matches!(self.room, Room::Wanted(_));
             let may_read = self.buffer.capacity() > self.buffer.len()
-                && (!is_waiting || self.buffer.len() < AHEAD_BYTES);
+                && (!is_waiting || self.buffer.len() < AHEAD_BYTES)
+                && !wants_room;
+            let (room, arrives_by) = match &mut self.room {
+                Room::None => (None, None),
+                Room::Wanted(room) => (Some(room), None),
+                Room::Taken { len, patience, arrives_by, .. } => (None, Some((*len, *patience, *arrives_by))),
+            };
             tokio::select! {
                 biased;
                 outcome = async { self.under_way.front_mut().expect("it is waited for").await }, if is_waiting => {
                     self.under_way.pop_front();
                     self.send(outcome).await?;
                 }
+                permit = async { room.expect("it is wanted").await }, if wants_room => self.took_room(permit),
                 read = self.stream.read_buf(&mut self.buffer), if may_read => match read? {
                     0 if self.buffer.is_empty() => return Ok(()),
                     0 => return Err(Closing::Cut),
                     _ => {}
                 },
-                () = env.sleep(idle), if !is_waiting => return Err(Closing::Idle(idle)),
+                closing = late(&env, arrives_by), if arrives_by.is_some() => return Err(closing),
+                () = env.sleep(idle), if !is_waiting && !wants_room => return Err(Closing::Idle(idle)),
             }
         }
     }
@@ -149,30 +177,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if given > max { Err(Closing::TooLarge { given, max }) } else { Ok(Some(given)) }
     }
 
-    /// Begins what has arrived and may begin.
-    async fn begin_requests(&mut self) -> Result<(), Closing> {
+    /// Begins what has arrived and may begin, and asks for the room of what is next.
+    fn begin_requests(&mut self) -> Result<(), Closing> {
         while let Some(len) = self.frame_len()? {
-            if len > SMALL_FRAME_BYTES && self.permit.is_none() {
-                // Whoever has to wait here is not read meanwhile.
-                self.permit = self.broker.take_room(len).await;
-            }
-            if self.buffer.len() < len + 4 {
-                return Ok(());
-            }
-            let api = i16::from_be_bytes([self.buffer[4], self.buffer[5]]);
-            let is_produce = api == Api::Produce.number();
+            let Some(api) = self.buffer.get(4..6) else { return Ok(()) };
+            let is_produce = i16::from_be_bytes([api[0], api[1]]) == Api::Produce.number();
             let may_begin = self.under_way.is_empty()
                 || (is_produce && self.only_produce && self.under_way.len() < PIPELINE_MAX);
             if !may_begin {
                 return Ok(());
             }
+            if len > SMALL_FRAME_BYTES && matches!(self.room, Room::None) {
+                self.room = Room::Wanted(Arc::clone(&self.broker).take_room(len).boxed());
+            }
+            if matches!(self.room, Room::Wanted(_)) || self.buffer.len() < len + 4 {
+                return Ok(());
+            }
             self.buffer.advance(4);
             let request = self.buffer.split_to(len).freeze();
             self.only_produce = is_produce;
-            let answer = self.broker.begin(&self.peer, request, self.permit.take())?;
+            let permit = match std::mem::replace(&mut self.room, Room::None) {
+                Room::Taken { permit, .. } => permit,
+                Room::None | Room::Wanted(_) => None,
+            };
+            let answer = self.broker.begin(&self.peer, request, permit)?;
             self.under_way.push_back(answer);
         }
         Ok(())
+    }
+
+    fn took_room(&mut self, permit: Option<OwnedSemaphorePermit>) {
+        let len = self.frame_len().ok().flatten().unwrap_or_default();
+        let patience = Duration::from_millis(self.broker.config.stalled_ms)
+            + ARRIVAL_PER_MIB * u32::try_from(len >> 20).unwrap_or(u32::MAX);
+        let arrives_by = self.broker.env.now() + patience;
+        self.room = Room::Taken { permit, len, patience, arrives_by };
     }
 
     async fn send(&mut self, outcome: Outcome) -> Result<(), Closing> {
@@ -194,6 +233,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.broker.stats.sent(sent);
         Ok(())
     }
+}
+
+/// Completes when a frame should have come.
+async fn late(env: &Env, arrives_by: Option<(usize, Duration, Instant)>) -> Closing {
+    let (len, patience, arrives_by) = arrives_by.expect("one is on its way");
+    env.sleep_until(arrives_by).await;
+    Closing::Slow(len, patience)
 }
 
 /// Sends the beginning of a frame; how many bytes.
