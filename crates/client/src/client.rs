@@ -3,15 +3,13 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tailwater_cache::{Backends, Cell, CellConfig, Mode};
 use tailwater_env::Env;
-use tailwater_format::call::{
-    self, CALL_VERSION, CellInfo, CellMode, FindStream, Hello, Method, NodeInfo, stream_from_wire,
-};
+use tailwater_format::call::{self, CALL_VERSION, FindStream, Hello, Method, NodeInfo, stream_from_wire};
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_rma::Address;
-use tailwater_tail::{Cells, DurableSource, ReaderConfig, ReaderStats, TailReader};
+use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
 
+use crate::cells;
 use crate::connection::Node;
 use crate::limits::{CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
@@ -81,14 +79,7 @@ impl Client {
         let node = Arc::new(Node::new(env.clone(), address));
         let hello = Hello { version: CALL_VERSION, client: config.name.clone() };
         let info: NodeInfo = retry(&env, || node.call(Method::Hello, &hello)).await?;
-        let cells = match (&info.data_cell, &info.metadata_cell) {
-            (Some(data), Some(metadata)) => {
-                let data = connect_cell(&env, data, config.transport).await?;
-                let metadata = connect_cell(&env, metadata, config.transport).await?;
-                Some(Cells { data, metadata })
-            }
-            _ => None,
-        };
+        let cells = cells::connect(&env, &node, &hello, &info, config.transport).await?;
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         let reader = TailReader::start(&env, cells, source, config.reader);
         Ok(Self { inner: Arc::new(Inner { env, node, reader }) })
@@ -153,39 +144,4 @@ where
             done => return done,
         }
     }
-}
-
-async fn connect_cell(env: &Env, info: &CellInfo, transport: Transport) -> Result<Cell, Error> {
-    let mode = match CellMode::try_from(info.mode) {
-        Ok(CellMode::R1) => Mode::R1,
-        Ok(CellMode::R32) => Mode::R32,
-        _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
-    };
-    let mut backends = Vec::with_capacity(info.backends.len());
-    for backend in &info.backends {
-        let mut addresses = Vec::new();
-        for address in &backend.addresses {
-            let address = Address::from_str(address).map_err(|error| Error::Malformed(error.to_string()))?;
-            let wanted = match (&address, transport) {
-                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_), Transport::Shm) => false,
-                (Address::Unix(path), Transport::Auto) => is_socket(path),
-                _ => true,
-            };
-            if wanted {
-                addresses.push(address);
-            }
-        }
-        backends.push(addresses);
-    }
-    // Unique enough: it only breaks ties between versions of the same microsecond.
-    let client_id = env.random_u64() as u32;
-    let backends = Backends::at(env, backends);
-    let config = CellConfig::new(info.config_id, mode, backends, client_id);
-    Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))
-}
-
-/// Whether a Unix socket that a node names is on this host: a node elsewhere names paths of its own.
-fn is_socket(path: &std::path::Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }

@@ -22,6 +22,7 @@
 //! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
 
 pub mod broadcast;
+mod cells;
 mod client;
 mod connection;
 mod consumer;

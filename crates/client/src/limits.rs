@@ -14,6 +14,10 @@ pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`RECONNECT_PAUSE_MIN`].
 pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How long the node is asked where a cell's backends are before the addresses are tried that it told last: well within
+/// the second that a cell gives to a connection.
+pub const CELLS_ASK_DEADLINE: Duration = Duration::from_millis(400);
+
 /// Batches of one shard under way at once: as many as the node remembers of a producer, so that any of them
 /// can be sent again.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 5;

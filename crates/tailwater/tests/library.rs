@@ -5,7 +5,7 @@
 mod support;
 
 use support::Node;
-use tailwater_client::{Client, ConsumerConfig, Error, ProducerConfig, Start};
+use tailwater_client::{Client, ClientConfig, ConsumerConfig, Error, ProducerConfig, Start, Transport};
 use tailwater_format::call::ErrorCode;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -75,7 +75,6 @@ fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
 
 #[test]
 fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
-    use tailwater_client::{ClientConfig, Transport};
     use tailwater_format::batch::Codec;
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start(&dir.path().join("data"));
@@ -109,6 +108,39 @@ fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
             }
             assert_eq!(received, sent, "{transport:?}");
         }
+    });
+}
+
+#[test]
+fn a_consumer_over_tcp_finds_the_cells_of_a_restarted_node_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    runtime().block_on(async {
+        let config = ClientConfig { transport: Transport::Tcp, ..ClientConfig::default() };
+        let client = Client::connect_with(tailwater_env::Env::real(), &node.data, config).await;
+        let client = client.expect("connected");
+        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        let config = ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
+        let mut consumer = client.consumer("s", config).await.expect("a consumer");
+        let mut sent: u64 = 0;
+        // One by one, so that each is at the tail when it is read; ends when one came out of a cell.
+        let mut until_one_came_from_a_cell = async || {
+            let before = client.reader_stats().cell_bytes;
+            while client.reader_stats().cell_bytes == before {
+                let value = sent.to_string();
+                producer.send_to(0, None, value.as_bytes()).expect("room").await.expect("appended");
+                let batch = consumer.next().await.expect("readable").expect("records");
+                let values: Vec<_> =
+                    batch.records().map(|record| record.value.expect("one").to_vec()).collect();
+                assert_eq!(values, [value.into_bytes()]);
+                sent += 1;
+            }
+        };
+        until_one_came_from_a_cell().await;
+        node.process.kill();
+        node.restart();
+        until_one_came_from_a_cell().await;
     });
 }
 

@@ -1,0 +1,131 @@
+//! The cells that a node tells of, and the way to their backends.
+//!
+//! A backend that is connected again is first asked for at the node: one that runs inside the node has another TCP port
+//! after each start. Where the node does not answer, the addresses that it told last are tried.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tailwater_cache::{Backends, Cell, CellConfig, Connector, Mode};
+use tailwater_env::Env;
+use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
+use tailwater_rma::{Address, Connection};
+use tailwater_tail::Cells;
+
+use crate::Error;
+use crate::client::Transport;
+use crate::connection::Node;
+use crate::limits::CELLS_ASK_DEADLINE;
+
+/// Connects to both cells of a node; `None` where it has none.
+pub(crate) async fn connect(
+    env: &Env,
+    node: &Arc<Node>,
+    hello: &Hello,
+    info: &NodeInfo,
+    transport: Transport,
+) -> Result<Option<Cells>, Error> {
+    let (Some(data), Some(metadata)) = (&info.data_cell, &info.metadata_cell) else { return Ok(None) };
+    let cell = async |info: &CellInfo| {
+        let mode = match CellMode::try_from(info.mode) {
+            Ok(CellMode::R1) => Mode::R1,
+            Ok(CellMode::R32) => Mode::R32,
+            _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
+        };
+        let told = Told {
+            env: env.clone(),
+            node: Arc::clone(node),
+            hello: hello.clone(),
+            config_id: info.config_id,
+            transport,
+            connected: info.backends.iter().map(|_| AtomicBool::new(false)).collect(),
+            addresses: Mutex::new(addresses(info, transport)?),
+        };
+        // Unique enough: it only breaks ties between versions of the same microsecond.
+        let client_id = env.random_u64() as u32;
+        let backends = Backends::through(Arc::new(told), info.backends.len());
+        let config = CellConfig::new(info.config_id, mode, backends, client_id);
+        Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))
+    };
+    Ok(Some(Cells { data: cell(data).await?, metadata: cell(metadata).await? }))
+}
+
+/// The backends of one cell, where the node says that they are.
+struct Told {
+    env: Env,
+    node: Arc<Node>,
+    hello: Hello,
+    config_id: u64,
+    transport: Transport,
+    /// Of each backend, whether it was connected before.
+    connected: Vec<AtomicBool>,
+    /// Of each backend, as they were told last.
+    addresses: Mutex<Vec<Vec<Address>>>,
+}
+
+impl Told {
+    /// Asks the node where the backends are now. What it does not answer, or what can't be, changes nothing.
+    async fn ask(&self) {
+        let asked = self.node.call::<_, NodeInfo>(Method::Hello, &self.hello);
+        let Some(Ok(info)) = self.env.timeout(CELLS_ASK_DEADLINE, asked).await else { return };
+        let cells = [info.data_cell, info.metadata_cell];
+        let mut cells = cells.iter().flatten();
+        if let Some(info) = cells.find(|info| info.config_id == self.config_id)
+            && info.backends.len() == self.connected.len()
+            && let Ok(addresses) = addresses(info, self.transport)
+        {
+            *self.addresses.lock() = addresses;
+        }
+    }
+}
+
+impl Connector for Told {
+    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+        Box::pin(async move {
+            if self.connected[backend].load(Ordering::Relaxed) {
+                self.ask().await;
+            }
+            let addresses = self.addresses.lock()[backend].clone();
+            let mut why = "it has no address".to_owned();
+            for address in addresses {
+                match tailwater_rma::connect(&self.env, &address).await {
+                    Ok(connection) => {
+                        self.connected[backend].store(true, Ordering::Relaxed);
+                        return Ok(connection);
+                    }
+                    Err(error) => why = format!("{address}: {error}"),
+                }
+            }
+            Err(why)
+        })
+    }
+}
+
+/// Of each backend, the addresses that `transport` may take.
+fn addresses(info: &CellInfo, transport: Transport) -> Result<Vec<Vec<Address>>, Error> {
+    let of_backend = |backend: &BackendInfo| {
+        let mut addresses = Vec::new();
+        for address in &backend.addresses {
+            let address = Address::from_str(address).map_err(|error| Error::Malformed(error.to_string()))?;
+            let wanted = match (&address, transport) {
+                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_), Transport::Shm) => false,
+                (Address::Unix(path), Transport::Auto) => is_socket(path),
+                _ => true,
+            };
+            if wanted {
+                addresses.push(address);
+            }
+        }
+        Ok(addresses)
+    };
+    info.backends.iter().map(of_backend).collect()
+}
+
+/// Whether a Unix socket that a node names is on this host: a node elsewhere names paths of its own.
+fn is_socket(path: &std::path::Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
