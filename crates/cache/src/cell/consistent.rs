@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use tailwater_env::Instant;
 
 use super::lookup::{Gone, Hit, Keys, Named, name_from, read_data};
 use super::placement::{REPLICAS_MAX, backend_of};
@@ -31,20 +32,24 @@ use crate::version::Version;
 /// The pause before the second retry; it doubles. The first one follows at once.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Reads a bounded number of keys. Ends at the cell's deadline at the latest.
-pub(super) async fn get(cell: &Inner, keys: &[Bytes]) -> Vec<Lookup> {
+/// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time.
+pub(super) async fn get(cell: &Inner, keys: &[Bytes], end: &mut Option<Instant>) -> Vec<Lookup> {
     let mut lookups = vec![None; keys.len()];
     mapped::consistent(cell, keys, &mut lookups);
     let mut why = Failure::NoQuorum;
     if lookups.iter().any(Option::is_none) {
-        why = get_open(cell, &Keys::new(keys), &mut lookups).await;
+        why = get_open(cell, &Keys::new(keys), &mut lookups, end).await;
     }
     lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(why))).collect()
 }
 
 /// Reads the keys that have no answer yet; some may still have none, for the reason returned.
-async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>]) -> Failure {
-    let mut deadline = None;
+async fn get_open(
+    cell: &Inner,
+    keys: &Keys<'_>,
+    lookups: &mut [Option<Lookup>],
+    end: &mut Option<Instant>,
+) -> Failure {
     for round in 0..QUORUM_ROUNDS_MAX {
         let open: Vec<usize> = (0..lookups.len()).filter(|key| lookups[*key].is_none()).collect();
         if open.is_empty() {
@@ -54,7 +59,7 @@ async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>])
             cell.env.sleep(PAUSE * (1 << (round - 2))).await;
         }
         let mut this_round = Round::new(cell, keys, open, lookups);
-        if !this_round.run(&mut deadline).await {
+        if !this_round.run(end).await {
             return Failure::Deadline;
         }
     }
@@ -104,8 +109,6 @@ struct Round<'a> {
     waiting: usize,
 }
 
-type Timer = BoxFuture<'static, ()>;
-
 impl<'a> Round<'a> {
     fn new(cell: &'a Inner, keys: &'a Keys<'a>, open: Vec<usize>, lookups: &'a mut [Option<Lookup>]) -> Self {
         let state = |key: usize| if lookups[key].is_none() { State::Voting } else { State::Over };
@@ -124,8 +127,9 @@ impl<'a> Round<'a> {
     }
 
     /// One round; `false` if the deadline ended it.
-    async fn run(&mut self, deadline: &mut Option<Timer>) -> bool {
+    async fn run(&mut self, end: &mut Option<Instant>) -> bool {
         let cell = self.cell;
+        let mut deadline = None;
         let mut under_way = FuturesUnordered::new();
         let mut fetches: Vec<(usize, usize)> = Vec::new();
         for _ in 0..cell.mode.quorum() {
@@ -139,7 +143,9 @@ impl<'a> Round<'a> {
             if self.waiting == 0 {
                 break;
             }
-            let deadline = deadline.get_or_insert_with(|| cell.env.sleep(cell.deadline));
+            let deadline = deadline.get_or_insert_with(|| {
+                cell.env.sleep_until(*end.get_or_insert_with(|| cell.env.now() + cell.deadline))
+            });
             let hedge = hedge.get_or_insert_with(|| Some(cell.env.sleep(cell.hedge_after)));
             let late = async {
                 match hedge {

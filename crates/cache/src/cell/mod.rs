@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::join_all;
 use tailwater_env::{Env, Task};
 use tailwater_rma::CallError;
 use tokio::sync::watch;
@@ -276,9 +277,10 @@ impl Cell {
     /// Looks keys up at one replica each, chosen at random. Answers in the order of the keys.
     pub async fn get_relaxed(&self, keys: &[Bytes]) -> Vec<Lookup> {
         let mut lookups = Vec::with_capacity(keys.len());
+        let mut end = None;
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
             self.inner.hedges.earn(some.len());
-            lookups.extend(relaxed::get(&self.inner, some).await);
+            lookups.extend(relaxed::get(&self.inner, some, &mut end).await);
         }
         self.inner.counters.relaxed.add(keys.len() as u64);
         self.inner.counters.count(&lookups);
@@ -288,8 +290,9 @@ impl Cell {
     /// Looks keys up by quorum. Answers in the order of the keys.
     pub async fn get_consistent(&self, keys: &[Bytes]) -> Vec<Lookup> {
         let mut lookups = Vec::with_capacity(keys.len());
+        let mut end = None;
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
-            lookups.extend(consistent::get(&self.inner, some).await);
+            lookups.extend(consistent::get(&self.inner, some, &mut end).await);
         }
         self.inner.counters.consistent.add(keys.len() as u64);
         self.inner.counters.count(&lookups);
@@ -308,8 +311,9 @@ impl Cell {
 
     async fn mutate(&self, items: Vec<(Bytes, Option<Bytes>)>) -> Vec<Result<Version, SetError>> {
         let mut results = Vec::with_capacity(items.len());
+        let deadline = self.inner.env.now() + self.inner.deadline;
         for some in items.chunks(MUTATE_ENTRIES_MAX) {
-            results.extend(set::mutate(&self.inner, some).await);
+            results.extend(set::mutate(&self.inner, some, deadline).await);
         }
         self.inner.counters.count_sets(&results);
         results
@@ -331,17 +335,20 @@ impl Cell {
 
     /// Empties every backend that is reached; answers how many were.
     pub async fn clear(&self) -> usize {
-        let mut cleared = 0;
-        for replica in &self.inner.replicas {
-            let Some(live) = replica.live() else { continue };
+        let clear = async |replica: &Replica| {
+            let Some(live) = replica.live() else { return false };
             let call = live.connection.call(METHOD_CLEAR, Bytes::new());
             match self.inner.env.timeout(self.inner.deadline, call).await {
-                Some(Ok(_)) => cleared += 1,
-                Some(Err(CallError::Lost(_))) => replica.give_up(&live),
-                Some(Err(CallError::Overloaded { .. } | CallError::Refused { .. })) | None => {}
+                Some(Ok(_)) => true,
+                Some(Err(CallError::Lost(_))) => {
+                    replica.give_up(&live);
+                    false
+                }
+                Some(Err(CallError::Overloaded { .. } | CallError::Refused { .. })) | None => false,
             }
-        }
-        cleared
+        };
+        let cleared = join_all(self.inner.replicas.iter().map(|replica| clear(replica))).await;
+        cleared.into_iter().filter(|cleared| *cleared).count()
     }
 
     /// Backends that are connected.

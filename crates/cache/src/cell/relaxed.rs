@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use tailwater_env::Instant;
 
 use super::lookup::{Answer, Hit, Keys, read_from};
 use super::placement::{Mode, backend_of};
@@ -21,18 +22,18 @@ type Reply = Vec<(usize, Answer)>;
 /// For how many hedging delays a replica that was late is not the first to be asked.
 pub(super) const SUSPECT_FACTOR: u32 = 10;
 
-/// Reads a bounded number of keys. Ends at the cell's deadline at the latest.
-pub(super) async fn get(cell: &Inner, keys: &[Bytes]) -> Vec<Lookup> {
+/// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time.
+pub(super) async fn get(cell: &Inner, keys: &[Bytes], end: &mut Option<Instant>) -> Vec<Lookup> {
     let mut lookups = vec![None; keys.len()];
     mapped::relaxed(cell, keys, &mut lookups);
     if lookups.iter().any(Option::is_none) {
-        get_open(cell, &Keys::new(keys), &mut lookups).await;
+        get_open(cell, &Keys::new(keys), &mut lookups, end).await;
     }
     lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(Failure::Deadline))).collect()
 }
 
 /// Reads the keys that have no answer yet; at the deadline some may still have none.
-async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>]) {
+async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>], end: &mut Option<Instant>) {
     let wanted: Vec<usize> = (0..lookups.len()).filter(|key| lookups[*key].is_none()).collect();
     let mut read = Relaxed {
         cell,
@@ -70,7 +71,8 @@ async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>])
         // From here on something takes time, so there is a deadline to it.
         let (hedge, deadline) = timers.get_or_insert_with(|| {
             let now = cell.env.now();
-            (Some(cell.env.sleep_until(now + cell.hedge_after)), cell.env.sleep_until(now + cell.deadline))
+            let end = *end.get_or_insert(now + cell.deadline);
+            (Some(cell.env.sleep_until(now + cell.hedge_after)), cell.env.sleep_until(end))
         });
         let late = async {
             match hedge {

@@ -67,10 +67,13 @@ impl Mutation {
     }
 }
 
-/// SETs (`Some`) and ERASEs (`None`), all at once. Ends at the cell's deadline at the latest; what is unsettled by
+/// SETs (`Some`) and ERASEs (`None`), all at once. Ends at the deadline at the latest; what is unsettled by
 /// then may or may not come about.
-pub(super) async fn mutate(cell: &Inner, items: &[(Bytes, Option<Bytes>)]) -> Vec<Result<Version, SetError>> {
-    let deadline = cell.env.now() + cell.deadline;
+pub(super) async fn mutate(
+    cell: &Inner,
+    items: &[(Bytes, Option<Bytes>)],
+    deadline: Instant,
+) -> Vec<Result<Version, SetError>> {
     let mut results: Vec<Result<Version, SetError>> = items.iter().map(|_| Err(SetError::Deadline)).collect();
     let mut open = Vec::with_capacity(items.len());
     for (index, (key, value)) in items.iter().enumerate() {
