@@ -6,6 +6,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -47,7 +48,13 @@ pub(crate) async fn connect(
         // Unique enough: it only breaks ties between versions of the same microsecond.
         let client_id = env.random_u64() as u32;
         let backends = Backends::through(Arc::new(told), info.backends.len());
-        let config = CellConfig::new(info.config_id, mode, backends, client_id);
+        let mut config = CellConfig::new(info.config_id, mode, backends, client_id);
+        if info.deadline_ms > 0 {
+            config.deadline = Duration::from_millis(info.deadline_ms.into());
+        }
+        if info.hedge_after_ms > 0 {
+            config.hedge_after = Duration::from_millis(info.hedge_after_ms.into());
+        }
         Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))
     };
     Ok(Some(Cells { data: cell(data).await?, metadata: cell(metadata).await? }))

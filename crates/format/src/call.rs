@@ -240,6 +240,12 @@ pub struct CellInfo {
     /// Which configuration of the cell this is.
     #[prost(uint64, tag = "4")]
     pub config_id: u64,
+    /// The longest that one of its operations takes, in ms; 0 is as the client likes.
+    #[prost(uint32, tag = "5")]
+    pub deadline_ms: u32,
+    /// After so many ms a relaxed read asks another replica as well; 0 is as the client likes.
+    #[prost(uint32, tag = "6")]
+    pub hedge_after_ms: u32,
 }
 
 /// How a cell replicates.

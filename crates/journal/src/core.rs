@@ -373,11 +373,16 @@ impl Core {
             && (self.next_source().is_some() || self.room() >= largest + self.config.reserve_bytes)
     }
 
-    /// Why no append is taken, while the journal is latched.
-    pub(crate) fn failure(&self) -> Option<&Failure> {
-        match &self.state {
-            State::Latched { failure, .. } => Some(failure),
-            _ => None,
+    /// Whether the disk lets it take a record of any length; if not, what an append is, or soon will be, refused with.
+    pub(crate) fn health(&self) -> Result<(), AppendError> {
+        match (&self.state, &self.blocked) {
+            (State::Latched { failure, .. }, _) => Err(AppendError::Latched(failure.clone())),
+            (State::Running, Some((reason, _))) if self.next_source().is_none() => {
+                let largest = (FRAME_BYTES + self.config.record_bytes_max) as u64;
+                let is_room = self.room() >= largest + self.config.reserve_bytes;
+                if is_room { Ok(()) } else { Err(AppendError::Full(reason.clone())) }
+            }
+            _ => Ok(()),
         }
     }
 

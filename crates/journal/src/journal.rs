@@ -199,9 +199,9 @@ impl Journal {
         }
     }
 
-    /// Whether appends are taken; the failure that keeps them from it, if not.
-    pub fn health(&self) -> Result<(), Failure> {
-        self.inner.shared.core.lock().failure().map_or(Ok(()), |failure| Err(failure.clone()))
+    /// Whether the disk lets it take appends, however long; what keeps it from that, if not.
+    pub fn health(&self) -> Result<(), AppendError> {
+        self.inner.shared.core.lock().health()
     }
 
     /// The latest failure of the disk since the start, whether or not the journal has got over it: whoever is

@@ -18,7 +18,7 @@ fn large(correlation_id: i32) -> Bytes {
     let topic_data =
         vec![TopicProduceData { name: "no-topic".to_owned(), partition_data, ..Default::default() }];
     let asked = ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data, ..Default::default() };
-    request(&asked, 9, correlation_id, "test").concat().into()
+    request(&asked, 9, correlation_id, "test").concat()
 }
 
 /// A broker with room for one large request.

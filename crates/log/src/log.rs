@@ -433,6 +433,12 @@ impl Log {
         self.inner.timestamp_after_max_ms
     }
 
+    /// Whether appends are taken, and if not, why, in words.
+    pub fn health(&self) -> Result<(), String> {
+        self.inner.journal.health().map_err(|failure| failure.to_string())?;
+        self.inner.store.health().map_err(|error| error.to_string())
+    }
+
     /// The journal that everything here is acknowledged by.
     pub fn journal(&self) -> &Journal {
         &self.inner.journal

@@ -23,7 +23,7 @@ use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
 use tailwater_meta::{Meta, MetaConfig};
 use tailwater_store::{DataDir, RecoveredSegment, SegmentStore, StoreConfig, StoreError, lock_data_dir};
-use tailwater_tail::{Cells, TailWriter};
+use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
 use crate::budget::Budget;
 use crate::counters::Counters;
@@ -63,6 +63,8 @@ pub struct LogConfig {
     pub store: StoreConfig,
     /// The metadata's.
     pub meta: MetaConfig,
+    /// How the cells are written.
+    pub tail: WriterConfig,
 }
 
 impl Default for LogConfig {
@@ -77,6 +79,7 @@ impl Default for LogConfig {
             journal: JournalConfig::default(),
             store: StoreConfig::default(),
             meta: MetaConfig::default(),
+            tail: WriterConfig::default(),
         }
     }
 }
@@ -139,7 +142,7 @@ impl Log {
         let meta = metadata.finish(env, journal.clone(), config.meta.clone());
         let meta: Arc<dyn Meta> = Arc::new(meta);
 
-        let tail = TailWriter::start(env, cells);
+        let tail = TailWriter::start_with(env, cells, config.tail);
         let counters = Arc::new(Counters::default());
         let hot = Arc::new(Hot::new(config.hot_bytes));
         let floor = Floor {

@@ -54,6 +54,8 @@ pub struct BackendOptions {
     pub capacity_bytes: u64,
     /// Time to live.
     pub ttl: Duration,
+    /// How full it may get before it evicts, in percent of the capacity, 1 to 100.
+    pub eviction_percent: u8,
     /// Where clients on other hosts connect.
     pub tcp: Option<SocketAddr>,
     /// Where clients on this host connect.
@@ -83,6 +85,7 @@ impl ServedBackend {
             }
         };
         config.ttl = options.ttl;
+        config.eviction_at = f64::from(options.eviction_percent) / 100.0;
         let name = kind.name();
         let backend = Backend::start(env, config).with_context(|| {
             format!(

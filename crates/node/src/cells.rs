@@ -18,7 +18,8 @@ use crate::config::{CellConfig, CellMode, Config};
 /// One cell as the node has it.
 pub struct NodeCell {
     kind: CellKind,
-    mode: CellMode,
+    /// As configured, but for the mode of the node's own backend, which is one copy.
+    config: CellConfig,
     /// The node's own connection to it.
     pub cell: Cell,
     /// Addresses of each backend.
@@ -43,9 +44,9 @@ impl NodeCell {
             addresses.push(parsed.with_context(|| format!("[{}_cell] backends", kind.name()))?);
         }
         let backends = Backends::at(env, addresses);
-        let cell = connect(env, kind, cell_config.mode, backends).await?;
+        let cell = connect(env, kind, cell_config, backends).await?;
         let addresses = cell_config.backends.clone();
-        Ok(Self { kind, mode: cell_config.mode, cell, addresses, own: None })
+        Ok(Self { kind, config: cell_config.clone(), cell, addresses, own: None })
     }
 
     async fn start_own(
@@ -59,6 +60,7 @@ impl NodeCell {
             kind,
             capacity_bytes: cell_config.capacity_bytes,
             ttl: Duration::from_millis(cell_config.ttl_ms),
+            eviction_percent: cell_config.eviction_percent,
             // Any free port of the node's address: clients learn it from the node.
             tcp: Some(SocketAddr::new(listen.data.ip(), 0)),
             unix: Some(config.data.join(format!("{}-cell.sock", kind.name()))),
@@ -69,13 +71,14 @@ impl NodeCell {
         let addresses = vec![addresses_of(&own, listen.advertised_data)];
         let connection = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
         let backends = Backends::connected(vec![connection]);
-        let cell = connect(env, kind, CellMode::R1, backends).await?;
-        Ok(Self { kind, mode: CellMode::R1, cell, addresses, own: Some(own) })
+        let config = CellConfig { mode: CellMode::R1, ..cell_config.clone() };
+        let cell = connect(env, kind, &config, backends).await?;
+        Ok(Self { kind, config, cell, addresses, own: Some(own) })
     }
 
     /// What clients are told.
     pub fn info(&self) -> CellInfo {
-        let mode = match self.mode {
+        let mode = match self.config.mode {
             CellMode::R1 => WireMode::R1,
             CellMode::R32 => WireMode::R32,
         };
@@ -88,6 +91,8 @@ impl NodeCell {
                 .map(|addresses| BackendInfo { addresses: addresses.clone() })
                 .collect(),
             config_id: self.kind.config_id(),
+            deadline_ms: self.config.deadline_ms,
+            hedge_after_ms: self.config.hedge_after_ms,
         }
     }
 
@@ -95,7 +100,7 @@ impl NodeCell {
     pub fn view(&self) -> CellView {
         CellView {
             name: self.kind.name().to_owned(),
-            mode: match self.mode {
+            mode: match self.config.mode {
                 CellMode::R1 => "R1".to_owned(),
                 CellMode::R32 => "R3.2".to_owned(),
             },
@@ -105,13 +110,20 @@ impl NodeCell {
     }
 }
 
-async fn connect(env: &Env, kind: CellKind, mode: CellMode, backends: Backends) -> anyhow::Result<Cell> {
-    let mode = match mode {
+async fn connect(
+    env: &Env,
+    kind: CellKind,
+    configured: &CellConfig,
+    backends: Backends,
+) -> anyhow::Result<Cell> {
+    let mode = match configured.mode {
         CellMode::R1 => Mode::R1,
         CellMode::R32 => Mode::R32,
     };
     let client_id = env.random_u64() as u32;
-    let config = ClientConfig::new(kind.config_id(), mode, backends, client_id);
+    let mut config = ClientConfig::new(kind.config_id(), mode, backends, client_id);
+    config.deadline = Duration::from_millis(configured.deadline_ms.into());
+    config.hedge_after = Duration::from_millis(configured.hedge_after_ms.into());
     Cell::connect(env, config).await.with_context(|| format!("the {} cell", kind.name()))
 }
 

@@ -114,8 +114,15 @@ pub struct CellConfig {
     pub backends: Vec<Vec<String>>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
-    /// Time after which a value that was not written again is forgotten, in milliseconds.
+    /// Time after which a value that was not written again is forgotten, in milliseconds. What is idle is written
+    /// again in a third of it.
     pub ttl_ms: u64,
+    /// The part of `capacity_bytes`, in percent, from which on the values are evicted that were not written for longest.
+    pub eviction_percent: u8,
+    /// The longest that one operation takes, in milliseconds; clients learn it from the node.
+    pub deadline_ms: u32,
+    /// After so many milliseconds a relaxed read asks another replica as well; clients learn it from the node.
+    pub hedge_after_ms: u32,
 }
 
 /// The journal.
@@ -139,6 +146,10 @@ pub struct LogConfig {
     /// How far a record's timestamp may be ahead of the node's clock, in milliseconds (Kafka's
     /// `message.timestamp.after.max.ms`): transaction ids and positions by time go by the largest timestamp so far.
     pub timestamp_after_max_ms: u64,
+    /// Bytes of one shard that wait to be written to the data cell; beyond it readers take them from the disk.
+    pub shadow_bytes_max: usize,
+    /// The same for all shards together.
+    pub shadow_bytes_total_max: usize,
 }
 
 /// The queues.
@@ -265,7 +276,15 @@ impl AdminConfig {
 
 impl Default for CellConfig {
     fn default() -> Self {
-        Self { mode: CellMode::R1, backends: Vec::new(), capacity_bytes: 256 << 20, ttl_ms: 60_000 }
+        Self {
+            mode: CellMode::R1,
+            backends: Vec::new(),
+            capacity_bytes: 256 << 20,
+            ttl_ms: 60_000,
+            eviction_percent: 80,
+            deadline_ms: 500,
+            hedge_after_ms: 30,
+        }
     }
 }
 
@@ -277,7 +296,13 @@ impl Default for JournalConfig {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { owners: 2, timestamp_after_max_ms: 3_600_000 }
+        let tail = tailwater_tail::WriterConfig::default();
+        Self {
+            owners: 2,
+            timestamp_after_max_ms: 3_600_000,
+            shadow_bytes_max: tail.shadow_bytes_max,
+            shadow_bytes_total_max: tail.shadow_bytes_total_max,
+        }
     }
 }
 
@@ -377,6 +402,20 @@ impl Config {
                 sync_bytes: defaults.store.sync_bytes.min(journal_bytes / 4),
                 ..defaults.store
             },
+            tail: self.tail_config(),
+            ..defaults
+        }
+    }
+
+    /// How the cells are written. What is idle is written again well before it would be forgotten.
+    fn tail_config(&self) -> tailwater_tail::WriterConfig {
+        let defaults = tailwater_tail::WriterConfig::default();
+        let third = |cell: &CellConfig| Duration::from_millis(cell.ttl_ms) / 3;
+        tailwater_tail::WriterConfig {
+            chunk_refresh: defaults.chunk_refresh.min(third(&self.data_cell)),
+            page_refresh: defaults.page_refresh.min(third(&self.metadata_cell)),
+            shadow_bytes_max: self.log.shadow_bytes_max,
+            shadow_bytes_total_max: self.log.shadow_bytes_total_max,
             ..defaults
         }
     }
@@ -438,6 +477,21 @@ impl Config {
                 cell.ttl_ms >= 1_000,
                 "[{name}] ttl_ms = {} is too short: use at least 1000",
                 cell.ttl_ms
+            );
+            anyhow::ensure!(
+                (1..=100).contains(&cell.eviction_percent),
+                "[{name}] eviction_percent = {} is not between 1 and 100",
+                cell.eviction_percent
+            );
+            anyhow::ensure!(
+                (1..1_000).contains(&cell.deadline_ms),
+                "[{name}] deadline_ms = {} is not between 1 and 999",
+                cell.deadline_ms
+            );
+            anyhow::ensure!(
+                (1..=cell.deadline_ms).contains(&cell.hedge_after_ms),
+                "[{name}] hedge_after_ms = {} is not between 1 and deadline_ms",
+                cell.hedge_after_ms
             );
         }
         anyhow::ensure!(

@@ -112,7 +112,7 @@ impl Shared {
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.log.journal().health() {
+    match shared.log.health() {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }

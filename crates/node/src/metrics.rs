@@ -81,7 +81,7 @@ impl Collector for Parts {
 fn node(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     let build = [("version", env!("CARGO_PKG_VERSION"))];
     page.info("tailwater_build", "The program that runs.", &build)?;
-    let ready = shared.log.journal().health().is_ok();
+    let ready = shared.log.health().is_ok();
     page.gauge("tailwater_ready", "1 if the log takes appends, as /readyz says.", u64::from(ready))?;
     let connections = shared.server.connections() as u64;
     page.gauge("tailwater_connections", "Connections of clients.", connections)

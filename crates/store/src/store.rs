@@ -564,6 +564,11 @@ impl SegmentStore {
         self.inner().refusal()
     }
 
+    /// Whether it takes entries, and if not, why.
+    pub fn health(&self) -> Result<(), StoreError> {
+        self.inner().refusal().map_or(Ok(()), Err)
+    }
+
     /// The counters.
     pub fn stats(&self) -> StoreStats {
         let inner = self.inner();

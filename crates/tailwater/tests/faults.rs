@@ -369,10 +369,12 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
         assert!(acknowledged < 200_000, "160 MiB do not hold this");
     };
     assert!(refusal.contains("free"), "it says what to do: {refusal}");
+    assert!(node.get("/readyz").is_none(), "it takes no appends, and says so");
     let there = node.consume("s");
     assert!(there.len() >= acknowledged, "{} of {acknowledged}", there.len());
     std::fs::remove_file(&ballast).expect("removed");
     wait_for("service to resume", || try_produce(&node, &["after".to_owned()]).ok());
+    wait_for("/readyz to say so", || node.get("/readyz"));
     assert!(node.consume("s").contains(&"after".to_owned()));
     node.process.kill();
     node.restart();

@@ -34,6 +34,9 @@ pub enum Command {
         /// How long a value is kept that is not written again. The node's default if not given.
         #[arg(long, value_name = "MS")]
         ttl_ms: Option<u64>,
+        /// How full it may get before it evicts what was not written for longest, in percent.
+        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+        eviction_percent: Option<u8>,
         /// Which log lines are written, as in `info,tailwater_cache=debug`.
         #[arg(long, value_name = "FILTER", default_value = "info")]
         log: String,
@@ -73,7 +76,7 @@ impl CellArg {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Serve { cell, unix, tcp, capacity_bytes, ttl_ms, log } => {
+        Command::Serve { cell, unix, tcp, capacity_bytes, ttl_ms, eviction_percent, log } => {
             anyhow::ensure!(
                 unix.is_some() || tcp.is_some(),
                 "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
@@ -88,6 +91,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 kind,
                 capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
                 ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
+                eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
                 tcp,
                 unix,
                 connections_max: defaults.listen.connections_max,

@@ -10,6 +10,7 @@ use tailwater_journal::JournalConfig;
 use tailwater_log::{Durability, Flush, Log, LogConfig, StreamConfig};
 use tailwater_meta::MetaConfig;
 use tailwater_store::StoreConfig;
+use tailwater_tail::WriterConfig;
 
 use crate::checkers::Violation;
 use crate::rng::Rng;
@@ -134,6 +135,7 @@ fn draw_config(rng: &mut Rng) -> LogConfig {
             tick: Duration::from_millis(rng.between(1, 20)),
             index_step: 1 << 10,
         },
+        tail: WriterConfig::default(),
         meta: MetaConfig { snapshot_bytes: rng.between(1, 32) as usize * 1024 },
     }
 }
