@@ -56,7 +56,7 @@ impl Server {
 
 async fn accept(listener: TcpListener, front: Arc<Front>) {
     let room = Arc::new(Semaphore::new(front.config.connections_max));
-    let complaints = Complaints::default();
+    let complaints = Arc::new(Complaints::default());
     // Dropped, and so ended, with this task.
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     let mut prune_at = 64;
@@ -90,16 +90,16 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
         }
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
-        let serving = Arc::clone(&front);
+        let (serving, complaining) = (Arc::clone(&front), Arc::clone(&complaints));
         let task = front.env.spawn("sqs-connection", async move {
-            serve(stream, peer, serving).await;
+            serve(stream, peer, serving, &complaining).await;
             drop((alive, permit));
         });
         connections.push((watch, task));
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>) {
+async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaints: &Complaints) {
     front.stats.connections.fetch_add(1, Ordering::Relaxed);
     let service = service_fn(|request| {
         let front = Arc::clone(&front);
@@ -111,8 +111,12 @@ async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>) {
         .header_read_timeout(Duration::from_millis(front.config.idle_ms))
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%peer, %error, "an SQS client's connection ended");
+    match connection.await {
+        Ok(()) => {}
+        Err(error) if error.is_parse() => {
+            complaints.tell(front.env.now(), || format!("{peer} sent what is no HTTP: {error}"));
+        }
+        Err(error) => tracing::debug!(%peer, %error, "an SQS client's connection ended"),
     }
     front.stats.connections.fetch_sub(1, Ordering::Relaxed);
 }

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::io::{Read, Write};
+
 use std::path::Path;
 
 use support::{Follower, Node, Process, tailwater, wait_for};
@@ -153,8 +155,8 @@ fn a_stream_deleted_and_created_again_never_shows_its_old_bytes() {
 }
 
 /// A connection to any port, TCP or Unix.
-trait Socket: std::io::Read + std::io::Write {}
-impl<T: std::io::Read + std::io::Write> Socket for T {}
+trait Socket: Read + Write {}
+impl<T: Read + Write> Socket for T {}
 
 /// Ports of a node: admin HTTP first, then those that speak frames.
 const PORTS: usize = 5;
@@ -289,6 +291,68 @@ fn a_flood_of_garbage_on_every_port_is_logged_and_takes_bounded_memory() {
     assert!(node.process.is_running());
     let after = resident_bytes(&node.process);
     assert!(after < before + RESIDENT_BYTES_MAX, "from {before} to {after} bytes");
+}
+
+#[test]
+fn garbage_on_the_ports_of_clients_of_others_is_logged_and_takes_bounded_memory() {
+    const CONNECTIONS: usize = 150;
+    const RESIDENT_BYTES_MAX: u64 = 64 << 20;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let view: serde_json::Value =
+        serde_json::from_str(&node.get("/v1/node").expect("it answers")).expect("JSON");
+    let text = |value: &serde_json::Value| value.as_str().expect("an address").to_owned();
+    let cells = view["cells"].as_array().expect("the cells").iter();
+    let cells = cells.flat_map(|cell| cell["backends"][0].as_array().expect("addresses"));
+    let cells = cells.filter_map(|address| address.as_str()?.strip_prefix("tcp:"));
+    let mut ports: Vec<String> = cells.map(str::to_owned).collect();
+    assert_eq!(ports.len(), 2, "both cells listen: {view}");
+    ports.extend([node.kafka.clone(), node.sqs.clone(), node.broadcast.clone()]);
+    ports.push(text(&view["broadcast"]["http"]));
+    let garbage = garbage(256 << 10);
+    // The beginnings of what is longest in each protocol, and of what is in none.
+    let long_http = b"POST / HTTP/1.1\r\nhost: node\r\ncontent-length: 1099511627776\r\n\r\nAction=";
+    let beginnings: [&[u8]; 5] =
+        [&garbage, &[0; 1 << 10], &[0xff; 1 << 10], long_http, &[3, 0, 0, 0, 0, 0, 0, 9, 0, 0]];
+    let connect = |port: &String| std::net::TcpStream::connect(port).expect("it listens");
+    let mut held = Vec::new();
+    let mut send_all = || {
+        for port in &ports {
+            for bytes in beginnings {
+                let mut socket = connect(port);
+                let _ = socket.write_all(bytes);
+                held.push(socket);
+            }
+        }
+        // What is still connected is let go of as others come.
+        held.drain(..held.len().saturating_sub(ports.len() * beginnings.len() * 20));
+    };
+    send_all();
+    let before = resident_bytes(&node.process);
+    let mut most = before;
+    for _ in 0..CONNECTIONS {
+        send_all();
+        most = most.max(resident_bytes(&node.process));
+    }
+    assert!(most - before < RESIDENT_BYTES_MAX, "from {before} to {most} bytes while it lasted");
+    for port in &ports {
+        let mut socket = connect(port);
+        let peer = socket.local_addr().expect("bound").to_string();
+        let _ = socket.write_all(b"\xff\xff this is nobody's protocol\r\n\r\n");
+        let _ = socket.read_to_end(&mut Vec::new());
+        // Those that say so much are cut short some time.
+        wait_for("a line in the log", || {
+            let log = node.process.log();
+            let named = log.contains(&peer);
+            let cut_short = log.matches("no HTTP").count() >= 10;
+            (named || cut_short).then_some(())
+        });
+    }
+    drop(held);
+    node.produce("s", &numbered(0..50));
+    assert_eq!(node.consume("s"), numbered(0..50));
+    assert!(node.process.is_running());
 }
 
 #[test]
