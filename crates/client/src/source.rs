@@ -1,4 +1,4 @@
-//! The durable layer as a client reaches it: CALLs to a node, which authorizes them and bounds their rate.
+//! The durable layer as a client reaches it: CALLs to a node, which authorizes them and bounds each; the rate is the reader's to keep.
 
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ use crate::principal::authorize;
 use crate::views;
 
 /// Bytes that one durable read answers at most.
-const READ_BYTES_MAX: u32 = 1 << 20;
+const READ_BYTES_MAX: u32 = 2 << 20;
 
 /// Answers CALLs from a log.
 pub struct NodeService {
@@ -223,7 +223,7 @@ impl Service for NodeService {
             .ok_or_else(|| CallRefusal::new(ErrorCode::UnknownMethod, format!("there is no method {method}")))
             .and_then(|method| {
                 self.meters.of(method).calls.fetch_add(1, Ordering::Relaxed);
-                authorize(peer, method).map(|()| method)
+                authorize(&peer.principal, &peer.address, method.name()).map(|()| method)
             });
         let refused = match known {
             Ok(method) => match self.dispatch(method, payload, reply) {

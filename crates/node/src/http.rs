@@ -23,8 +23,9 @@ mod groups;
 use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -36,6 +37,7 @@ use tailwater_log::Locate;
 use crate::Shared;
 use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
+use crate::principal::{ANONYMOUS, authorize};
 use crate::{metrics, views};
 
 type Answer<T> = Result<Json<T>, Failed>;
@@ -59,6 +61,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/groups/{name}", get(groups::describe).delete(groups::delete))
         .route("/v1/groups/{name}/reset", post(groups::reset))
         .fallback(unknown_path)
+        .layer(middleware::from_fn(authorized))
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
@@ -67,6 +70,16 @@ pub fn router(shared: Arc<Shared>) -> Router {
 /// An error as JSON.
 fn refused(status: StatusCode, code: ErrorCode, message: String) -> Response {
     (status, Json(ErrorBody { error: code.name().to_owned(), message })).into_response()
+}
+
+/// Lets a request through that its sender may make.
+async fn authorized(request: Request, next: Next) -> Response {
+    let sender = request.extensions().get::<Sender>().map_or(String::new(), |Sender(peer)| peer.to_string());
+    let what = format!("{} {}", request.method(), request.uri().path());
+    match authorize(ANONYMOUS, &sender, &what) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => Failed(refusal).into_response(),
+    }
 }
 
 async fn unknown_path(uri: Uri) -> Response {

@@ -44,8 +44,8 @@ pub const FETCH_CHUNKS_MAX: u64 = 512;
 /// Bytes that one round of reads for many files asks for, after which the next round begins.
 pub const ROUND_BYTES_MAX: u64 = 4 << 20;
 
-/// Bytes that one durable read asks for.
-pub const DURABLE_READ_BYTES_MAX: u32 = 1 << 20;
+/// Bytes that one durable read asks for: all that is fetched of a file at once.
+pub const DURABLE_READ_BYTES_MAX: u32 = FETCH_BYTES_MAX as u32;
 
 /// Fetches under way at once in one process; each is a round for many files, or one file's fallback.
 pub const FETCHES_MAX: usize = 64;
