@@ -158,6 +158,8 @@ pub(crate) struct Core {
     written: JournalPosition,
     durable: JournalPosition,
     unsynced_since: Option<Instant>,
+    /// Somebody waits for a sync up to here, and does not want to wait for the interval.
+    sync_asked: JournalPosition,
     trims: TagEnds,
     /// Ready and not promised to a planned file.
     spares: u32,
@@ -209,6 +211,7 @@ impl Core {
             written: end,
             durable: end,
             unsynced_since: None,
+            sync_asked: JournalPosition(0),
             trims: no_tag_ends(),
             spares: recovered.spares,
             blocked: None,
@@ -287,6 +290,12 @@ impl Core {
         self.pending_bytes += framed;
         self.records += 1;
         Ok(Enqueued { end: self.appended, wake_writer: std::mem::take(&mut self.writer_idle) })
+    }
+
+    /// Has what was appended up to `upto` synced as soon as it is written; whether the writer has to be woken for it.
+    pub(crate) fn ask_sync(&mut self, upto: JournalPosition) -> bool {
+        self.sync_asked = self.sync_asked.max(upto.min(self.appended));
+        self.sync_asked > self.durable && std::mem::take(&mut self.writer_idle)
     }
 
     /// Whether a record of that length would be taken.
@@ -423,7 +432,10 @@ impl Core {
             }
             return Step::Begin(self.reopening());
         }
-        let sync_at = self.unsynced_since.map(|since| since + self.config.sync_interval);
+        let sync_at = self.unsynced_since.map(|since| match self.sync_asked > self.durable {
+            true => since,
+            false => since + self.config.sync_interval,
+        });
         if let Some(group) = self.pending.front() {
             if group.sequence != self.active {
                 return if self.unsynced_since.is_some() { Step::Sync } else { Step::Begin(self.rolling()) };
@@ -431,7 +443,7 @@ impl Core {
             let mut group = self.pending.pop_front().expect("seen just above");
             self.pending_bytes -= group.bytes.len();
             self.in_flight = true;
-            group.sync |= sync_at.is_some_and(|at| at <= now);
+            group.sync |= self.sync_asked > self.durable || sync_at.is_some_and(|at| at <= now);
             pad(&mut group);
             return Step::Write(group);
         }

@@ -143,6 +143,13 @@ impl Journal {
         Ok(enqueued.end)
     }
 
+    /// Has what was appended up to `upto` synced as soon as it is written, and not only when its interval is over.
+    pub fn ask_sync(&self, upto: JournalPosition) {
+        if self.inner.shared.core.lock().ask_sync(upto) {
+            self.inner.shared.writer.notify_one();
+        }
+    }
+
     /// Completes when an append that was refused as `Full`, `Latched` or `Backlog` is worth another try, or the
     /// journal was closed.
     pub async fn ready(&self) {

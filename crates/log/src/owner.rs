@@ -363,6 +363,9 @@ impl Owner {
                 }
             }
         }
+        if let Some(upto) = owned.shard.awaited_sync() {
+            self.floor.journal.ask_sync(upto);
+        }
         // First: what it completes is part of the change.
         owned.shard.finish(wall_ms, &mut self.out);
         if let Some(change) = owned.shard.next_change(now) {

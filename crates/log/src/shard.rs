@@ -311,6 +311,13 @@ impl Shard {
         self.config.durability == Durability::Interval && !self.rolling.is_empty()
     }
 
+    /// Up to where the journal has to be synced before the next segment can begin, if one waits for that.
+    pub fn awaited_sync(&self) -> Option<JournalPosition> {
+        let last_written = || self.in_flight.back().map(|entry| entry.journal);
+        let last = || last_written().or(self.unsynced.back().map(|unsynced| unsynced.journal));
+        self.waits_for_roll().then(last).flatten()
+    }
+
     fn is_due(&self, now: Instant) -> bool {
         if self.buffer.is_empty() {
             return false;
@@ -509,8 +516,10 @@ impl Shard {
         }
     }
 
-    /// The journal is synced up to `upto`. Only `interval` shards need the call: see [`Shard::settle`].
+    /// The journal is synced up to `upto`, and so written. Only `interval` shards need the call: see
+    /// [`Shard::settle`], which may come later: the two watermarks are not read at the same moment.
     pub fn sync(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+        self.settle(upto, wall_ms, out);
         while self.unsynced.front().is_some_and(|unsynced| unsynced.journal <= upto) {
             let unsynced = self.unsynced.pop_front().expect("just looked at");
             self.synced(unsynced.reach);

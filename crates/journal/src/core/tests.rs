@@ -159,6 +159,27 @@ fn what_is_written_without_a_sync_is_synced_when_the_interval_is_over() {
 }
 
 #[test]
+fn who_asks_for_a_sync_does_not_wait_for_the_interval() {
+    let mut core = begun();
+    let unsynced = Append::new(core.incarnation()).unsynced();
+    let first = core.enqueue(TAG, &[b"a"], &unsynced).expect("room").end;
+    write(&mut core, 10);
+    assert!(matches!(core.next_step(at(20)), Step::Wait(Some(_))));
+    assert!(core.ask_sync(first), "the writer sleeps");
+    assert!(matches!(core.next_step(at(20)), Step::Sync));
+    core.synced();
+    let second = core.enqueue(TAG, &[b"b"], &unsynced).expect("room").end;
+    assert!(!core.ask_sync(second), "the writer was woken by the record");
+    let end = write(&mut core, 20);
+    assert_eq!(core.watermarks(), (end, end), "it was asked for before it was written");
+    core.enqueue(TAG, &[b"c"], &unsynced).expect("room");
+    write(&mut core, 20);
+    assert!(!core.ask_sync(second));
+    assert_eq!(core.watermarks().1, end, "what comes later is not meant");
+    assert!(matches!(core.next_step(at(20)), Step::Wait(Some(_))));
+}
+
+#[test]
 fn a_steady_stream_without_syncs_is_synced_with_a_group_once_it_is_time() {
     let mut core = begun();
     let unsynced = Append::new(core.incarnation()).unsynced();

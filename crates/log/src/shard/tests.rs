@@ -835,6 +835,22 @@ fn interval_durability_acknowledges_when_written_and_a_loss_takes_back_what_was_
 }
 
 #[test]
+fn what_is_seen_synced_before_it_is_seen_written_does_not_hold_up_the_next_segment() {
+    let interval = StreamConfig { segment_bytes: 4_096, durability: Durability::Interval, ..config() };
+    let mut world = world(interval);
+    let first = world.append(30);
+    world.work();
+    let waits = world.append(30);
+    world.work();
+    assert_eq!(world.shard.awaited_sync(), Some(JournalPosition(world.journal)));
+    world.sync(world.journal);
+    assert_eq!(offsets(first), (0, 29), "what is synced is written");
+    assert_eq!(world.shard.awaited_sync(), None);
+    world.settle_all();
+    assert_eq!(offsets(waits), (30, 59));
+}
+
+#[test]
 fn what_waits_for_the_sync_of_a_segment_or_for_the_store_has_no_time_that_is_over() {
     let flush = Flush::EveryMs(20);
     let interval = StreamConfig { flush, segment_bytes: 4_096, durability: Durability::Interval, ..config() };
