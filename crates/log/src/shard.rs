@@ -308,14 +308,21 @@ impl Shard {
     /// With `interval` readers see what may be lost: one segment at a time, so that what a loss takes back never spans
     /// two.
     fn waits_for_roll(&self) -> bool {
-        self.config.durability == Durability::Interval && !self.rolling.is_empty()
+        self.config.durability == Durability::Interval
+            && self.rolling.iter().any(|segment| segment.synced < segment.length)
     }
 
-    /// Up to where the journal has to be synced before the next segment can begin, if one waits for that.
+    /// Up to where the journal has to be synced before the next segment can begin, if one waits for that or soon will:
+    /// what is synced by then need not be waited for.
     pub fn awaited_sync(&self) -> Option<JournalPosition> {
-        let last_written = || self.in_flight.back().map(|entry| entry.journal);
-        let last = || last_written().or(self.unsynced.back().map(|unsynced| unsynced.journal));
-        self.waits_for_roll().then(last).flatten()
+        let roll_bytes = retention::roll_bytes(&self.config);
+        let is_nearly_full = |open: &OpenSegment| open.length.0 > roll_bytes - roll_bytes / 8;
+        let is_awaited = self.waits_for_roll() || self.open.as_ref().is_some_and(is_nearly_full);
+        if self.config.durability != Durability::Interval || !is_awaited {
+            return None;
+        }
+        let last_written = self.in_flight.back().map(|entry| entry.journal);
+        last_written.or(self.unsynced.back().map(|unsynced| unsynced.journal))
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -446,6 +453,8 @@ impl Shard {
 
     /// The journal is written (`interval`) or synced (`fsync`) up to `upto`: acknowledges what lies before it.
     pub fn settle(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+        // One that was synced before it was full, before readers see the next one.
+        self.complete_rolled(wall_ms, out);
         while self.in_flight.front().is_some_and(|entry| entry.journal <= upto) {
             let entry = self.in_flight.pop_front().expect("just looked at");
             self.settle_entry(entry, wall_ms, out);

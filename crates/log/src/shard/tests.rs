@@ -851,6 +851,21 @@ fn what_is_seen_synced_before_it_is_seen_written_does_not_hold_up_the_next_segme
 }
 
 #[test]
+fn a_segment_follows_at_once_on_one_that_was_synced_before_it_was_full() {
+    let interval = StreamConfig { segment_bytes: 4_096, durability: Durability::Interval, ..config() };
+    let mut world = world(interval);
+    drop(world.append(30));
+    world.settle_all();
+    world.sync(world.journal);
+    let next = world.append(30);
+    world.settle_all();
+    assert_eq!(offsets(next), (30, 59));
+    world.sync(world.journal);
+    let completed: Vec<_> = world.shard.completed().map(|segment| segment.next_offset).collect();
+    assert_eq!(completed, [Offset(30)]);
+}
+
+#[test]
 fn what_waits_for_the_sync_of_a_segment_or_for_the_store_has_no_time_that_is_over() {
     let flush = Flush::EveryMs(20);
     let interval = StreamConfig { flush, segment_bytes: 4_096, durability: Durability::Interval, ..config() };
