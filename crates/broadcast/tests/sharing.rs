@@ -173,7 +173,7 @@ async fn rude(address: &str) -> TcpStream {
     Message::Share { member: member.clone(), positions: Vec::new() }.encode(&mut bytes);
     let gossip = region::Message::Gossip { me: member, view: Vec::new(), answer: false };
     Message::Region(gossip).encode(&mut bytes);
-    let progress = Progress { stream: stream(), held: 0, count: u64::MAX };
+    let progress = Progress { stream: stream(), held: 0, count: u64::MAX, hops: 1 };
     Message::Region(region::Message::Notify(vec![progress])).encode(&mut bytes);
     for after in 0..10_000 {
         let request =

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 
-pub use self::broadcast::{BridgeView, BroadcastStreamView, BroadcastView, ReplicaView};
+pub use self::broadcast::{BridgeView, BroadcastStreamView, BroadcastView, ReplicaView, SharingView};
 pub use self::event::{EventView, Text};
 
 /// `GET /v1/node`

@@ -316,6 +316,9 @@ fn listeners_share_events_and_one_that_is_killed_is_missed_by_nobody() {
     listeners.iter().for_each(|listener| assert_eq!(listener.next(), "1 first"));
     let metrics = node.get("/metrics").expect("metrics");
     assert!(metrics.contains("tailwater_broadcast_region_members 6"), "{metrics}");
+    let stats: Value = serde_json::from_str(&node.run(&["broadcast", "stats", "-o", "json"])).expect("JSON");
+    assert_eq!(stats["sharing"]["members"], 6, "{stats}");
+    assert!(node.run(&["broadcast", "stats"]).contains("listeners that share"));
     // Killed with -9 in the middle.
     let killed = listeners.pop().expect("six");
     let lines: String = (2..=1001).map(|n| format!("{n}\n")).collect();
@@ -329,7 +332,7 @@ fn listeners_share_events_and_one_that_is_killed_is_missed_by_nobody() {
             assert_eq!(listener.next(), format!("{n} {n}"));
         }
     }
-    let output = node.output(&[&listen[..], &["--exit-at-end"]].concat(), b"");
+    let output = node.output(&[&listen[..], &["--exit-at-end", "--stats"]].concat(), b"");
     assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 2001);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("shared: 2001 events"), "{told}");

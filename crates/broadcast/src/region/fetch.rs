@@ -4,13 +4,18 @@
 //! *asked for*, or in a gap. What is in a gap is asked of one that says it keeps it: of the one that has just told
 //! of it, or else of any other. Where nobody does, or nobody has answered, the proxy is asked. A member has at most
 //! one request of each stream to answer, so that a client never waits for more than it has room for.
+//!
+//! Once nothing is in a gap, one member [`feed`]s this client with what comes.
+
+mod feed;
 
 use std::collections::BTreeMap;
 
 use crate::batch::Batch;
 use crate::name::Stream;
 
-use super::message::{Message, Progress, batch_size};
+use self::feed::Feed;
+use super::message::{Message, Progress, STANDING, UNFED, batch_size};
 use super::options::{Begin, Options, Stats};
 use super::peer::Output;
 use super::recv::Recv;
@@ -24,7 +29,6 @@ const ASKS_OF_ONE_MAX: usize = 16;
 const LOOK_AGAIN_MS: u64 = 50;
 /// Members whose progress is known.
 const KNOWN_MAX: usize = 512;
-
 #[derive(Debug)]
 pub(super) struct Fetcher {
     pub(super) recv: Recv,
@@ -48,6 +52,30 @@ struct Fetch {
     /// The greatest count that anybody has notified of: nothing beyond is asked for. An answer does not raise it, or
     /// whoever asks a busy member once would ask it for ever, and F would bound nothing.
     horizon: u64,
+    feed: Option<Feed>,
+    /// One that has not said whether it will be the feed.
+    wanted: Option<Feed>,
+    /// When the feed may be left for a better one.
+    moves_at_ms: u64,
+}
+
+/// How it stands with a stream at a member, as it said itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Has {
+    pub(super) held: u64,
+    pub(super) count: u64,
+    pub(super) hops: u8,
+}
+
+const NOTHING: Has = Has { held: 0, count: 0, hops: UNFED };
+
+/// An answer to a request.
+pub(super) struct Answer {
+    pub(super) from: u64,
+    pub(super) after: u64,
+    pub(super) has: Has,
+    pub(super) stands: bool,
+    pub(super) batches: Vec<Batch>,
 }
 
 #[derive(Debug)]
@@ -67,21 +95,23 @@ struct Early {
 /// What a member has said of itself.
 #[derive(Debug, Default)]
 struct Known {
-    /// (held, count] of each stream.
-    has: Vec<(u64, u64)>,
+    /// Of each stream.
+    has: Vec<Has>,
     /// Requests it has not answered.
     asks: usize,
     heard_ms: u64,
+    /// Until when it is not asked to feed this one.
+    refuses_until_ms: u64,
 }
 
 impl Known {
-    fn of(&self, index: usize) -> (u64, u64) {
-        self.has.get(index).copied().unwrap_or((0, 0))
+    fn of(&self, index: usize) -> Has {
+        self.has.get(index).copied().unwrap_or(NOTHING)
     }
 
-    fn set(&mut self, index: usize, has: (u64, u64)) {
+    fn set(&mut self, index: usize, has: Has) {
         if self.has.len() <= index {
-            self.has.resize(index + 1, (0, 0));
+            self.has.resize(index + 1, NOTHING);
         }
         self.has[index] = has;
     }
@@ -104,7 +134,7 @@ impl Fetcher {
 
     /// What a member has said of its count.
     pub(super) fn known(&self, id: u64, index: usize) -> u64 {
-        self.known.get(&id).map_or(0, |known| known.of(index).1)
+        self.known.get(&id).map_or(0, |known| known.of(index).count)
     }
 
     /// A member tells how far it has come.
@@ -116,11 +146,15 @@ impl Fetcher {
         streams: Vec<Progress>,
         out: &mut Vec<Output>,
     ) {
-        for Progress { stream, held, count } in streams {
+        for Progress { stream, held, count, hops } in streams {
             let Some(index) = self.index(&stream, count) else { continue };
-            self.hear(now_ms, from, index, (held, count));
-            let horizon = &mut self.streams[index].horizon;
-            *horizon = count.max(*horizon);
+            self.hear(now_ms, from, index, Has { held, count, hops });
+            let fetch = &mut self.streams[index];
+            fetch.horizon = count.min(STANDING - 1).max(fetch.horizon);
+            if let Some(feed) = fetch.feed.as_mut().filter(|feed| feed.after < count) {
+                feed.due.get_or_insert((count, now_ms + self.options.request_timeout_ms));
+            }
+            self.prefer(now_ms, index, from, hops, out);
             self.pursue(now_ms, rng, index, Some(from), out);
         }
     }
@@ -143,7 +177,7 @@ impl Fetcher {
         Some(index)
     }
 
-    fn hear(&mut self, now_ms: u64, from: u64, index: usize, has: (u64, u64)) {
+    fn hear(&mut self, now_ms: u64, from: u64, index: usize, has: Has) {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&from) {
             return;
         }
@@ -152,44 +186,58 @@ impl Fetcher {
         known.set(index, has);
     }
 
-    /// A request is answered.
-    #[allow(clippy::too_many_arguments)]
+    /// A request is answered, or one that stands is again.
     pub(super) fn answered(
         &mut self,
         now_ms: u64,
         rng: &mut Rng,
-        from: u64,
         stream: &Stream,
-        after: u64,
-        (mut held, mut count): (u64, u64),
-        batches: Vec<Batch>,
+        answer: Answer,
         out: &mut Vec<Output>,
     ) {
         let Some(index) = self.recv.index(stream) else { return };
-        let asks = &mut self.streams[index].asks;
-        let ask =
-            asks.iter().position(|ask| ask.of == from && ask.after == after).map(|at| asks.swap_remove(at));
-        if ask.is_some()
-            && let Some(known) = self.known.get_mut(&from)
-        {
-            known.asks = known.asks.saturating_sub(1);
-        }
-        if batches.is_empty() && count > after && held <= after {
+        let Answer { from, after, mut has, stands, batches } = answer;
+        let room = if stands {
+            let last = batches.last().map_or(0, |batch| batch.last).max(after).max(has.held.min(has.count));
+            self.fed(index, from, last, has.hops, out)
+        } else {
+            self.answered_once(now_ms, index, from, after)
+        };
+        if batches.is_empty() && has.count > after && has.held <= after {
             // It says that it has what it does not give: as good as if it had nothing.
-            (held, count) = (0, 0);
+            has = NOTHING;
         }
-        if from == self.proxy && batches.is_empty() && count <= after {
+        if from == self.proxy && batches.is_empty() && has.count <= after {
             // Nobody can have more than the proxy, unless this client was with another one before.
-            self.streams[index].horizon = count;
+            self.streams[index].horizon = has.count;
         }
-        self.hear(now_ms, from, index, (held, count));
-        let room = ask.map_or(0, |ask| ask.up_to);
+        self.hear(now_ms, from, index, has);
+        let refused = self.stats.refused;
         for batch in batches {
             self.arrived(index, from == self.proxy, room, batch, out);
+        }
+        if stands && self.stats.refused > refused {
+            // There is no room for so much so early.
+            self.leave_if(now_ms, index, |_| true, out);
         }
         // Whoever else has the rest is asked before the proxy.
         let hint = (from != self.proxy).then_some(from);
         self.pursue(now_ms, rng, index, hint, out);
+    }
+
+    /// Up to where what comes with an answer was asked for.
+    fn answered_once(&mut self, now_ms: u64, index: usize, from: u64, after: u64) -> u64 {
+        let fetch = &mut self.streams[index];
+        let ask = fetch.asks.iter().position(|ask| ask.of == from && ask.after == after);
+        let known = self.known.get_mut(&from);
+        if let Some(at) = ask {
+            if let Some(known) = known {
+                known.asks = known.asks.saturating_sub(1);
+            }
+            return fetch.asks.swap_remove(at).up_to;
+        }
+        self.refused(now_ms, index, from, after);
+        0
     }
 
     /// A batch came. It is delivered, or kept if it is early and among what was asked for, up to `room`.
@@ -251,7 +299,10 @@ impl Fetcher {
         let mut position = self.recv.count(index);
         for _ in 0..2 * ASKS_MAX {
             let fetch = &self.streams[index];
-            let Some((after, up_to)) = fetch.gap(position) else { return };
+            let (after, up_to) = match fetch.gap(position) {
+                Ok(gap) => gap,
+                Err(covered) => return self.seek(now_ms, rng, index, covered, out),
+            };
             let full = fetch.early_bytes >= self.options.early_bytes || fetch.asks.len() >= ASKS_MAX;
             if full && (after > self.recv.count(index) || fetch.asks.len() > ASKS_MAX) {
                 return;
@@ -274,7 +325,7 @@ impl Fetcher {
             known.asks < ASKS_OF_ONE_MAX && fetch.asks.iter().all(|ask| ask.of != id)
         };
         let has = |known: &Known| {
-            let (held, count) = known.of(index);
+            let Has { held, count, .. } = known.of(index);
             held <= after && after < count
         };
         let free_and_has = |id: &u64| self.known.get(id).is_some_and(|known| has(known) && free(*id, known));
@@ -315,7 +366,7 @@ impl Fetcher {
         let fetch = &mut self.streams[index];
         let known = self.known.entry(of).or_default();
         known.asks += 1;
-        let has = known.of(index).1;
+        let has = known.of(index).count;
         // The proxy may have more than it has told of, but nobody else is asked for what it has not.
         let up_to = if proxy { up_to } else { up_to.min(has) };
         let timeout_ms = self.options.request_timeout_ms.saturating_mul(if proxy { 4 } else { 1 });
@@ -329,8 +380,9 @@ impl Fetcher {
 
     /// When a request is given up next.
     pub(super) fn due_ms(&self) -> u64 {
-        let asks = self.streams.iter().flat_map(|fetch| &fetch.asks);
-        asks.map(|ask| ask.until_ms).min().unwrap_or(u64::MAX).min(self.look_again_ms)
+        let asks = self.streams.iter().flat_map(|fetch| &fetch.asks).map(|ask| ask.until_ms);
+        let feeds = self.streams.iter().flat_map(Fetch::feeds).filter_map(|feed| Some(feed.due?.1));
+        asks.chain(feeds).min().unwrap_or(u64::MAX).min(self.look_again_ms)
     }
 
     /// Gives up requests that are not answered, and asks others.
@@ -342,7 +394,9 @@ impl Fetcher {
         for index in 0..self.streams.len() {
             let due = |ask: &Ask| ask.until_ms <= now_ms;
             let given_up = self.streams[index].asks.iter().any(due);
-            if look_again || given_up {
+            let left =
+                self.leave_if(now_ms, index, |feed| feed.due.is_some_and(|(_, until)| until <= now_ms), out);
+            if look_again || given_up || left {
                 self.give_up(index, due);
                 self.pursue(now_ms, rng, index, None, out);
             }
@@ -358,7 +412,7 @@ impl Fetcher {
                 if let Some(known) = self.known.get_mut(&ask.of) {
                     known.asks = known.asks.saturating_sub(1);
                     // Until it tells again, it is taken to have nothing.
-                    known.set(index, (0, 0));
+                    known.set(index, NOTHING);
                 }
             }
         }
@@ -366,15 +420,18 @@ impl Fetcher {
 
     /// A member's connection ended: what it was asked is asked of others.
     pub(super) fn lost(&mut self, now_ms: u64, rng: &mut Rng, id: u64, out: &mut Vec<Output>) {
+        self.known.remove(&id);
         for index in 0..self.streams.len() {
-            if self.streams[index].asks.iter().any(|ask| ask.of == id) {
+            let fetch = &mut self.streams[index];
+            let fed = fetch.take_feeds(|feed| feed.of == id).count() > 0;
+            let asked = fetch.asks.iter().any(|ask| ask.of == id);
+            if asked || fed {
                 self.give_up(index, |ask| ask.of == id);
                 if id != self.proxy {
                     self.pursue(now_ms, rng, index, None, out);
                 }
             }
         }
-        self.known.remove(&id);
     }
 
     /// Another member is the proxy now, or the connection to it is a new one: what is in a gap is asked again.
@@ -382,6 +439,7 @@ impl Fetcher {
         let old = std::mem::replace(&mut self.proxy, id);
         for index in 0..self.streams.len() {
             self.give_up(index, |ask| ask.of == old);
+            self.streams[index].take_feeds(|feed| feed.of == old).for_each(drop);
             self.pursue(now_ms, rng, index, None, out);
         }
     }
@@ -391,6 +449,9 @@ impl Fetcher {
         let was = std::mem::replace(&mut self.reading, reading);
         if reading && !was {
             (0..self.streams.len()).for_each(|index| self.pursue(now_ms, rng, index, None, out));
+        }
+        if was && !reading {
+            self.take_back_all(out);
         }
     }
 
@@ -404,8 +465,9 @@ impl Fetcher {
 }
 
 impl Fetch {
-    /// The first numbers (after, up to] from `position` on, up to the horizon, that are neither early nor asked for.
-    fn gap(&self, mut position: u64) -> Option<(u64, u64)> {
+    /// The first numbers (after, up to] from `position` on, up to the horizon, that are neither early nor asked for;
+    /// if there are none, up to where all are.
+    fn gap(&self, mut position: u64) -> Result<(u64, u64), u64> {
         loop {
             let before = position;
             if let Some((_, early)) = self.early.range(..=position).next_back() {
@@ -420,12 +482,13 @@ impl Fetch {
                 break;
             }
         }
-        if position >= self.horizon {
-            return None;
+        let fed = self.feeds().map(|feed| feed.after).min().unwrap_or(u64::MAX);
+        if position >= self.horizon || position >= fed {
+            return Err(position);
         }
         let asked = self.asks.iter().map(|ask| ask.after).filter(|after| *after > position).min();
         let early = self.early.range(position + 1..).next().map(|(after, _)| *after);
         let end = asked.into_iter().chain(early).min().unwrap_or(u64::MAX);
-        Some((position, end.min(self.horizon)))
+        Ok((position, end.min(self.horizon).min(fed)))
     }
 }

@@ -3,9 +3,9 @@
 //! ```text
 //! message:    u8 kind, then
 //!   1 gossip  u8 1 if it answers one, member, list of (member, u16 rounds)
-//!   2 notify  list of (stream, u64 held, u64 count)
+//!   2 notify  list of (stream, u64 held, u64 count, u8 hops)
 //!   3 request stream, u64 after, u64 up to, u32 bytes
-//!   4 events  stream, u64 after, u64 held, u64 count, list of batches
+//!   4 events  stream, u64 after, u64 held, u64 count, u8 hops, u8 1 if the request stands, list of batches
 //! member:     u64 id, text address (u8 length)
 //! ```
 //! Numbers are little-endian; streams, batches and lists as in [`wire`](crate::wire).
@@ -24,6 +24,12 @@ pub const MEMBERS_MAX: usize = 256;
 pub const STREAMS_MAX: usize = 1024;
 /// Batches in one message.
 pub const BATCHES_MAX: usize = 4096;
+
+/// As the last number of a request: it stands, and what comes is sent when it comes. From this number on as well it
+/// takes back the one that stands.
+pub const STANDING: u64 = u64::MAX;
+/// Hops of a member that no other one feeds.
+pub const UNFED: u8 = u8::MAX;
 
 /// One who takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +65,9 @@ pub struct Progress {
     pub held: u64,
     /// The last number that it has.
     pub count: u64,
+    /// Through how many members events come to it from the proxy, itself included: 0 is the proxy, [`UNFED`] says
+    /// that no request of it stands anywhere.
+    pub hops: u8,
 }
 
 /// A message of the region-level protocol.
@@ -81,7 +90,7 @@ pub enum Message {
         stream: Stream,
         /// The number before the first one.
         after: u64,
-        /// The last one.
+        /// The last one, or [`STANDING`].
         up_to: u64,
         /// About so many bytes of them; at least one event comes, if there is one.
         bytes_max: u32,
@@ -96,6 +105,10 @@ pub enum Message {
         held: u64,
         /// As in [`Progress`].
         count: u64,
+        /// As in [`Progress`].
+        hops: u8,
+        /// Whether the request stands. One that was to stand and does not was answered once.
+        stands: bool,
         /// The events, in order, perhaps with holes.
         batches: Vec<Batch>,
     },
@@ -128,6 +141,7 @@ impl Message {
                     put_stream(out, &progress.stream);
                     out.put_u64_le(progress.held);
                     out.put_u64_le(progress.count);
+                    out.put_u8(progress.hops);
                 });
             }
             Message::Request { stream, after, up_to, bytes_max } => {
@@ -137,12 +151,14 @@ impl Message {
                 out.put_u64_le(*up_to);
                 out.put_u32_le(*bytes_max);
             }
-            Message::Events { stream, after, held, count, batches } => {
+            Message::Events { stream, after, held, count, hops, stands, batches } => {
                 out.put_u8(EVENTS);
                 put_stream(out, stream);
                 out.put_u64_le(*after);
                 out.put_u64_le(*held);
                 out.put_u64_le(*count);
+                out.put_u8(*hops);
+                out.put_u8(u8::from(*stands));
                 put_list(out, batches, put_batch);
             }
         }
@@ -168,8 +184,9 @@ impl Message {
                 Message::Gossip { me, view, answer }
             }
             NOTIFY => {
-                let streams = reader.list(17, |reader| {
-                    Ok(Progress { stream: reader.stream()?, held: reader.u64()?, count: reader.u64()? })
+                let streams = reader.list(18, |reader| {
+                    let (stream, held, count) = (reader.stream()?, reader.u64()?, reader.u64()?);
+                    Ok(Progress { stream, held, count, hops: reader.u8()? })
                 })?;
                 within("streams", streams.len(), STREAMS_MAX)?;
                 Message::Notify(streams)
@@ -183,9 +200,10 @@ impl Message {
             EVENTS => {
                 let stream = reader.stream()?;
                 let (after, held, count) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                let (hops, stands) = (reader.u8()?, reader.u8()? == 1);
                 let batches = reader.list(33, Reader::batch)?;
                 within("batches", batches.len(), BATCHES_MAX)?;
-                Message::Events { stream, after, held, count, batches }
+                Message::Events { stream, after, held, count, hops, stands, batches }
             }
             kind => return Err(BadMessage(format!("there is no kind {kind}"))),
         })
@@ -198,11 +216,11 @@ impl Message {
                 15 + me.address.len() + view.iter().map(|seen| 11 + seen.member.address.len()).sum::<usize>()
             }
             Message::Notify(streams) => {
-                5 + streams.iter().map(|p| 17 + p.stream.as_str().len()).sum::<usize>()
+                5 + streams.iter().map(|p| 18 + p.stream.as_str().len()).sum::<usize>()
             }
             Message::Request { stream, .. } => 22 + stream.as_str().len(),
             Message::Events { stream, batches, .. } => {
-                30 + stream.as_str().len() + batches.iter().map(batch_size).sum::<usize>()
+                32 + stream.as_str().len() + batches.iter().map(batch_size).sum::<usize>()
             }
         }
     }
@@ -256,11 +274,8 @@ mod tests {
 
     fn message() -> impl Strategy<Value = Message> {
         let seen = (a_member(), any::<u16>()).prop_map(|(member, rounds)| Seen { member, rounds });
-        let progress = (stream(), any::<u64>(), any::<u64>()).prop_map(|(stream, held, count)| Progress {
-            stream,
-            held,
-            count,
-        });
+        let progress = (stream(), any::<u64>(), any::<u64>(), any::<u8>())
+            .prop_map(|(stream, held, count, hops)| Progress { stream, held, count, hops });
         prop_oneof![
             (a_member(), vec(seen, 0..4), any::<bool>()).prop_map(|(me, view, answer)| Message::Gossip {
                 me,
@@ -271,12 +286,14 @@ mod tests {
             (stream(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
                 |(stream, after, up_to, bytes_max)| Message::Request { stream, after, up_to, bytes_max }
             ),
-            (stream(), any::<u64>(), any::<u64>(), any::<u64>(), vec(batch(), 0..3)).prop_map(
-                |(stream, after, held, count, batches)| Message::Events {
+            (stream(), any::<[u64; 3]>(), any::<(u8, bool)>(), vec(batch(), 0..3)).prop_map(
+                |(stream, [after, held, count], (hops, stands), batches)| Message::Events {
                     stream,
                     after,
                     held,
                     count,
+                    hops,
+                    stands,
                     batches
                 }
             ),
@@ -313,7 +330,7 @@ mod tests {
     fn too_many_members_streams_and_batches_are_refused() {
         let me = Member { id: 1, address: "a:1".into() };
         let view = vec![Seen { member: me.clone(), rounds: 0 }; MEMBERS_MAX + 1];
-        let progress = Progress { stream: Stream::parse("eu/x").unwrap(), held: 0, count: 1 };
+        let progress = Progress { stream: Stream::parse("eu/x").unwrap(), held: 0, count: 1, hops: 0 };
         let messages =
             [Message::Gossip { me, view, answer: false }, Message::Notify(vec![progress; STREAMS_MAX + 1])];
         for message in messages {

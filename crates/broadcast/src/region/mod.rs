@@ -1,7 +1,8 @@
 //! The region-level protocol (section 3.2): how the events that a region's proxy has reach all clients of the region.
 //!
 //! Clients tell a few others what they have, and fetch from them what they lack, so that the proxy sends each event
-//! to a handful of them only. What holds:
+//! to a handful of them only. Who lacks nothing is fed by one other: a request of it stands with that one (ADR 9).
+//! What holds:
 //! - A stream's events are delivered in order, each number once, and never with a gap: what the others keep no
 //!   longer is fetched from the proxy, which has everything (or tombstones for it).
 //! - Who stays connected to the proxy gets everything in the end, whatever other clients do, keep or lose.
@@ -27,7 +28,7 @@ mod serve;
 mod tests;
 mod view;
 
-pub use message::{Member, Message, Progress, Seen};
+pub use message::{Member, Message, Progress, STANDING, Seen, UNFED};
 pub use options::{Begin, Options, Stats};
 pub use peer::{Output, Peer};
 pub use proxy::ProxyPeer;

@@ -10,20 +10,22 @@ use super::message::{Member, Message, Progress};
 use super::options::Options;
 use super::rng::Rng;
 
-/// Milliseconds after which a member outside the view that was told of progress and asked for nothing is told again.
-const AGAIN_MS: u64 = 1_000;
+/// Milliseconds after which a member that was told of progress and asked for nothing is told again.
+const AGAIN_MS: u64 = 2_000;
 /// Members outside the view that are told.
 const DIRECT_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Notifier {
     streams: Vec<Progress>,
-    /// What each neighbour was told, by stream: the count.
-    told: BTreeMap<u64, Vec<u64>>,
+    /// What each neighbour was told.
+    told: BTreeMap<u64, Told>,
     /// Whom to tell until the next shuffle.
     chosen: Vec<u64>,
     /// Those that are told always, because nobody else does.
-    direct: BTreeMap<u64, Direct>,
+    direct: BTreeMap<u64, Told>,
+    /// As [`AGAIN_MS`], or 0 where everybody has to ask.
+    again_ms: u64,
     fanout: usize,
     notify_ms: u64,
     shuffle_ms: u64,
@@ -35,11 +37,24 @@ pub(super) struct Notifier {
     rest: bool,
 }
 
-/// One that lives from the proxy alone. It is told, and told more when it has asked, so that a slow one costs nothing.
+/// What one was told. It is told more when it has asked, so that one that is slow, or fed, costs little.
 #[derive(Debug, Default)]
-struct Direct {
-    told: Vec<u64>,
+struct Told {
+    /// The count of each stream.
+    counts: Vec<u64>,
     waits_since_ms: Option<u64>,
+}
+
+impl Told {
+    fn of(&self, index: usize) -> u64 {
+        self.counts.get(index).copied().unwrap_or(0)
+    }
+
+    /// Whether it is to be told: it has asked, or long ago, or there is a stream that it was never told of.
+    fn is_due(&self, now_ms: u64, again_ms: u64, news: &[usize]) -> bool {
+        self.waits_since_ms.is_none_or(|since| now_ms.saturating_sub(since) >= again_ms)
+            || news.iter().any(|index| self.of(*index) == 0)
+    }
 }
 
 impl Notifier {
@@ -49,6 +64,7 @@ impl Notifier {
             told: BTreeMap::new(),
             chosen: Vec::new(),
             direct: BTreeMap::new(),
+            again_ms: if options.feeds == 0 { 0 } else { AGAIN_MS },
             fanout: options.fanout,
             notify_ms: options.notify_ms,
             shuffle_ms: options.shuffle_ms,
@@ -59,14 +75,16 @@ impl Notifier {
         }
     }
 
-    /// Streams are numbered in the order in which they come here first.
-    pub(super) fn progress(&mut self, index: usize, stream: &Stream, held: u64, count: u64) {
+    /// How it stands with a stream; whether there is more of it. Streams are numbered in the order in which they come
+    /// here first.
+    pub(super) fn progress(&mut self, index: usize, progress: Progress) -> bool {
         if index == self.streams.len() {
-            self.streams.push(Progress { stream: stream.clone(), held, count: 0 });
+            self.streams.push(Progress { count: 0, ..progress.clone() });
         }
-        let progress = &mut self.streams[index];
-        self.news |= count != progress.count;
-        (progress.held, progress.count) = (held, count);
+        let more = progress.count != self.streams[index].count;
+        self.news |= more;
+        self.streams[index] = progress;
+        more
     }
 
     /// The view has changed: there may be somebody to tell.
@@ -94,9 +112,8 @@ impl Notifier {
 
     /// A member has asked for something.
     pub(super) fn asked(&mut self, id: u64) {
-        if let Some(direct) = self.direct.get_mut(&id) {
-            direct.waits_since_ms = None;
-            self.news = true;
+        for told in [self.told.get_mut(&id), self.direct.get_mut(&id)].into_iter().flatten() {
+            self.news |= told.waits_since_ms.take().is_some();
         }
     }
 
@@ -114,7 +131,7 @@ impl Notifier {
         now_ms: u64,
         rng: &mut Rng,
         neighbours: impl Iterator<Item = &'a Member>,
-        knows: impl Fn(u64, usize) -> u64,
+        knows: impl Fn(u64, &Stream, usize) -> u64,
         busy: impl Fn(u64) -> bool,
         mut send: impl FnMut(u64, Message),
     ) {
@@ -141,27 +158,29 @@ impl Notifier {
             if news.is_empty() {
                 continue;
             }
-            if busy(id) {
+            let told = self.told.entry(id).or_default();
+            if busy(id) || !told.is_due(now_ms, self.again_ms, &news) {
                 rest = true;
                 continue;
             }
-            let counts = self.told.entry(id).or_default();
-            send(id, tell(&self.streams, counts, &news));
+            told.waits_since_ms = Some(now_ms);
+            send(id, tell(&self.streams, &mut told.counts, &news));
         }
-        for (id, direct) in &mut self.direct {
-            let news: Vec<usize> = (0..self.streams.len())
-                .filter(|index| self.streams[*index].count > direct.told.get(*index).copied().unwrap_or(0))
-                .collect();
-            let again = direct.waits_since_ms.is_none_or(|since| now_ms.saturating_sub(since) >= AGAIN_MS);
+        for (id, told) in &mut self.direct {
+            let more = |index: &usize| {
+                let progress = &self.streams[*index];
+                progress.count > told.of(*index) && progress.count > knows(*id, &progress.stream, *index)
+            };
+            let news: Vec<usize> = (0..self.streams.len()).filter(more).collect();
             if news.is_empty() {
                 continue;
             }
-            if !again || busy(*id) {
+            if busy(*id) || !told.is_due(now_ms, AGAIN_MS, &news) {
                 rest = true;
                 continue;
             }
-            direct.waits_since_ms = Some(now_ms);
-            send(*id, tell(&self.streams, &mut direct.told, &news));
+            told.waits_since_ms = Some(now_ms);
+            send(*id, tell(&self.streams, &mut told.counts, &news));
         }
         self.rest = rest;
     }
@@ -175,19 +194,19 @@ impl Notifier {
         let all: Vec<usize> = (0..self.streams.len()).collect();
         let message = tell(&self.streams, &mut counts, &all);
         if let Some(told) = self.told.get_mut(&to) {
-            *told = counts;
+            told.counts = counts;
         }
         Some(message)
     }
 
     /// The streams of which a member does not know all.
-    fn news_for(&self, id: u64, knows: &impl Fn(u64, usize) -> u64) -> Vec<usize> {
+    fn news_for(&self, id: u64, knows: &impl Fn(u64, &Stream, usize) -> u64) -> Vec<usize> {
         let told = self.told.get(&id);
         (0..self.streams.len())
             .filter(|&index| {
-                let count = self.streams[index].count;
-                let told = told.and_then(|told| told.get(index)).copied().unwrap_or(0);
-                count > told && count > knows(id, index)
+                let Progress { stream, count, .. } = &self.streams[index];
+                let told = told.map_or(0, |told| told.of(index));
+                *count > told && *count > knows(id, stream, index)
             })
             .collect()
     }

@@ -11,7 +11,13 @@ pub struct Options {
     pub view_max: usize,
     /// Members that are told of progress between two shuffles (the paper's F).
     pub fanout: usize,
-    /// Milliseconds between two exchanges of views with a neighbour, from 1.
+    /// Members whose requests for a stream may stand with a client: it feeds them. The proxy feeds a twentieth of its
+    /// region, and at least as many. With 0 no request stands: what the paper has.
+    pub feeds: usize,
+    /// Milliseconds between two answers of the proxy to a request that stands; a client, which passes on what comes,
+    /// takes half as long at least.
+    pub feed_ms: u64,
+    /// Milliseconds between two exchanges of views with a neighbour, from 1. One whose view is not full takes an eighth.
     pub gossip_ms: u64,
     /// Every so many such rounds a client exchanges views with the proxy too, from 1.
     pub proxy_rounds: u64,
@@ -54,7 +60,9 @@ impl Default for Options {
         Self {
             view_max: 20,
             fanout: 4,
-            gossip_ms: 1_000,
+            feeds: 6,
+            feed_ms: 20,
+            gossip_ms: 20_000,
             proxy_rounds: 10,
             shuffle_ms: 30,
             notify_ms: 5,
@@ -92,8 +100,16 @@ pub struct Stats {
     pub refused: u64,
     /// Events sent to others.
     pub served: u64,
+    /// Requests of others that stand here now.
+    pub feeds: usize,
     /// Requests of others dropped, because they waited too long or were too many.
     pub dropped: u64,
+    /// Times that another member began to feed a stream.
+    pub moves: u64,
+    /// Streams that a member feeds now.
+    pub fed: usize,
+    /// Of those, through how many members the one that takes most comes from the proxy.
+    pub hops: u8,
     /// Members of the view now.
     pub view: usize,
     /// Bytes of events kept for others now.

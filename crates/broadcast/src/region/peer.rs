@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::batch::Batch;
 use crate::name::Stream;
 
-use super::fetch::Fetcher;
-use super::message::{Member, Message};
+use super::fetch::{Answer, Fetcher, Has};
+use super::message::{Member, Message, Progress, UNFED};
 use super::notify::Notifier;
 use super::options::{Options, Stats};
 use super::rng::Rng;
@@ -42,6 +42,7 @@ pub struct Peer {
     fetcher: Fetcher,
     notifier: Notifier,
     server: Server,
+    feeds: usize,
     tidy_at_ms: u64,
 }
 
@@ -59,7 +60,9 @@ impl Peer {
             view: View::new(me, Some(proxy.clone()), &options),
             fetcher: Fetcher::new(proxy.id, positions, &options),
             notifier: Notifier::new(&options),
-            server: Server::new(&options),
+            // Half as long as the proxy takes: so what comes in the proxy's rounds is passed on at once.
+            server: Server::new(&options, options.feed_ms / 2),
+            feeds: options.feeds,
             rng: Rng::new(seed),
             proxy,
             tidy_at_ms: 0,
@@ -74,8 +77,15 @@ impl Peer {
 
     /// When [`tick`](Self::tick) has to be called next, at the latest.
     pub fn due_ms(&self) -> u64 {
-        let serve = if self.server.waits() { 0 } else { u64::MAX };
+        let serve = self.server.due_ms();
         self.view.due_ms().min(self.notifier.due_ms()).min(self.fetcher.due_ms()).min(serve)
+    }
+
+    /// Whether a connection with a member is worth keeping: it is in the view, or feeds this one, or is fed by it.
+    pub fn needs(&self, id: u64) -> bool {
+        self.view.members().any(|member| member.id == id)
+            || self.fetcher.fed_by(id)
+            || self.server.feeds_any(id)
     }
 
     /// Does what is due.
@@ -105,11 +115,12 @@ impl Peer {
             Message::Gossip { .. } => self.fetcher.stats.refused += 1,
             Message::Notify(streams) => self.fetcher.notified(now_ms, &mut self.rng, from, streams, out),
             Message::Request { stream, after, up_to, bytes_max } => {
-                self.server.request(now_ms, from, (stream, after, up_to, bytes_max));
+                self.notifier.asked(from);
+                self.server.request(now_ms, from, (stream, after, up_to, bytes_max), self.feeds);
             }
-            Message::Events { stream, after, held, count, batches } => {
-                let has = (held, count);
-                self.fetcher.answered(now_ms, &mut self.rng, from, &stream, after, has, batches, out);
+            Message::Events { stream, after, held, count, hops, stands, batches } => {
+                let answer = Answer { from, after, has: Has { held, count, hops }, stands, batches };
+                self.fetcher.answered(now_ms, &mut self.rng, &stream, answer, out);
             }
         }
         self.settle(now_ms, out);
@@ -121,6 +132,7 @@ impl Peer {
         if member.id == self.proxy.id {
             self.fetcher.proxy_is(now_ms, &mut self.rng, member.id, out);
         }
+        self.fetcher.reconnected(now_ms, member.id, out);
         self.settle(now_ms, out);
     }
 
@@ -172,7 +184,10 @@ impl Peer {
     /// What it has counted.
     pub fn stats(&self) -> Stats {
         Stats {
+            fed: self.fetcher.hops().filter(|hops| *hops != UNFED).count(),
+            hops: self.fetcher.hops().filter(|hops| *hops != UNFED).max().unwrap_or(UNFED),
             served: self.server.served,
+            feeds: self.server.standing(),
             dropped: self.server.dropped,
             view: self.view.len(),
             recv_bytes: self.fetcher.recv.bytes(),
@@ -189,16 +204,25 @@ impl Peer {
     fn settle(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let recv = &self.fetcher.recv;
         for index in 0..recv.streams() {
-            self.notifier.progress(index, recv.name(index), recv.kept_after(index), recv.count(index));
+            let (stream, held, count) = (recv.name(index), recv.kept_after(index), recv.count(index));
+            let progress =
+                Progress { stream: stream.clone(), held, count, hops: self.fetcher.hops_of(index) };
+            if self.notifier.progress(index, progress) {
+                self.server.progressed(stream);
+            }
         }
         let mut send = |to, message| out.push(Output::Send { to, message });
-        self.server.serve(now_ms, recv, &mut send);
+        let hops = |stream: &Stream| recv.index(stream).map_or(UNFED, |index| self.fetcher.hops_of(index));
+        self.server.serve(now_ms, recv, hops, &mut send);
         if self.server.overloaded() {
             return;
         }
         // The proxy has everything, and has told so.
         let neighbours = self.view.members().filter(|member| member.id != self.proxy.id);
-        let knows = |id, index| self.fetcher.known(id, index);
+        let knows = |id, stream: &Stream, index| match self.server.feeds(id, stream) {
+            true => u64::MAX,
+            false => self.fetcher.known(id, index),
+        };
         let busy = |id| self.server.paused(id);
         self.notifier.flush(now_ms, &mut self.rng, neighbours, knows, busy, send);
     }

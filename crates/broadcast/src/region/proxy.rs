@@ -1,16 +1,21 @@
 //! The proxy's side as a step function: a member that keeps everything and fetches nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::name::Stream;
 
-use super::message::{Member, Message, STREAMS_MAX};
+use super::message::{Member, Message, Progress, STREAMS_MAX};
 use super::notify::Notifier;
 use super::options::{Options, Stats};
 use super::peer::Output;
 use super::rng::Rng;
 use super::serve::{Server, Source};
 use super::view::View;
+
+/// Of its members, the proxy feeds one in so many.
+const FEEDS_ONE_IN: usize = 20;
+/// Members that the proxy feeds with a stream, if it does not have to feed more.
+const FEEDS_MAX: usize = 128;
 
 /// The one who tells the first few clients of each event, and whom all others fall back on. Its outputs are appended
 /// to the outbox that each call is given, and none is to deliver something.
@@ -21,6 +26,11 @@ pub struct ProxyPeer {
     notifier: Notifier,
     server: Server,
     streams: BTreeMap<Stream, usize>,
+    /// Those that are connected, and those of them that nobody can connect to.
+    members: BTreeSet<u64>,
+    unreachable: BTreeSet<u64>,
+    /// As in the options.
+    feeds: usize,
     tidy_at_ms: u64,
     refused: u64,
 }
@@ -32,8 +42,11 @@ impl ProxyPeer {
             rng: Rng::new(seed),
             view: View::new(me, None, options),
             notifier: Notifier::new(options),
-            server: Server::new(options),
+            server: Server::new(options, options.feed_ms),
             streams: BTreeMap::new(),
+            members: BTreeSet::new(),
+            unreachable: BTreeSet::new(),
+            feeds: options.feeds,
             tidy_at_ms: 0,
             refused: 0,
         }
@@ -46,8 +59,7 @@ impl ProxyPeer {
 
     /// When [`tick`](Self::tick) has to be called next, at the latest.
     pub fn due_ms(&self) -> u64 {
-        let serve = if self.server.waits() { 0 } else { u64::MAX };
-        self.view.due_ms().min(self.notifier.due_ms()).min(serve)
+        self.view.due_ms().min(self.notifier.due_ms()).min(self.server.due_ms())
     }
 
     /// Does what is due.
@@ -74,7 +86,8 @@ impl ProxyPeer {
                 self.streams.len() - 1
             }
         };
-        self.notifier.progress(index, stream, 0, last);
+        self.notifier.progress(index, Progress { stream: stream.clone(), held: 0, count: last, hops: 0 });
+        self.server.progressed(stream);
     }
 
     /// A message has come from a member.
@@ -91,6 +104,7 @@ impl ProxyPeer {
                 let mut send = |message| out.push(Output::Send { to: from, message });
                 if !me.reachable() {
                     self.notifier.add_direct(from);
+                    self.unreachable.insert(from);
                 }
                 if let Some(message) = self.view.receive(&mut self.rng, me, view, answer) {
                     send(message);
@@ -101,7 +115,8 @@ impl ProxyPeer {
             }
             Message::Request { stream, after, up_to, bytes_max } => {
                 self.notifier.asked(from);
-                self.server.request(now_ms, from, (stream, after, up_to, bytes_max));
+                let feeds_max = self.feeds_max(from);
+                self.server.request(now_ms, from, (stream, after, up_to, bytes_max), feeds_max);
             }
             // It is told of nothing that it has not.
             Message::Notify(_) => {}
@@ -113,8 +128,10 @@ impl ProxyPeer {
     /// There is a connection with a member. One that nobody can connect to is told of everything from here.
     pub fn connected(&mut self, now_ms: u64, member: &Member, source: &impl Source, out: &mut Vec<Output>) {
         self.notifier.forget(member.id);
+        self.members.insert(member.id);
         if !member.reachable() {
             self.notifier.add_direct(member.id);
+            self.unreachable.insert(member.id);
         }
         self.settle(now_ms, source, out);
     }
@@ -125,6 +142,8 @@ impl ProxyPeer {
         self.view_changed();
         self.notifier.forget(id);
         self.server.forget(id);
+        self.members.remove(&id);
+        self.unreachable.remove(&id);
         self.settle(now_ms, source, out);
     }
 
@@ -143,10 +162,24 @@ impl ProxyPeer {
     pub fn stats(&self) -> Stats {
         Stats {
             served: self.server.served,
+            feeds: self.server.standing(),
             dropped: self.server.dropped,
             refused: self.refused,
             view: self.view.len(),
             ..Stats::default()
+        }
+    }
+
+    /// How many may be fed with a stream for a member to be fed as well: a small part of the region, and whoever has
+    /// nobody else.
+    fn feeds_max(&self, member: u64) -> usize {
+        match self.feeds {
+            0 => 0,
+            _ if self.unreachable.contains(&member) => usize::MAX,
+            least => {
+                let part = (self.members.len() / FEEDS_ONE_IN).min(FEEDS_MAX).max(least);
+                part + self.unreachable.len()
+            }
         }
     }
 
@@ -157,11 +190,12 @@ impl ProxyPeer {
 
     fn settle(&mut self, now_ms: u64, source: &impl Source, out: &mut Vec<Output>) {
         let mut send = |to, message| out.push(Output::Send { to, message });
-        self.server.serve(now_ms, source, &mut send);
+        self.server.serve(now_ms, source, |_| 0, &mut send);
         if self.server.overloaded() {
             return;
         }
         let busy = |id| self.server.paused(id);
-        self.notifier.flush(now_ms, &mut self.rng, self.view.members(), |_, _| 0, busy, send);
+        let knows = |id, stream: &Stream, _| if self.server.feeds(id, stream) { u64::MAX } else { 0 };
+        self.notifier.flush(now_ms, &mut self.rng, self.view.members(), knows, busy, send);
     }
 }

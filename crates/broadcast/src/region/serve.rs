@@ -3,13 +3,16 @@
 //!
 //! What waits is bounded: one request for each stream and member (a later one replaces it), a limited number of them
 //! for each member, a limited number of members. What waited for longer than its sender does is dropped.
+//!
+//! A request may stand: whoever asked is fed, in rounds, with what comes, until it takes the request back or its
+//! connection ends. A limited number of members is fed of each stream.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::batch::Batch;
 use crate::name::Stream;
 
-use super::message::{BATCHES_MAX, Message, batch_size};
+use super::message::{BATCHES_MAX, Message, STANDING, STREAMS_MAX, batch_size};
 use super::options::Options;
 
 /// Requests of one member that wait.
@@ -36,6 +39,11 @@ pub(super) struct Server {
     queues: BTreeMap<u64, Queue>,
     /// Those with requests that wait, in the order of their turns.
     turns: VecDeque<u64>,
+    /// Requests that stand.
+    standing: BTreeMap<Stream, Standing>,
+    /// When a stream with news may have a round.
+    round_at_ms: u64,
+    feed_ms: u64,
     all: Budget,
     peer_bytes_s: u64,
     timeout_ms: u64,
@@ -59,6 +67,25 @@ struct Request {
     up_to: u64,
     bytes_max: usize,
     at_ms: u64,
+    /// Whether it stands, or was to.
+    stands: bool,
+}
+
+/// Who is fed of a stream.
+#[derive(Debug, Default)]
+struct Standing {
+    members: Vec<Fed>,
+    news: bool,
+    round_at_ms: u64,
+}
+
+/// A request that stands.
+#[derive(Debug)]
+struct Fed {
+    member: u64,
+    /// Up to where it was answered.
+    after: u64,
+    bytes_max: usize,
 }
 
 /// Bytes that may be sent, filled up as time passes; an answer may overdraw it once.
@@ -93,10 +120,14 @@ impl Budget {
 }
 
 impl Server {
-    pub(super) fn new(options: &Options) -> Self {
+    /// One that has a round of each stream at most every `feed_ms`.
+    pub(super) fn new(options: &Options, feed_ms: u64) -> Self {
         Self {
             queues: BTreeMap::new(),
             turns: VecDeque::new(),
+            standing: BTreeMap::new(),
+            round_at_ms: u64::MAX,
+            feed_ms,
             all: Budget::new(options.upload_bytes_s, 0),
             peer_bytes_s: options.peer_bytes_s,
             // The proxy's clients wait for four times as long; a client gives its answer to whoever asks again.
@@ -111,24 +142,81 @@ impl Server {
         !self.turns.is_empty() && self.all.left <= 0
     }
 
-    /// Whether something waits that a tick may answer.
-    pub(super) fn waits(&self) -> bool {
-        !self.turns.is_empty()
+    /// When something waits that a tick may answer.
+    pub(super) fn due_ms(&self) -> u64 {
+        if self.turns.is_empty() { self.round_at_ms } else { 0 }
     }
 
-    /// Takes a request.
-    pub(super) fn request(&mut self, now_ms: u64, from: u64, message: (Stream, u64, u64, u32)) {
+    /// There is more of a stream.
+    pub(super) fn progressed(&mut self, stream: &Stream) {
+        if let Some(standing) = self.standing.get_mut(stream) {
+            standing.news = true;
+            self.round_at_ms = self.round_at_ms.min(standing.round_at_ms);
+        }
+    }
+
+    /// Whether a member is fed here with a stream.
+    pub(super) fn feeds(&self, id: u64, stream: &Stream) -> bool {
+        self.standing.get(stream).is_some_and(|standing| standing.members.iter().any(|fed| fed.member == id))
+    }
+
+    /// Whether a member is fed here.
+    pub(super) fn feeds_any(&self, id: u64) -> bool {
+        self.standing.values().any(|standing| standing.members.iter().any(|fed| fed.member == id))
+    }
+
+    /// Requests that stand.
+    pub(super) fn standing(&self) -> usize {
+        self.standing.values().map(|standing| standing.members.len()).sum()
+    }
+
+    /// Takes a request. One that is to stand does if fewer than `feeds_max` others are fed of its stream.
+    pub(super) fn request(
+        &mut self,
+        now_ms: u64,
+        from: u64,
+        message: (Stream, u64, u64, u32),
+        feeds_max: usize,
+    ) {
         let (stream, after, up_to, bytes_max) = message;
         if self.queues.len() >= MEMBERS_MAX && !self.queues.contains_key(&from) {
             self.dropped += 1;
             return;
         }
         let bytes_max = (bytes_max as usize).min(ANSWER_BYTES_MAX);
-        let request = Request { stream, after, up_to, bytes_max, at_ms: now_ms };
+        let stands = up_to == STANDING;
+        if stands {
+            self.stand(from, &stream, after, bytes_max, feeds_max);
+            if after == STANDING {
+                return;
+            }
+        }
+        self.enqueue(now_ms, from, Request { stream, after, up_to, bytes_max, at_ms: now_ms, stands });
+    }
+
+    /// A request stands from now on in place of the one that did, if there is room for it, or none does.
+    fn stand(&mut self, from: u64, stream: &Stream, after: u64, bytes_max: usize, feeds_max: usize) {
+        let known = self.standing.len();
+        if after != STANDING && (known < STREAMS_MAX || self.standing.contains_key(stream)) {
+            let members = &mut self.standing.entry(stream.clone()).or_default().members;
+            members.retain(|fed| fed.member != from);
+            if members.len() < feeds_max {
+                members.push(Fed { member: from, after, bytes_max });
+            }
+        } else if let Some(standing) = self.standing.get_mut(stream) {
+            standing.members.retain(|fed| fed.member != from);
+        }
+        if self.standing.get(stream).is_some_and(|standing| standing.members.is_empty()) {
+            self.standing.remove(stream);
+        }
+    }
+
+    fn enqueue(&mut self, now_ms: u64, from: u64, request: Request) {
         let queue = self.queue(now_ms, from);
-        match queue.requests.iter().position(|waiting| waiting.stream == request.stream) {
+        let alike = |waiting: &Request| waiting.stream == request.stream && waiting.stands == request.stands;
+        match queue.requests.iter().position(alike) {
             Some(at) => queue.requests[at] = request,
-            None if queue.requests.len() >= REQUESTS_MAX => self.dropped += 1,
+            None if queue.requests.len() >= REQUESTS_MAX && !request.stands => self.dropped += 1,
             None => queue.requests.push_back(request),
         }
         self.wait(from);
@@ -142,8 +230,38 @@ impl Server {
         }
     }
 
-    /// Answers what may be answered now.
-    pub(super) fn serve(&mut self, now_ms: u64, source: &impl Source, mut send: impl FnMut(u64, Message)) {
+    /// Those that are fed get what they lack of the streams whose round it is.
+    fn round(&mut self, now_ms: u64, source: &impl Source) {
+        if now_ms < self.round_at_ms {
+            return;
+        }
+        self.round_at_ms = u64::MAX;
+        let mut lack = Vec::new();
+        for (stream, standing) in self.standing.iter_mut().filter(|(_, standing)| standing.news) {
+            if now_ms < standing.round_at_ms {
+                self.round_at_ms = self.round_at_ms.min(standing.round_at_ms);
+                continue;
+            }
+            (standing.news, standing.round_at_ms) = (false, now_ms + self.feed_ms);
+            let count = source.held(stream).map_or(0, |(_, count)| count);
+            let members = standing.members.iter().filter(|fed| fed.after < count);
+            lack.extend(members.map(|fed| (fed.member, stream.clone(), fed.after, fed.bytes_max)));
+        }
+        for (member, stream, after, bytes_max) in lack {
+            let request = Request { stream, after, up_to: STANDING, bytes_max, at_ms: now_ms, stands: true };
+            self.enqueue(now_ms, member, request);
+        }
+    }
+
+    /// Answers what may be answered now. `hops` is how far this member is from the proxy.
+    pub(super) fn serve(
+        &mut self,
+        now_ms: u64,
+        source: &impl Source,
+        hops: impl Fn(&Stream) -> u8,
+        mut send: impl FnMut(u64, Message),
+    ) {
+        self.round(now_ms, source);
         // So many turns in a row without an answer mean that all wait for their own budget.
         let mut idle = 0;
         while idle < self.turns.len() && self.all.open(now_ms) {
@@ -159,15 +277,30 @@ impl Server {
                 continue;
             }
             idle = 0;
-            if let Some(request) = queue.requests.pop_front() {
-                if now_ms.saturating_sub(request.at_ms) > self.timeout_ms {
+            if let Some(mut request) = queue.requests.pop_front() {
+                let fed = match request.stands {
+                    true => self.standing.get_mut(&request.stream),
+                    false => None,
+                };
+                let fed = fed.and_then(|standing| standing.members.iter_mut().find(|fed| fed.member == id));
+                if let Some(fed) = &fed {
+                    request.after = fed.after;
+                }
+                let late = now_ms.saturating_sub(request.at_ms) > self.timeout_ms;
+                if late && fed.is_none() {
                     self.dropped += 1;
-                } else if let Some((message, events)) = answer(source, request) {
-                    let bytes = message.size();
+                } else if let Some(answer) = answer(source, &request, hops(&request.stream), fed.is_some()) {
+                    let bytes = answer.message.size();
                     queue.budget.spend(bytes);
                     self.all.spend(bytes);
-                    self.served += events;
-                    send(id, message);
+                    self.served += answer.events;
+                    send(id, answer.message);
+                    if let Some(fed) = fed {
+                        fed.after = answer.last;
+                        if answer.last > request.after && !answer.complete {
+                            queue.requests.push_back(request);
+                        }
+                    }
                 }
             }
             queue.waiting = false;
@@ -198,6 +331,10 @@ impl Server {
 
     /// A member has gone.
     pub(super) fn forget(&mut self, id: u64) {
+        self.standing.retain(|_, standing| {
+            standing.members.retain(|fed| fed.member != id);
+            !standing.members.is_empty()
+        });
         if self.queues.remove(&id).is_some_and(|queue| queue.waiting) {
             self.turns.retain(|waiting| *waiting != id);
         }
@@ -211,21 +348,32 @@ impl Server {
     }
 }
 
-/// The answer to a request, and how many events it has; `None` if the stream is not known here.
-fn answer(source: &impl Source, request: Request) -> Option<(Message, u64)> {
+struct Answer {
+    message: Message,
+    events: u64,
+    /// The last number that it has or passes over.
+    last: u64,
+    /// Whether that is all there is.
+    complete: bool,
+}
+
+/// The answer to a request; `None` if the stream is not known here.
+fn answer(source: &impl Source, request: &Request, hops: u8, stands: bool) -> Option<Answer> {
     let Request { stream, after, up_to, bytes_max, .. } = request;
-    let (held, count) = source.held(&stream)?;
+    let (held, count) = source.held(stream)?;
     let mut batches = Vec::new();
     // What is kept no longer is left out: the answer says so by `held`.
-    let (mut at, mut bytes, mut events) = (after.max(held), 0, 0);
-    while at < up_to && batches.len() < BATCHES_MAX && (bytes < bytes_max || batches.is_empty()) {
-        let Some(batch) = source.read(&stream, at, up_to, bytes_max - bytes.min(bytes_max)) else { break };
+    let (mut last, mut bytes, mut events) = ((*after).max(held), 0, 0);
+    while last < *up_to && batches.len() < BATCHES_MAX && (bytes < *bytes_max || batches.is_empty()) {
+        let Some(batch) = source.read(stream, last, *up_to, bytes_max - bytes.min(*bytes_max)) else { break };
         let size = batch_size(&batch);
-        if !batches.is_empty() && bytes + size > bytes_max {
+        if !batches.is_empty() && bytes + size > *bytes_max {
             break;
         }
-        (at, bytes, events) = (batch.last, bytes + size, events + u64::from(batch.count));
+        (last, bytes, events) = (batch.last, bytes + size, events + u64::from(batch.count));
         batches.push(batch);
     }
-    Some((Message::Events { stream, after, held, count, batches }, events))
+    let (stream, after, complete) = (stream.clone(), *after, last >= count);
+    let message = Message::Events { stream, after, held, count, hops, stands, batches };
+    Some(Answer { message, events, last, complete })
 }

@@ -2,7 +2,8 @@
 //! Allavena, Demers and Hopcroft).
 //!
 //! - Each round a member sends its view to a random neighbour, which answers with its own. Both keep a random part of
-//!   the union; each keeps the other for sure: that is the reinforcement.
+//!   the union, with a few that are new to it, as each of them costs a connection; each keeps the other for sure: that
+//!   is the reinforcement.
 //! - The proxy is a member like all. A view that is not full has it, a new one has nothing else, and every few rounds
 //!   a client exchanges views with it anyway: so parts that lost each other find together again.
 //! - Who crashes is reinforced by nobody, and its entries age: the number of rounds since it was heard itself travels
@@ -16,6 +17,9 @@ use super::rng::Rng;
 const ROUNDS_MAX: u16 = 30;
 /// Members that were lost and are not taken from others' views again before their entries have aged.
 const LOST_MAX: usize = 64;
+
+/// Of a full view, one in so many is taken over from another one at most.
+const NEW_ONE_IN: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct View {
@@ -73,7 +77,9 @@ impl View {
             return;
         }
         // Some sooner and some later, so that those who started together do not stay together.
-        self.next_ms = now_ms + self.gossip_ms / 2 + rng.below(self.gossip_ms + 1);
+        let round_ms =
+            if self.seen.len() < self.view_max { self.gossip_ms.div_ceil(8) } else { self.gossip_ms };
+        self.next_ms = now_ms + round_ms / 2 + rng.below(round_ms + 1);
         let first = self.round == 0;
         self.round += 1;
         self.seen.iter_mut().for_each(|seen| seen.rounds = seen.rounds.saturating_add(1));
@@ -114,12 +120,19 @@ impl View {
         if from.reachable() {
             self.take(Seen { member: from, rounds: 0 });
         }
-        for seen in view {
-            let lost = self.lost.iter().any(|(id, _)| *id == seen.member.id);
-            if seen.member.reachable() && seen.rounds <= ROUNDS_MAX && !lost {
-                self.take(seen);
-            }
-        }
+        let (known, mut new): (Vec<Seen>, Vec<Seen>) = view
+            .into_iter()
+            .filter(|seen| {
+                let lost = self.lost.iter().any(|(id, _)| *id == seen.member.id);
+                seen.member.reachable() && seen.rounds <= ROUNDS_MAX && !lost
+            })
+            .partition(|seen| self.seen.iter().any(|other| other.member.id == seen.member.id));
+        known.into_iter().for_each(|seen| self.take(seen));
+        // Each member that is new costs a connection: a view changes a little at a time.
+        let room = self.view_max.saturating_sub(self.seen.len()) + self.view_max.div_ceil(NEW_ONE_IN);
+        rng.draw(&mut new, room);
+        new.truncate(room);
+        new.into_iter().for_each(|seen| self.take(seen));
         while self.seen.len() > self.view_max {
             let at = rng.index(self.seen.len());
             if self.seen[at].member.id != sender {

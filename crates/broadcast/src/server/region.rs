@@ -17,8 +17,9 @@ use crate::replica::{
     ConnectionId, Output, Peer, Replica, STREAMS_KNOWN_MAX, WAITING_BYTES_MAX, size_of_message,
 };
 
-/// How long a member may leave unread what waits for it, in milliseconds.
+/// How long a member may leave unread what waits for it, and how often such ones are looked for, in milliseconds.
 const STALLED_MS: u64 = 5_000;
+const LOOK_MS: u64 = 250;
 
 pub(super) struct Region {
     me: Member,
@@ -29,6 +30,8 @@ pub(super) struct Region {
     members: BTreeMap<ConnectionId, Joined>,
     /// Where a member is connected.
     connections: BTreeMap<u64, ConnectionId>,
+    /// When to look for members that are stalled.
+    look_at_ms: u64,
     outputs: Vec<Output>,
     outbox: Vec<region::Output>,
     requests: u64,
@@ -51,6 +54,8 @@ pub struct RegionSnapshot {
     pub members: usize,
     /// Those of them that are told first of what is new.
     pub view: usize,
+    /// Requests of them that stand: how often each event is sent from here as it comes, over all streams.
+    pub standing: usize,
     /// Their requests.
     pub requests: u64,
     /// Of those, how many were dropped because they waited too long or were too many.
@@ -70,6 +75,7 @@ impl Region {
             proxy: None,
             members: BTreeMap::new(),
             connections: BTreeMap::new(),
+            look_at_ms: 0,
             outputs: Vec::new(),
             outbox: Vec::new(),
             requests: 0,
@@ -197,6 +203,14 @@ impl Region {
                 }
             }
         }
+        if now_ms >= self.look_at_ms {
+            self.look_at_ms = now_ms + LOOK_MS;
+            self.end_stalled(now_ms, replica);
+        }
+        std::mem::take(&mut self.outputs)
+    }
+
+    fn end_stalled(&mut self, now_ms: u64, replica: &Replica) {
         let stalled = |joined: &Joined| joined.paused && now_ms.saturating_sub(joined.moved_ms) > STALLED_MS;
         let stalled: Vec<ConnectionId> =
             self.members.iter().filter(|(_, joined)| stalled(joined)).map(|(id, _)| *id).collect();
@@ -204,7 +218,6 @@ impl Region {
             self.outputs.push(Output::Close(id, "it does not read what it is sent".into()));
             self.closed(now_ms, id, replica);
         }
-        std::mem::take(&mut self.outputs)
     }
 
     fn send(&mut self, now_ms: u64, to: u64, message: region::Message, replica: &Replica) {
@@ -249,6 +262,7 @@ impl Region {
         RegionSnapshot {
             members: self.members.len(),
             view: stats.view,
+            standing: stats.feeds,
             requests: self.requests,
             dropped: stats.dropped,
             events: stats.served,

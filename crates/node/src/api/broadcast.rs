@@ -27,6 +27,9 @@ pub struct BroadcastView {
     pub connections: usize,
     /// Streams that it has something of.
     pub streams: usize,
+    /// Listeners that share events with each other, as the chain's tail sees them.
+    #[serde(default)]
+    pub sharing: SharingView,
     /// Events numbered here, as the head, since the start; likewise for all below.
     pub published: u64,
     /// Events that a publisher's retry brought again, and that were left out.
@@ -42,6 +45,25 @@ pub struct BroadcastView {
     /// The node's bridges.
     #[serde(default)]
     pub bridges: Vec<BridgeView>,
+}
+
+/// Listeners that share events with each other. Counts are since the start.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SharingView {
+    /// Those that are connected.
+    pub members: usize,
+    /// Those of them that are told first of what is new.
+    pub view: usize,
+    /// Requests of theirs that stand: they are sent what comes.
+    pub standing: usize,
+    /// Their requests.
+    pub requests: u64,
+    /// Of those, how many were dropped.
+    pub dropped: u64,
+    /// Events sent to them.
+    pub events: u64,
+    /// Bytes of those, as messages.
+    pub bytes: u64,
 }
 
 /// A bridge between a log stream and a broadcast stream. Counts are since the start.

@@ -23,7 +23,7 @@ use tailwater_meta::Meta;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
-use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView};
+use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView, SharingView};
 use crate::config::{AdminConfig, BroadcastConfig, QuotasConfig};
 use crate::http::Limits;
 
@@ -194,6 +194,15 @@ impl Broadcast {
             regions: self.config.regions.clone(),
             connections: snapshot.connections,
             streams: snapshot.streams.len(),
+            sharing: SharingView {
+                members: snapshot.region.members,
+                view: snapshot.region.view,
+                standing: snapshot.region.standing,
+                requests: snapshot.region.requests,
+                dropped: snapshot.region.dropped,
+                events: snapshot.region.events,
+                bytes: snapshot.region.bytes,
+            },
             published: counters.published,
             repeated: counters.repeated,
             refused: counters.refused,

@@ -163,6 +163,8 @@ fn region(of: RegionSnapshot, page: &mut Page<'_>) -> fmt::Result {
     page.gauge("tailwater_broadcast_region_members", members, of.members as u64)?;
     let view = "Those of them that are told first of what is new.";
     page.gauge("tailwater_broadcast_region_view", view, of.view as u64)?;
+    let standing = "Requests of such listeners that stand: they are sent what comes.";
+    page.gauge("tailwater_broadcast_region_standing", standing, of.standing as u64)?;
     page.counter("tailwater_broadcast_region_requests", "Requests of such listeners.", of.requests)?;
     let dropped = "Requests left out: they waited too long, or were too many.";
     page.counter("tailwater_broadcast_region_requests_dropped", dropped, of.dropped)?;

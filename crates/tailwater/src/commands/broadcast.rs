@@ -116,6 +116,10 @@ fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
         ("remote", &view.remote.to_string()),
         ("moved", &view.moved.to_string()),
         ("gaps", &view.gaps.to_string()),
+        ("listeners that share", &view.sharing.members.to_string()),
+        ("of those, fed from here", &view.sharing.standing.to_string()),
+        ("requests of them", &view.sharing.requests.to_string()),
+        ("events sent to them", &view.sharing.events.to_string()),
     ] {
         table.add_row([key, value]);
     }

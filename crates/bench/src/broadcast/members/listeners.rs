@@ -46,6 +46,9 @@ pub(super) struct Heard {
     pub(super) requests_to_peers: u64,
     pub(super) timeouts: u64,
     pub(super) duplicates: u64,
+    pub(super) moves: u64,
+    pub(super) fed: usize,
+    pub(super) hops_max: u8,
     pub(super) view_min: usize,
     pub(super) links: usize,
 }
@@ -62,10 +65,12 @@ impl Heard {
             (&mut self.requests_to_peers, other.requests_to_peers),
             (&mut self.timeouts, other.timeouts),
             (&mut self.duplicates, other.duplicates),
+            (&mut self.moves, other.moves),
         ] {
             *own += more;
         }
         self.links += other.links;
+        self.fed += other.fed;
     }
 }
 
@@ -148,6 +153,7 @@ fn sharing(config: &MembersConfig) -> anyhow::Result<Sharing> {
     let options = RegionOptions {
         view_max: protocol.view,
         fanout: protocol.fanout,
+        feeds: protocol.feeds,
         gossip_ms: protocol.gossip_ms,
         shuffle_ms: protocol.shuffle_ms,
         notify_ms: protocol.notify_ms,
@@ -187,6 +193,8 @@ impl Process {
         heard.delivered = self.counts.iter().sum();
         let stats: Vec<_> = self.members.iter().filter_map(|member| member.stats).collect();
         heard.view_min = stats.iter().map(|stats| stats.region.view).min().unwrap_or(0);
+        let hops = stats.iter().filter(|stats| stats.region.fed > 0).map(|stats| stats.region.hops);
+        heard.hops_max = hops.max().unwrap_or(0);
         for stats in stats {
             let region = stats.region;
             heard.add(&Heard {
@@ -195,6 +203,8 @@ impl Process {
                 requests_to_peers: region.requests_to_peers,
                 timeouts: region.timeouts,
                 duplicates: region.duplicates,
+                moves: region.moves,
+                fed: region.fed,
                 links: stats.links,
                 ..Heard::default()
             });

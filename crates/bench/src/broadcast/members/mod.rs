@@ -78,6 +78,9 @@ struct Protocol {
     /// Members that are told of news between two shuffles.
     #[arg(long, default_value_t = 4)]
     fanout: usize,
+    /// Members that a listener feeds with what comes; 0 is the paper's protocol.
+    #[arg(long, default_value_t = 6)]
+    feeds: usize,
     /// Milliseconds after which others are told.
     #[arg(long, default_value_t = 30)]
     shuffle_ms: u64,
@@ -85,7 +88,7 @@ struct Protocol {
     #[arg(long, default_value_t = 10)]
     notify_ms: u64,
     /// Milliseconds between two exchanges of views.
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 20_000)]
     gossip_ms: u64,
     /// Milliseconds after which a request is given up; the node is given four times as long.
     #[arg(long, default_value_t = 500)]
@@ -132,7 +135,12 @@ struct Outcome {
     requests_to_peers: u64,
     timeouts: u64,
     duplicates: u64,
-    /// At the end: members that a listener knows at least, and connections to others on average.
+    /// Times that another member began to feed a listener.
+    moves: u64,
+    /// At the end: listeners that are fed, and members that the one farthest from the node has between, itself included.
+    fed: usize,
+    hops_max: u8,
+    /// Members that a listener knows at least, and connections to others on average.
     view_min: usize,
     links_mean: f64,
     /// Cores that the node, the publisher and the listeners took.
@@ -255,6 +263,9 @@ impl Bench<'_> {
             requests_to_peers: all.requests_to_peers,
             timeouts: all.timeouts,
             duplicates: all.duplicates,
+            moves: all.moves,
+            fed: all.fed,
+            hops_max: heard.iter().map(|heard| heard.hops_max).max().unwrap_or(0),
             view_min: heard.iter().map(|heard| heard.view_min).min().unwrap_or(0),
             links_mean: round(all.links as f64 / args.clients as f64, 1),
             cores,

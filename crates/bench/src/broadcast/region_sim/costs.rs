@@ -36,16 +36,17 @@ fn receive_ns(events: u64) -> f64 {
         writer.publish(&content, Some(&Collect::KeepLast(100))).expect("a small event");
     }
     let lot = writer.finish(0);
-    let mut peer = Peer::new(me(1), me(2), BTreeMap::new(), Options::default(), 1);
+    let mut peer = Peer::new(me(1), me(2), BTreeMap::new(), Options { feeds: 0, ..Options::default() }, 1);
     let mut out = Vec::new();
     let mut count = 0;
     let pair = least_ns(|| {
         let after = count;
         count += events;
-        let progress = Progress { stream: stream.clone(), held: 0, count };
+        let progress = Progress { stream: stream.clone(), held: 0, count, hops: 1 };
         peer.receive(0, 3, Message::Notify(vec![progress]), &mut out);
         let batch = Batch { after, last: count, ..lot.clone() };
-        let answer = Message::Events { stream: stream.clone(), after, held: 0, count, batches: vec![batch] };
+        let (stream, batches) = (stream.clone(), vec![batch]);
+        let answer = Message::Events { stream, after, held: 0, count, hops: 1, stands: false, batches };
         let mut bytes = BytesMut::new();
         answer.encode(&mut bytes);
         let answer = Message::decode(bytes.freeze()).expect("what was encoded");

@@ -150,6 +150,9 @@ impl Args {
             shuffle_ms,
             notify_ms: self.notify_ms,
             request_timeout_ms: 200,
+            // The paper's protocol, as it has it.
+            feeds: 0,
+            gossip_ms: 1_000,
             recv_bytes: self.recv_kb.unwrap_or(16 << 10) << 10,
             // A tenth is left for what are no events.
             upload_bytes_s: (network.local_bits_s / 8.0 * 0.9) as u64,

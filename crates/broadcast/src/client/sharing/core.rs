@@ -258,8 +258,7 @@ impl Core {
 
     fn sweep(&mut self, now_ms: u64) {
         let Some(peer) = &self.peer else { return };
-        let view: Vec<u64> = peer.view().map(|member| member.id).collect();
-        for gone in self.links.sweep(now_ms, |member| view.contains(&member)) {
+        for gone in self.links.sweep(now_ms, |member| peer.needs(member)) {
             self.gone(now_ms, gone);
         }
     }

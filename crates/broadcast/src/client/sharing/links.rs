@@ -161,12 +161,12 @@ impl Links {
     }
 
     /// Ends links that nobody uses, and forgets those that are stuck; these are answered.
-    pub(super) fn sweep(&mut self, now_ms: u64, is_in_view: impl Fn(u64) -> bool) -> Vec<Gone> {
+    pub(super) fn sweep(&mut self, now_ms: u64, needed: impl Fn(u64) -> bool) -> Vec<Gone> {
         self.ending.retain(|(since, _)| now_ms.saturating_sub(*since) < BYE_MS);
         let silent = |link: &Link| now_ms.saturating_sub(link.used_ms);
         let idle = self.links.iter().filter(|(_, link)| {
             link.writer.waiting() == 0
-                && silent(link) >= if is_in_view(link.member) { IDLE_MS.0 } else { IDLE_MS.1 }
+                && silent(link) >= if needed(link.member) { IDLE_MS.0 } else { IDLE_MS.1 }
         });
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.part(now_ms, id);

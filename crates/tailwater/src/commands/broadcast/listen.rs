@@ -47,6 +47,10 @@ pub struct Args {
     /// The HOST:PORT that they are told, if it is not that.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, requires = "share")]
     share_advertised: Option<String>,
+    /// With --share, print to standard error every so many seconds, and at the end, what came from where.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..=86_400), requires = "share")]
+    stats: Option<u32>,
     /// How an event is written: %k key, %v payload, %n number, %S stream, %t time in ms, %T the same in RFC 3339, %h
     /// headers, %c what it collects, %% a percent sign; \n, \t and \\ as usual.
     #[arg(long, default_value = "%v\\n", value_parser = template)]
@@ -122,6 +126,8 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
     let mut count = args.count.unwrap_or(u64::MAX);
     let mut stop = Box::pin(tailwater_node::signal::stop_requested());
     let mut token_at = env.now();
+    let stats_every = Duration::from_secs(args.stats.unwrap_or(86_400).into());
+    let mut stats_at = env.now() + stats_every;
     while count > 0 && left.as_ref().is_none_or(|left| !left.is_empty()) {
         let event = match listener.get_event().now_or_never() {
             Some(event) => event,
@@ -132,9 +138,16 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
                     write_token(file, listener.positions()).await?;
                     token_at = env.now();
                 }
+                if env.now() >= stats_at
+                    && let Some(stats) = listener.sharing_stats()
+                {
+                    stats_at = env.now() + stats_every;
+                    eprintln!("{}", shared(&stats));
+                }
                 tokio::select! {
                     biased;
                     () = &mut stop => break,
+                    () = env.sleep_until(stats_at), if args.stats.is_some() => continue,
                     event = listener.get_event() => event,
                 }
             }
@@ -176,7 +189,8 @@ fn shared(stats: &SharingStats) -> String {
     let SharingStats { region, links } = stats;
     format!(
         "shared: {} events, {} of them from other listeners and {} from the proxy; {} sent to others; {} requests to \
-         the proxy, {} to others, {} given up; {} known, {links} connected",
+         the proxy, {} to others, {} given up; {} known, {links} connected; fed with {} streams, over {} members at most, \
+         feeds {}",
         region.delivered,
         region.from_peers,
         region.from_proxy,
@@ -185,6 +199,9 @@ fn shared(stats: &SharingStats) -> String {
         region.requests_to_peers,
         region.timeouts,
         region.view,
+        region.fed,
+        if region.fed == 0 { 0 } else { region.hops },
+        region.feeds,
     )
 }
 

@@ -1,0 +1,206 @@
+//! Who feeds a client. Once it lacks nothing it looks for one with whom a request stands for all that comes, so
+//! that an event costs one message where it takes three otherwise. That is one of those that have told of the stream,
+//! the fewest hops away from the proxy that is free. A client moves when one with fewer hops tells of itself, when
+//! its feeder is gone, and when others have had for a while what the feeder did not bring. Members that feed each
+//! other in a circle, which hops seldom let happen, find out by the last of these.
+
+use crate::name::Stream;
+use crate::region::message::{Message, STANDING, UNFED};
+use crate::region::peer::Output;
+use crate::region::rng::Rng;
+
+use super::{Fetch, Fetcher, NOTHING};
+
+/// Milliseconds for which a member that did not want to feed this one, or stopped bringing anything, is not asked to.
+const REFUSED_MS: u64 = 5_000;
+/// Milliseconds between two moves to a better feeder.
+const MOVE_MS: u64 = 500;
+/// Whoever is so many hops away feeds nobody.
+const HOPS_MAX: u8 = 32;
+
+/// A request of this client that stands, or is to.
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub(super) of: u64,
+    /// Up to where it was answered.
+    pub(super) after: u64,
+    /// The feeder's.
+    pub(super) hops: u8,
+    /// What others have told of, and since when the feed may take to bring it.
+    pub(super) due: Option<(u64, u64)>,
+}
+
+impl Fetcher {
+    /// As above, for a request that stands: it was answered up to `last`.
+    pub(super) fn fed(&mut self, index: usize, from: u64, last: u64, hops: u8, out: &mut Vec<Output>) -> u64 {
+        let stream = self.recv.name(index).clone();
+        let fetch = &mut self.streams[index];
+        if let Some(wanted) = fetch.wanted.take_if(|wanted| wanted.of == from) {
+            self.stats.moves += 1;
+            if let Some(old) = fetch.feed.replace(Feed { due: None, ..wanted }) {
+                out.push(take_back(stream.clone(), old.of));
+            }
+        }
+        let Some(feed) = fetch.feed.as_mut().filter(|feed| feed.of == from) else {
+            out.push(take_back(stream, from));
+            return 0;
+        };
+        feed.hops = hops;
+        feed.after = feed.after.max(last);
+        feed.due = feed.due.filter(|(count, _)| feed.after < *count);
+        STANDING
+    }
+
+    /// A member answered once what was to stand: it feeds enough others.
+    pub(super) fn refused(&mut self, now_ms: u64, index: usize, from: u64, after: u64) {
+        let wanted = &mut self.streams[index].wanted;
+        if wanted.take_if(|wanted| wanted.of == from && wanted.after == after).is_some()
+            && let Some(known) = self.known.get_mut(&from)
+        {
+            known.refuses_until_ms = now_ms + REFUSED_MS;
+        }
+    }
+
+    /// Moves to a member that is closer to the proxy than what feeds this one.
+    pub(super) fn prefer(&mut self, now_ms: u64, index: usize, to: u64, hops: u8, out: &mut Vec<Output>) {
+        let fetch = &self.streams[index];
+        let Some(feed) = &fetch.feed else { return };
+        let refuses = self.known.get(&to).is_none_or(|known| now_ms < known.refuses_until_ms);
+        if hops < feed.hops
+            && feed.of != to
+            && fetch.wanted.is_none()
+            && !refuses
+            && now_ms >= fetch.moves_at_ms
+        {
+            let after = feed.after;
+            self.want(now_ms, index, to, after, out);
+        }
+    }
+
+    /// Asks a member to feed this one with what comes after a number.
+    fn want(&mut self, now_ms: u64, index: usize, of: u64, after: u64, out: &mut Vec<Output>) {
+        let fetch = &mut self.streams[index];
+        fetch.moves_at_ms = now_ms + MOVE_MS;
+        let due = Some((STANDING, now_ms + self.options.request_timeout_ms));
+        fetch.wanted = Some(Feed { of, after, hops: UNFED, due });
+        *(if of == self.proxy {
+            &mut self.stats.requests_to_proxy
+        } else {
+            &mut self.stats.requests_to_peers
+        }) += 1;
+        let stream = self.recv.name(index).clone();
+        let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
+        let message = Message::Request { stream, after, up_to: STANDING, bytes_max };
+        out.push(Output::Send { to: of, message });
+    }
+
+    /// Looks for one that feeds this client with what comes after a number: there is no gap before.
+    pub(super) fn seek(
+        &mut self,
+        now_ms: u64,
+        rng: &mut Rng,
+        index: usize,
+        after: u64,
+        out: &mut Vec<Output>,
+    ) {
+        let fetch = &self.streams[index];
+        if self.options.feeds == 0 || fetch.feed.is_some() || fetch.wanted.is_some() {
+            return;
+        }
+        let mut chosen = None;
+        let (mut least, mut choices) = (HOPS_MAX, 0);
+        for (&id, known) in self.known.iter().filter(|(_, known)| now_ms >= known.refuses_until_ms) {
+            let hops = known.of(index).hops;
+            if hops < least {
+                (least, choices) = (hops, 0);
+            }
+            if hops < HOPS_MAX && hops == least {
+                choices += 1;
+                if rng.below(choices) == 0 {
+                    chosen = Some(id);
+                }
+            }
+        }
+        if let Some(of) = chosen {
+            self.want(now_ms, index, of, after, out);
+        }
+    }
+
+    /// Through how many members events of a stream come here.
+    pub(in crate::region) fn hops_of(&self, index: usize) -> u8 {
+        self.streams[index].feed.as_ref().map_or(UNFED, |feed| feed.hops.saturating_add(1))
+    }
+
+    /// The same of all streams.
+    pub(in crate::region) fn hops(&self) -> impl Iterator<Item = u8> {
+        (0..self.streams.len()).map(|index| self.hops_of(index))
+    }
+
+    /// Whether a member feeds this one.
+    pub(in crate::region) fn fed_by(&self, id: u64) -> bool {
+        self.streams.iter().any(|fetch| fetch.feeds().any(|feed| feed.of == id))
+    }
+
+    /// Leaves those feeders that bring nothing.
+    pub(super) fn leave_if(
+        &mut self,
+        now_ms: u64,
+        index: usize,
+        which: impl Fn(&Feed) -> bool,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        let mut any = false;
+        for feed in self.streams[index].take_feeds(which) {
+            any = true;
+            self.stats.timeouts += 1;
+            out.push(take_back(self.recv.name(index).clone(), feed.of));
+            if let Some(known) = self.known.get_mut(&feed.of) {
+                known.refuses_until_ms = now_ms + REFUSED_MS;
+                known.set(index, NOTHING);
+            }
+        }
+        any
+    }
+
+    /// What was on its way from a member may be lost: if it feeds this one, it is asked to again.
+    pub(in crate::region) fn reconnected(&mut self, now_ms: u64, id: u64, out: &mut Vec<Output>) {
+        for index in 0..self.streams.len() {
+            let fetch = &mut self.streams[index];
+            let feed = fetch.take_feeds(|feed| feed.of == id).next();
+            if let Some(feed) = feed {
+                if fetch.wanted.is_none() {
+                    self.want(now_ms, index, id, feed.after, out);
+                } else {
+                    out.push(take_back(self.recv.name(index).clone(), id));
+                }
+            }
+        }
+    }
+
+    /// Takes back all requests that stand.
+    pub(super) fn take_back_all(&mut self, out: &mut Vec<Output>) {
+        for index in 0..self.streams.len() {
+            for feed in self.streams[index].take_feeds(|_| true) {
+                out.push(take_back(self.recv.name(index).clone(), feed.of));
+            }
+        }
+    }
+}
+
+impl Fetch {
+    pub(super) fn feeds(&self) -> impl Iterator<Item = &Feed> {
+        self.feed.iter().chain(&self.wanted)
+    }
+
+    /// Forgets those that match.
+    pub(super) fn take_feeds(&mut self, which: impl Fn(&Feed) -> bool) -> impl Iterator<Item = Feed> {
+        let taken = [self.feed.take_if(|feed| which(feed)), self.wanted.take_if(|feed| which(feed))];
+        taken.into_iter().flatten()
+    }
+}
+
+/// Takes back the request that stands with a member.
+fn take_back(stream: Stream, to: u64) -> Output {
+    let message = Message::Request { stream, after: STANDING, up_to: STANDING, bytes_max: 0 };
+    Output::Send { to, message }
+}
