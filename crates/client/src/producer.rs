@@ -71,6 +71,7 @@ pub struct ProducerConfig {
     pub idempotent: bool,
     /// Whether the caller gives each record its transaction id ([`Producer::send_at`]); one that is smaller
     /// than one before it in its shard is refused. Otherwise the node takes the running maximum of timestamps.
+    /// They take the place of the records' times: a position by time (`@TIME`) goes by them too.
     pub explicit_transaction_ids: bool,
 }
 
