@@ -10,10 +10,13 @@ use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::response::query_result::QueryResult;
 use scylla::serialize::row::SerializeRow;
+use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency as Level, SerialConsistency};
-use scylla::value::{MaybeUnset, Row};
-use tailwater_queue::shared::rows::{Body, Done, Kind, Partition, Record, Rows, RowsError, Tuple, stamp};
+use scylla::value::{CqlValue, MaybeUnset, Row};
+use tailwater_queue::shared::rows::{
+    Body, Cell, Done, GroupKey, Kind, Partition, Record, Rows, RowsError, Tuple, stamp,
+};
 use tailwater_queue::{Consistency, Number, QueueId};
 
 use crate::config::CassandraConfig;
@@ -56,6 +59,11 @@ pub struct CassandraRows {
     insert_record: PreparedStatement,
     update_record: PreparedStatement,
     delete_record: PreparedStatement,
+    cells: PreparedStatement,
+    cells_from: PreparedStatement,
+    first_cell: PreparedStatement,
+    put_cell: PreparedStatement,
+    delete_cell: PreparedStatement,
 }
 
 impl std::fmt::Debug for CassandraRows {
@@ -150,16 +158,19 @@ impl CassandraRows {
                 "DELETE FROM {k}.tuples USING TIMESTAMP ? WHERE {at} AND visible_at = ? AND number = ?"
             ))
             .await?,
-            body: both(format!("SELECT content, source, origin FROM {k}.bodies WHERE {at} AND number = ?"))
-                .await?,
+            body: both(format!(
+                "SELECT content, source, origin, grp FROM {k}.bodies WHERE {at} AND number = ?"
+            ))
+            .await?,
             put_body: both(format!(
-                "INSERT INTO {k}.bodies (queue, bucket, part, number, content, source, origin) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
+                "INSERT INTO {k}.bodies (queue, bucket, part, number, content, source, origin, grp) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
             ))
             .await?,
             delete_body: both(format!("DELETE FROM {k}.bodies USING TIMESTAMP ? WHERE {at} AND number = ?"))
                 .await?,
-            bodies: both(format!("SELECT number FROM {k}.bodies WHERE {at} AND number > ? LIMIT ?")).await?,
+            bodies: both(format!("SELECT number, grp FROM {k}.bodies WHERE {at} AND number > ? LIMIT ?"))
+                .await?,
             put_bucket: both(format!(
                 "INSERT INTO {k}.buckets (queue, kind, bucket) VALUES (?, ?, ?) USING TIMESTAMP ?"
             ))
@@ -219,6 +230,40 @@ impl CassandraRows {
                 Level::Quorum,
             )
             .await?,
+            cells: conditional(
+                format!(
+                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell IN ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            cells_from: conditional(
+                format!(
+                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell >= ? \
+                     AND cell < ? LIMIT ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            // Of one that is not there the version is null, and that is what it is compared with.
+            first_cell: conditional(
+                format!(
+                    "UPDATE {k}.groups USING TTL ? SET value = ?, version = ? \
+                     WHERE queue = ? AND grp = ? AND cell = ? IF version = ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            put_cell: conditional(
+                format!("INSERT INTO {k}.groups (queue, grp, cell, value) VALUES (?, ?, ?, ?) USING TTL ?"),
+                Level::Quorum,
+            )
+            .await?,
+            delete_cell: conditional(
+                format!("DELETE FROM {k}.groups WHERE queue = ? AND grp = ? AND cell = ?"),
+                Level::Quorum,
+            )
+            .await?,
             session,
         })
     }
@@ -241,11 +286,26 @@ impl CassandraRows {
         prepared: &PreparedStatement,
         values: impl SerializeRow,
     ) -> Result<bool, RowsError> {
-        let rows = self.execute(prepared, values).await?.into_rows_result().map_err(error)?;
-        let row: Row = rows.first_row().map_err(error)?;
-        let applied = row.columns.first().and_then(Option::as_ref).and_then(|value| value.as_boolean());
-        applied.ok_or_else(|| error("a conditional write did not say whether it was done"))
+        is_applied(self.execute(prepared, values).await?)
     }
+}
+
+fn is_applied(result: QueryResult) -> Result<bool, RowsError> {
+    let rows = result.into_rows_result().map_err(error)?;
+    let row: Row = rows.first_row().map_err(error)?;
+    let applied = row.columns.first().and_then(Option::as_ref).and_then(|value| value.as_boolean());
+    applied.ok_or_else(|| error("a conditional write did not say whether it was done"))
+}
+
+fn cells_of(result: QueryResult) -> Result<Vec<Cell>, RowsError> {
+    let rows = result.into_rows_result().map_err(error)?;
+    let rows = rows.rows::<(Bytes, Option<Bytes>, Option<i64>)>().map_err(error)?;
+    let cells = rows.map(|row| {
+        let (key, value, version) = row.map_err(error)?;
+        let version = version.map_or(0, unsigned);
+        Ok(Cell { key, value: value.unwrap_or_default(), version, ttl_s: 0 })
+    });
+    cells.collect()
 }
 
 impl Statement {
@@ -372,11 +432,12 @@ impl Rows for CassandraRows {
         async move {
             let result = self.execute(self.body.at(level), (queue, bucket, part, signed(number.0))).await?;
             let rows = result.into_rows_result().map_err(error)?;
-            let row =
-                rows.maybe_first_row::<(Option<Bytes>, Option<String>, Option<i64>)>().map_err(error)?;
-            let Some((Some(content), source, origin)) = row else { return Ok(None) };
+            let row = rows
+                .maybe_first_row::<(Option<Bytes>, Option<String>, Option<i64>, Option<i64>)>()
+                .map_err(error)?;
+            let Some((Some(content), source, origin, group)) = row else { return Ok(None) };
             let source = source.zip(origin).map(|(source, origin)| (source, Number(unsigned(origin))));
-            Ok(Some(Body { content, source }))
+            Ok(Some(Body { content, source, group: group.map(|group| GroupKey(unsigned(group))) }))
         }
         .boxed()
     }
@@ -387,8 +448,10 @@ impl Rows for CassandraRows {
             let (source, origin) = body.source.map(|(source, origin)| (source, signed(origin.0))).unzip();
             // Not null, which would be a deletion of its own.
             let (source, origin) = (MaybeUnset::from_option(source), MaybeUnset::from_option(origin));
-            let number_stamp = stamp(number, 0);
-            let values = (queue, bucket, part, signed(number.0), body.content, source, origin, number_stamp);
+            let group = MaybeUnset::from_option(body.group.map(|group| signed(group.0)));
+            let (content, number_stamp) = (body.content, stamp(number, 0));
+            let values =
+                (queue, bucket, part, signed(number.0), content, source, origin, group, number_stamp);
             self.write(self.put_body.at(level), values).await
         }
         .boxed()
@@ -403,15 +466,25 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn bodies(&self, level: Consistency, at: Partition, after: Number, most: usize) -> Done<'_, Vec<Number>> {
+    fn bodies(
+        &self,
+        level: Consistency,
+        at: Partition,
+        after: Number,
+        most: usize,
+    ) -> Done<'_, Vec<(Number, Option<GroupKey>)>> {
         let (queue, bucket, part) = partition(at);
         async move {
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             let values = (queue, bucket, part, signed(after.0), most);
             let rows =
                 self.execute(self.bodies.at(level), values).await?.into_rows_result().map_err(error)?;
-            let rows = rows.rows::<(i64,)>().map_err(error)?;
-            rows.map(|row| Ok(Number(unsigned(row.map_err(error)?.0)))).collect()
+            let rows = rows.rows::<(i64, Option<i64>)>().map_err(error)?;
+            rows.map(|row| {
+                let (number, group) = row.map_err(error)?;
+                Ok((Number(unsigned(number)), group.map(|group| GroupKey(unsigned(group)))))
+            })
+            .collect()
         }
         .boxed()
     }
@@ -570,6 +643,64 @@ impl Rows for CassandraRows {
                 }
                 (None, None) => Ok(self.record(space, key).await?.is_none()),
             }
+        }
+        .boxed()
+    }
+
+    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<Cell>> {
+        async move { cells_of(self.execute(&self.cells, (signed(queue.0), signed(group.0), keys)).await?) }
+            .boxed()
+    }
+
+    fn cells_from(
+        &self,
+        queue: QueueId,
+        group: GroupKey,
+        from: Bytes,
+        upto: Bytes,
+        most: usize,
+    ) -> Done<'_, Vec<Cell>> {
+        async move {
+            let most = i32::try_from(most).unwrap_or(i32::MAX);
+            let values = (signed(queue.0), signed(group.0), from, upto, most);
+            cells_of(self.execute(&self.cells_from, values).await?)
+        }
+        .boxed()
+    }
+
+    fn write_cells(
+        &self,
+        queue: QueueId,
+        group: GroupKey,
+        expected: u64,
+        cells: Vec<Cell>,
+        gone: Vec<Bytes>,
+    ) -> Done<'_, bool> {
+        async move {
+            // Statements of one partition, one of which compares: all are done, or none.
+            let mut batch = Batch::new(BatchType::Unlogged);
+            batch.set_consistency(Level::Quorum);
+            batch.set_serial_consistency(Some(SerialConsistency::Serial));
+            let mut values: Vec<Vec<Option<CqlValue>>> = Vec::with_capacity(cells.len() + gone.len());
+            let big = |number: u64| Some(CqlValue::BigInt(signed(number)));
+            let blob = |bytes: &Bytes| Some(CqlValue::Blob(bytes.to_vec()));
+            for (number, cell) in cells.iter().enumerate() {
+                let ttl = Some(CqlValue::Int(i32::try_from(cell.ttl_s).unwrap_or(i32::MAX)));
+                let (key, value) = (blob(&cell.key), blob(&cell.value));
+                if number == 0 {
+                    batch.append_statement(self.first_cell.clone());
+                    let before = Some(expected).filter(|expected| *expected > 0).and_then(big);
+                    values.push(vec![ttl, value, big(cell.version), big(queue.0), big(group.0), key, before]);
+                } else {
+                    batch.append_statement(self.put_cell.clone());
+                    values.push(vec![big(queue.0), big(group.0), key, value, ttl]);
+                }
+            }
+            for key in &gone {
+                batch.append_statement(self.delete_cell.clone());
+                values.push(vec![big(queue.0), big(group.0), blob(key)]);
+            }
+            is_applied(self.session.batch(&batch, values).await.map_err(error)?)
         }
         .boxed()
     }

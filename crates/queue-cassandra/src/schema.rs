@@ -8,12 +8,13 @@
 //! | `floors` | queue, kind | |
 //! | `forwards` | queue, number | receive; gone after half a day |
 //! | `records` | space | key; written by conditional writes only |
+//! | `groups` | queue, group | cell; written by conditional writes only, of several cells at once |
 //!
 //! What was deleted is kept for a day before its deletion is forgotten: a replica that was down for longer has to be repaired,
 //! or made anew, before it comes back.
 
 /// What is created in the keyspace.
-pub(crate) const TABLES: [(&str, &str); 6] = [
+pub(crate) const TABLES: [(&str, &str); 7] = [
     (
         "tuples",
         "(queue bigint, bucket bigint, part int, visible_at bigint, number bigint, moves int, receives int, \
@@ -23,7 +24,7 @@ pub(crate) const TABLES: [(&str, &str); 6] = [
     (
         "bodies",
         "(queue bigint, bucket bigint, part int, number bigint, content blob, source text, origin bigint, \
-         PRIMARY KEY ((queue, bucket, part), number)) WITH gc_grace_seconds = 86400",
+         grp bigint, PRIMARY KEY ((queue, bucket, part), number)) WITH gc_grace_seconds = 86400",
     ),
     (
         "buckets",
@@ -35,6 +36,11 @@ pub(crate) const TABLES: [(&str, &str); 6] = [
         "forwards",
         "(queue bigint, number bigint, receive bigint, visible_at bigint, moves bigint, \
          PRIMARY KEY ((queue, number), receive)) WITH default_time_to_live = 50000 AND gc_grace_seconds = 86400",
+    ),
+    (
+        "groups",
+        "(queue bigint, grp bigint, cell blob, value blob, version bigint, PRIMARY KEY ((queue, grp), cell)) \
+         WITH gc_grace_seconds = 86400",
     ),
     ("records", "(space text, key text, value blob, version bigint, PRIMARY KEY ((space), key))"),
 ];

@@ -1,7 +1,9 @@
-//! The tests of standard queues that every [`QueueStore`] passes, whatever is behind it.
+//! The tests of standard queues, and of FIFO queues, that every [`QueueStore`] passes, whatever is behind it.
 //!
 //! A store's own tests call [`check`] on a store that may hold anything but the queues of the account that they name. What only one
 //! store promises (what survives a crash, what several front ends see) it tests itself.
+
+mod fifo;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,6 +47,23 @@ pub async fn check(env: &Env, store: &dyn QueueStore, account: &str) {
     suite.a_purged_queue_is_empty_and_goes_on().await;
     suite.peeking_receives_nothing().await;
     suite.what_is_too_old_is_gone().await;
+}
+
+/// Runs all tests of FIFO queues, one after the other.
+///
+/// # Panics
+/// If the store is not what the contract says.
+pub async fn check_fifo(env: &Env, store: &dyn QueueStore, account: &str) {
+    let suite = Suite { env, store, account };
+    suite.each_group_is_in_order_and_nothing_passes_what_is_invisible().await;
+    suite.a_receipt_of_an_earlier_receive_is_refused_by_a_fifo_queue().await;
+    suite.the_first_of_a_group_can_be_visible_earlier_and_is_first_again().await;
+    suite.a_deduplication_id_is_one_message_whoever_sends_it_when().await;
+    suite.receivers_at_the_same_time_keep_the_order_of_each_group().await;
+    suite.an_attempt_has_the_same_messages_again().await;
+    suite.dead_letters_of_a_group_stay_in_order_and_come_back().await;
+    suite.a_purged_fifo_queue_is_empty_and_goes_on().await;
+    suite.a_group_waits_for_what_is_sent_to_it().await;
 }
 
 impl Suite<'_> {

@@ -3,12 +3,14 @@
 //! Two are behind it: [`crate::Queues`], in one process, and [`crate::shared::SharedQueues`], front ends without state over a store
 //! that many processes share. What one promises beyond this it says itself.
 //!
-//! What both promise of a standard queue ([`crate::conformance`] tests it):
+//! What both promise of a queue ([`crate::conformance`] tests it):
 //! - A send, a delete, a change of visibility is done when it is answered. One that was not answered, or answered with
 //!   [`QueueError::Unavailable`], may have been done.
 //! - A message is received until its delete was answered, and not after that.
-//! - A message is not received while it is invisible, but for what receivers that run at the same time at several front ends
-//!   take from each other.
+//! - A message of a standard queue is not received while it is invisible, but for what receivers that run at the same time at
+//!   several front ends take from each other.
+//! - In a FIFO queue the messages of a group are received in order, none while one before it is there and not in the same hand; a
+//!   deduplication id is one message for five minutes; a receipt is refused when its message's timeout is over.
 //! - Dropping a call leaves what it asks for done or not done, never half; a receive that is dropped while it waits receives
 //!   nothing.
 

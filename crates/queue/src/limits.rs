@@ -135,3 +135,21 @@ pub const QUEUES_KNOWN_MAX: usize = 100_000;
 
 /// The shared store: changed visibilities of one queue that a front end remembers, so that a delete need not look for them.
 pub const FORWARDS_KNOWN_MAX: usize = 10_000;
+
+/// The shared store: how long what is known of a FIFO queue's group is kept after its last change, in seconds: longer than any
+/// message is kept, so that nothing has to be tidied up behind a queue, or a group that is not used any more.
+pub const GROUP_TTL_S: u32 = 15 * 24 * 3_600;
+
+/// The shared store: how often a change of a FIFO queue's group is tried when others' changes come between.
+pub const GROUP_ATTEMPTS: usize = 50;
+
+/// The shared store: locks among which the groups of a FIFO queue are divided in one front end, so that its own requests wait for
+/// each other instead of undoing each other's work.
+pub const GROUP_LOCKS: usize = 64;
+
+/// The shared store: tuples of groups that a receive from a FIFO queue reads at once.
+pub const GROUPS_READ: usize = 32;
+
+/// The shared store: how long which group a deduplication id belongs to is kept, in milliseconds. Where the id was not used
+/// for half of it, it can belong to another one.
+pub const CLAIM_MS: u64 = 4 * DEDUPLICATION_MS;

@@ -22,13 +22,15 @@
 //!
 //! At [`Consistency::One`] replicas may not have a row yet: a message may be received late, or again after its delete.
 //!
-//! FIFO queues and what only exists once (a queue's record, a place among the front ends) are conditional writes at a majority.
+//! The groups of FIFO queues ([`fifo`]) and what only exists once (a queue's record, a place among the front ends) are conditional
+//! writes at a majority.
 //!
 //! To be read in this order: `rows.rs` (what it stands on), `heads.rs` (which tuples are read), `sending.rs`, `receiving.rs`,
-//! `deleting.rs`, `sweeper.rs`; `directory.rs` (queues), `tasks.rs` (moves of dead letters).
+//! `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues), `tasks.rs` (moves of dead letters).
 
 mod deleting;
 mod directory;
+mod fifo;
 mod figures;
 mod heads;
 pub mod numbers;
@@ -128,6 +130,8 @@ struct Known {
     turn: tokio::sync::Mutex<()>,
     waiting: std::sync::atomic::AtomicUsize,
     hint: Mutex<AutoHint>,
+    /// Of a FIFO queue's groups.
+    turns: fifo::Turns,
     happened: Mutex<Happened>,
     figures: Mutex<Option<Figures>>,
     /// Drops empty buckets; when it last was started.
@@ -148,6 +152,7 @@ impl Known {
             turn: tokio::sync::Mutex::new(()),
             waiting: Default::default(),
             hint: Mutex::new(AutoHint::new(AUTO_TARGET_PERMILLE)),
+            turns: Default::default(),
             happened: Mutex::default(),
             figures: Mutex::default(),
             dropping: Mutex::new((0, None)),

@@ -432,4 +432,5 @@ async fn the_embedded_store_is_what_the_contract_says() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await;
     tailwater_queue::conformance::check(&store.env, &store.queues, "conformance").await;
+    tailwater_queue::conformance::check_fifo(&store.env, &store.queues, "conformance").await;
 }

@@ -210,7 +210,8 @@ fn a_body_that_is_not_deleted_is_caught() {
 
 #[test]
 fn reads_of_one_replica_where_a_quorum_is_promised_are_caught() {
-    is_caught(Plant::ReadOfOne, "queue-cassandra", &["deleted and came back"]);
+    // A message whose body is not seen is taken out of its group.
+    is_caught(Plant::ReadOfOne, "queue-cassandra", &["deleted and came back", "of its group", "is lost"]);
 }
 
 #[test]
@@ -219,6 +220,17 @@ fn a_bucket_that_is_dropped_with_bodies_in_it_is_caught() {
 }
 
 #[test]
+fn conditional_writes_that_do_not_compare_are_caught() {
+    let words = ["while it was invisible", "of its group", "by its deduplication id", "is lost"];
+    is_caught(Plant::ConditionNotChecked, "queue-cassandra", &words);
+}
+
+#[test]
+fn a_group_that_forgets_deduplication_ids_is_caught() {
+    is_caught(Plant::SeenNotKept, "queue-cassandra", &["by its deduplication id"]);
+}
+
+#[test]
 fn writes_to_one_replica_where_a_quorum_is_promised_are_caught() {
-    is_caught(Plant::QuorumOfOne, "queue-cassandra", &["was acknowledged and is lost"]);
+    is_caught(Plant::QuorumOfOne, "queue-cassandra", &["was acknowledged and is lost", "of its group"]);
 }

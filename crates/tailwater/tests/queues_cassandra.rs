@@ -29,7 +29,9 @@ fn queues_in_cassandra_are_what_the_contract_says_and_lose_nothing_whoever_is_ki
         let (one, other) = (front(&cassandra).await, front(&cassandra).await);
         tokio::join!(
             tailwater_queue::conformance::check(&env, &one, "conformance"),
+            tailwater_queue::conformance::check_fifo(&env, &one, "fifo"),
             front_ends_share_queues(&one, &other),
+            front_ends_share_groups(&one, &other),
         );
     });
     drop(runtime);
@@ -95,6 +97,51 @@ async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
         Settings { fifo: Some(Fifo::default()), consistency: Some(Consistency::One), ..Settings::default() };
     let refused = one.create(record("q.fifo", settings)).await;
     assert!(matches!(refused, Err(QueueError::Unsupported(why)) if why.contains("quorum")));
+}
+
+/// Two front ends send to the same groups and receive from them, at the same time: each group stays in order, each id is one
+/// message, and a group is one receiver's at a time.
+async fn front_ends_share_groups(one: &SharedQueues, other: &SharedQueues) {
+    let settings = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
+    let queue = one.create(record("groups.fifo", settings)).await.expect("created");
+    const EACH: usize = 8;
+    let send = async |front: &SharedQueues, group: &str, number: usize| {
+        let body = format!("{group} {number}");
+        let send = Send {
+            content: Bytes::from(body.clone()),
+            delay: None,
+            group: Some(group.to_owned()),
+            deduplication: Some(body),
+        };
+        front.send(&queue, vec![send]).await.expect("sent")[0]
+    };
+    let groups = ["a", "b"].map(async |group| {
+        for number in 0..EACH {
+            // Whoever was not sure sends again, elsewhere.
+            let (first, again) = tokio::join!(send(one, group, number), send(other, group, number));
+            assert_eq!(first, again, "a deduplication id is one message");
+        }
+    });
+    let received = std::sync::Mutex::new(Vec::new());
+    let receive = async |front: &SharedQueues| {
+        while received.lock().expect("nobody panicked").len() < 2 * EACH {
+            let receive = Receive { count: 2, wait: Some(Duration::from_secs(1)), ..Receive::default() };
+            let messages = front.receive(&queue, receive).await.expect("received");
+            let bodies = messages.iter().map(|message| message.content.clone());
+            received.lock().expect("nobody panicked").extend(bodies);
+            let receipts = messages.iter().map(|message| message.receipt).collect();
+            let outcomes = front.delete(&queue, receipts).await.expect("deleted");
+            assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        }
+    };
+    tokio::join!(futures::future::join_all(groups), receive(one), receive(other));
+    let received = received.into_inner().expect("nobody panicked");
+    for group in ["a", "b"] {
+        let of_group = received.iter().filter(|body| body.starts_with(group.as_bytes()));
+        let expected: Vec<String> = (0..EACH).map(|number| format!("{group} {number}")).collect();
+        assert!(of_group.eq(expected.iter()), "{received:?}");
+    }
+    assert_eq!(one.figures(&queue).await.expect("there").counts, Default::default());
 }
 
 /// Two nodes and Cassandra: each is killed again and again while clients of both send and receive.

@@ -2,17 +2,42 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
+
 use super::rows::Tuple;
 use super::{Front, Known};
+use crate::contract::Outcomes;
 use crate::ids::{Number, Receipt};
 use crate::limits::{FORWARDS_KNOWN_MAX, INVISIBLE_MS_MAX};
 use crate::queue::ReceiptError;
 use crate::request::QueueError;
 
 impl Front {
+    pub(super) async fn delete(&self, known: &Known, receipts: Vec<Receipt>) -> Result<Outcomes, QueueError> {
+        if known.is_fifo() {
+            return self.delete_fifo(known, &receipts).await;
+        }
+        let deletes = receipts.iter().map(|receipt| self.delete_one(known, receipt));
+        let deleted: Result<Vec<()>, _> = join_all(deletes).await.into_iter().collect();
+        Ok(deleted?.into_iter().map(Ok).collect())
+    }
+
+    pub(super) async fn change_visibility(
+        &self,
+        known: &Known,
+        changes: Vec<(Receipt, Duration)>,
+    ) -> Result<Outcomes, QueueError> {
+        if known.is_fifo() {
+            return self.change_fifo(known, &changes).await;
+        }
+        let changes = changes.iter();
+        let changes = changes.map(|(receipt, visibility)| self.change_one(known, receipt, *visibility));
+        join_all(changes).await.into_iter().collect()
+    }
+
     /// Deletes the message of a receipt, also of one of an earlier receive: the body goes, and with it the message. Of its tuple
     /// the receipt knows where it was put; if it is not there any more, it goes when it is found to have no body.
-    pub(super) async fn delete(&self, known: &Known, receipt: &Receipt) -> Result<(), QueueError> {
+    async fn delete_one(&self, known: &Known, receipt: &Receipt) -> Result<(), QueueError> {
         let number = Number(receipt.sequence.0);
         let forward = known.forwards.lock().remove(&(number, receipt.token.0));
         let (visible_at, moves) = forward.unwrap_or((receipt.place, receipt.token.0));
@@ -23,7 +48,7 @@ impl Front {
     }
 
     /// Makes the message of a receipt visible in so long from now.
-    pub(super) async fn change_visibility(
+    async fn change_one(
         &self,
         known: &Known,
         receipt: &Receipt,

@@ -236,9 +236,6 @@ fn check(front: &Front, record: &QueueRecord) -> Result<(), QueueError> {
         (Some(_), Consistency::One) => Err(QueueError::Unsupported(
             "a FIFO queue needs the consistency level quorum: set the tag tailwater-consistency",
         )),
-        (Some(_), _) => {
-            Err(QueueError::Unsupported("FIFO queues are in the embedded store only: [queues] store"))
-        }
         _ => Ok(()),
     }
 }

@@ -15,6 +15,9 @@ use crate::request::{Figures, Message, QueueError};
 /// A queue with more tuples than this is not counted each time that somebody asks.
 const QUICK_TUPLES: u64 = 10_000;
 
+/// Of a peek, the messages whose state is looked for.
+const PEEKED_MAX: usize = 10_000;
+
 /// But, whatever asks, so many tuples in a millisecond.
 const TUPLES_PER_MS: u64 = 50;
 
@@ -41,6 +44,9 @@ impl Front {
     }
 
     async fn count(&self, known: &Known, now: u64) -> Result<Figures, QueueError> {
+        if known.is_fifo() {
+            return self.count_groups(known, now).await;
+        }
         let mut figures = Figures { now, ..Figures::default() };
         self.each_tuple(known, COUNTED_MAX, |tuple| {
             let Counts { visible, in_flight, delayed } = &mut figures.counts;
@@ -107,7 +113,7 @@ impl Front {
     /// Looks at messages from a number on, oldest first.
     ///
     /// Bodies are in that order, the index is not: when a message is visible again, and how often it was received, is told of
-    /// what is among the first 10,000 tuples.
+    /// what is among the first [`PEEKED_MAX`]. Of a FIFO queue nothing else is told: a body may be in no group.
     pub(super) async fn peek(
         &self,
         known: &Known,
@@ -115,11 +121,16 @@ impl Front {
         count: usize,
     ) -> Result<Vec<Message>, QueueError> {
         let level = self.level(known);
+        let is_fifo = known.is_fifo();
         let mut tuples: HashMap<Number, Tuple> = HashMap::default();
-        self.each_tuple(known, 10_000, |tuple| {
-            tuples.insert(tuple.number, *tuple);
-        })
-        .await?;
+        if is_fifo {
+            tuples = self.slots_by_number(known, PEEKED_MAX).await?;
+        } else {
+            self.each_tuple(known, PEEKED_MAX, |tuple| {
+                tuples.insert(tuple.number, *tuple);
+            })
+            .await?;
+        }
         let after = Number(from.0.saturating_sub(1));
         let mut bucket_from = bucket_of(if from.0 == 0 { 0 } else { sent_at(Number(from.0)) });
         bucket_from = bucket_from.max(self.rows.floor(level, known.id, Kind::Bodies).await?);
@@ -133,9 +144,10 @@ impl Front {
                     let at = Partition { queue: known.id, bucket, part };
                     self.rows.bodies(level, at, after, count)
                 });
-                let mut numbers: Vec<Number> = try_join_all(reads).await?.into_iter().flatten().collect();
-                numbers.sort_unstable();
-                for number in numbers {
+                let mut bodies: Vec<_> = try_join_all(reads).await?.into_iter().flatten().collect();
+                bodies.sort_unstable();
+                let bodies = bodies.into_iter().filter(|(number, _)| !is_fifo || tuples.contains_key(number));
+                for (number, _) in bodies {
                     if messages.len() == count {
                         return Ok(messages);
                     }

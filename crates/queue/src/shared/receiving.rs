@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 
+use tailwater_env::Instant;
+
 use super::heads::{begin_of, slices};
 use super::numbers::sent_at;
 use super::rows::{Body, Partition, Tuple};
@@ -25,9 +27,9 @@ const SAMPLED: u32 = 8;
 
 /// What a receive wants.
 #[derive(Clone, Copy)]
-struct Want {
-    count: usize,
-    visibility_ms: u64,
+pub(super) struct Want {
+    pub(super) count: usize,
+    pub(super) visibility_ms: u64,
 }
 
 /// A tuple that this front end's other receives leave alone while it is there.
@@ -62,6 +64,26 @@ impl Front {
             visibility_ms: u64::try_from(visibility).unwrap_or(u64::MAX).min(INVISIBLE_MS_MAX),
         };
         let until = self.env.now() + receive.wait.unwrap_or(of_seconds(settings.wait_s));
+        let Some(attempt) = receive.attempt.filter(|_| settings.fifo.is_some()) else {
+            return self.receive_until(known, want, until).await;
+        };
+        if let Some(messages) = self.receive_again(known, &attempt, want.visibility_ms).await? {
+            return Ok(messages);
+        }
+        let messages = self.receive_until(known, want, until).await?;
+        if !messages.is_empty() {
+            self.remember_attempt(known, &attempt, &messages).await?;
+        }
+        Ok(messages)
+    }
+
+    /// Receives what is visible, or the first that is until then.
+    async fn receive_until(
+        &self,
+        known: &Known,
+        want: Want,
+        until: Instant,
+    ) -> Result<Vec<Message>, QueueError> {
         let messages = self.receive_now(known, want).await?;
         if !messages.is_empty() || self.env.now() >= until {
             return Ok(messages);
@@ -85,6 +107,9 @@ impl Front {
 
     /// Receives what is visible, without waiting.
     async fn receive_now(&self, known: &Known, want: Want) -> Result<Vec<Message>, QueueError> {
+        if known.is_fifo() {
+            return self.receive_fifo(known, want).await;
+        }
         let mut messages = Vec::new();
         // Again where all that was chosen turned out to be nothing. Tuples without a body go with it, so it ends.
         for _ in 0..64 {
@@ -147,7 +172,12 @@ impl Front {
     }
 
     /// The oldest visible tuples, in order.
-    async fn oldest(&self, known: &Known, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
+    pub(super) async fn oldest(
+        &self,
+        known: &Known,
+        now: u64,
+        most: usize,
+    ) -> Result<Vec<Tuple>, QueueError> {
         let buckets = known.heads.lock().readable(now, self.margin());
         let mut tuples = Vec::with_capacity(most.min(1024));
         for bucket in buckets {
@@ -249,7 +279,7 @@ impl Front {
         );
         let (body, moved) = (body?, moved?);
         let old_at = known.tuples_at(tuple.visible_at, tuple.number);
-        let Some(Body { content, source }) = body else {
+        let Some(Body { content, source, .. }) = body else {
             let new_at = known.tuples_at(moved.visible_at, moved.number);
             let is_settled = level == Consistency::Quorum
                 || sent_at(tuple.number) + SETTLE_MS + self.config.skew_ms <= now;
@@ -331,9 +361,9 @@ impl Front {
         }
         let target = self.known(&target).await?;
         let body = self.rows.body(self.level(known), known.body_at(tuple.number), tuple.number).await?;
-        let Some(Body { content, source }) = body else { return Ok(false) };
+        let Some(Body { content, source, .. }) = body else { return Ok(false) };
         let origin = source.map_or(tuple.number, |(_, origin)| origin);
-        let body = Body { content, source: Some((record.name.clone(), origin)) };
+        let body = Body { content, source: Some((record.name.clone(), origin)), group: None };
         let number = self.numbers.next(&self.env, self.now())?;
         self.put(&target, number, 0, body).await?;
         target.sent.notify_one();

@@ -7,7 +7,8 @@
 //! - With [`Consistency::Quorum`] a read sees every write that was answered before it began; with [`Consistency::One`] it
 //!   may not see it yet.
 //! - A call that fails may have been done, and may be done later.
-//! - [`Rows::write_record`] is the only one that compares: it is linearizable, at a majority whatever the queue's level.
+//! - [`Rows::write_record`] and [`Rows::write_cells`] are the only ones that compare: each record, and each group, is linearizable,
+//!   at a majority whatever the queue's level. One of them that fails may still be done later, as long as it compares well.
 //!
 //! Numbers of messages have the time of their sending in them ([`crate::shared::numbers`]); partitions, buckets and timestamps
 //! follow from it.
@@ -62,6 +63,25 @@ pub struct Body {
     /// The queue that the message was moved away from, if this is its dead-letter queue: its name, and the number that the
     /// message was first sent with.
     pub source: Option<(String, Number)>,
+    /// The group that the message is in, in a FIFO queue.
+    pub group: Option<GroupKey>,
+}
+
+/// A group of a FIFO queue, by a hash of its name. Two names that meet are one group: in order, and later than need be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey(pub u64);
+
+/// A cell of a group: the smallest thing that is written there. What they say decides [`crate::shared`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Where it is in its group.
+    pub key: Bytes,
+    /// What it says.
+    pub value: Bytes,
+    /// Of a group's first cell, which changes with every change of the group, its version; otherwise 0.
+    pub version: u64,
+    /// It is gone so many seconds after it was written; not told when it is read.
+    pub ttl_s: u32,
 }
 
 /// Which buckets are listed.
@@ -124,8 +144,15 @@ pub trait Rows: Send + Sync + 'static {
     /// Deletes a body.
     fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()>;
 
-    /// The numbers of a partition's bodies that are greater than `after`, ascending; `most` of them.
-    fn bodies(&self, level: Consistency, at: Partition, after: Number, most: usize) -> Done<'_, Vec<Number>>;
+    /// The numbers of a partition's bodies that are greater than `after`, ascending, and the groups that they are in; `most` of
+    /// them.
+    fn bodies(
+        &self,
+        level: Consistency,
+        at: Partition,
+        after: Number,
+        most: usize,
+    ) -> Done<'_, Vec<(Number, Option<GroupKey>)>>;
 
     /// Notes that a queue has such a bucket, before anything is put there.
     fn put_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()>;
@@ -187,4 +214,28 @@ pub trait Rows: Send + Sync + 'static {
         expected: Option<u64>,
         ttl_s: u32,
     ) -> Done<'a, bool>;
+
+    /// The cells of a group that have one of these keys, by key; read together, so that no change is seen in part.
+    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<Cell>>;
+
+    /// The cells of a group with `from <= key < upto`, by key; `most` of them.
+    fn cells_from(
+        &self,
+        queue: QueueId,
+        group: GroupKey,
+        from: Bytes,
+        upto: Bytes,
+        most: usize,
+    ) -> Done<'_, Vec<Cell>>;
+
+    /// Writes and deletes cells of a group, all or none, if the version of its first cell is `expected`, or with 0 if it has none;
+    /// whether it was. The first of `cells` is that one, with its next version.
+    fn write_cells(
+        &self,
+        queue: QueueId,
+        group: GroupKey,
+        expected: u64,
+        cells: Vec<Cell>,
+        gone: Vec<Bytes>,
+    ) -> Done<'_, bool>;
 }

@@ -15,6 +15,9 @@ impl Front {
         if bytes > REQUEST_BYTES_MAX || sends.iter().any(|send| send.content.len() > CONTENT_BYTES_MAX) {
             return Err(QueueError::Unsupported("a message, or all of a request, is longer than 2 MiB"));
         }
+        if known.is_fifo() {
+            return self.send_fifo(known, sends).await;
+        }
         let settings = known.record().settings.clone();
         let sends = sends.into_iter().map(|send| {
             let delay = send.delay.map_or(u64::from(settings.delay_s) * 1_000, |delay| {
@@ -22,7 +25,7 @@ impl Front {
             });
             // Now, in the order of the request.
             let number = self.numbers.next(&self.env, self.now())?;
-            Ok((number, delay, Body { content: send.content, source: None }))
+            Ok((number, delay, Body { content: send.content, source: None, group: None }))
         });
         let sends: Vec<_> = sends.collect::<Result<_, QueueError>>()?;
         // All are tried even if one fails: the client sends again what it was not told of, and gets duplicates of fewer.
@@ -39,8 +42,6 @@ impl Front {
     }
 
     /// Puts one message in: one that was sent, or comes from another queue. The number that it has then.
-    ///
-    /// A body that took long may have come to a partition that was dropped meanwhile: it is put again, under another number.
     pub(super) async fn put(
         &self,
         known: &Known,
@@ -48,25 +49,31 @@ impl Front {
         delay_ms: u64,
         body: Body,
     ) -> Result<Number, QueueError> {
+        let number = self.put_body_in_time(known, number, &body).await?;
+        let tuple =
+            Tuple { visible_at: 0, number, moves: 0, receives: 0, first_received_at: 0, received_at: 0 };
+        // When it was sent, so that messages of one request stay in order; later only if that took long.
+        let sent_at = sent_at(number);
+        let at = |now: u64| {
+            let base = if now <= sent_at + WRITE_MS / 2 { sent_at } else { now };
+            base.saturating_add(delay_ms)
+        };
+        self.put_tuple(known, tuple, at).await?;
+        Ok(number)
+    }
+
+    /// Puts a body; the number that it has then. One that took long may have come to a partition that was dropped meanwhile: it is
+    /// put again, under another number.
+    pub(super) async fn put_body_in_time(
+        &self,
+        known: &Known,
+        number: Number,
+        body: &Body,
+    ) -> Result<Number, QueueError> {
         let mut number = number;
         for _ in 0..3 {
             self.put_body(known, number, body.clone()).await?;
             if self.now() <= sent_at(number) + WRITE_MS {
-                let tuple = Tuple {
-                    visible_at: 0,
-                    number,
-                    moves: 0,
-                    receives: 0,
-                    first_received_at: 0,
-                    received_at: 0,
-                };
-                // When it was sent, so that messages of one request stay in order; later only if that took long.
-                let sent_at = sent_at(number);
-                let at = |now: u64| {
-                    let base = if now <= sent_at + WRITE_MS / 2 { sent_at } else { now };
-                    base.saturating_add(delay_ms)
-                };
-                self.put_tuple(known, tuple, at).await?;
                 return Ok(number);
             }
             self.rows.delete_body(self.level(known), known.body_at(number), number).await?;
@@ -95,7 +102,13 @@ impl Front {
         let now = self.now();
         // What is sent in this moment stays: its timestamps are later.
         let upto_us = i64::try_from(now * 1_000).unwrap_or(i64::MAX) - 1;
-        for kind in [Kind::Bodies, Kind::Tuples] {
+        let mut kinds = vec![Kind::Bodies, Kind::Tuples];
+        if known.is_fifo() {
+            self.clear_groups(known).await?;
+            // Timestamps of groups' tuples are long ago: what is put from now on would be cleared, too.
+            kinds.pop();
+        }
+        for kind in kinds {
             let mut from = self.rows.floor(level, known.id, kind).await?;
             loop {
                 let most = crate::limits::BUCKETS_LISTED;

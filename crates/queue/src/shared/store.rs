@@ -210,9 +210,7 @@ impl QueueStore for SharedQueues {
     fn delete<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, Outcomes> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
-            let deletes = receipts.iter().map(|receipt| self.front.delete(&known, receipt));
-            let deleted: Result<Vec<()>, _> = futures::future::join_all(deletes).await.into_iter().collect();
-            Ok(deleted?.into_iter().map(Ok).collect())
+            self.front.delete(&known, receipts).await
         })
     }
 
@@ -223,10 +221,7 @@ impl QueueStore for SharedQueues {
     ) -> Answer<'a, Outcomes> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
-            let changes = changes
-                .iter()
-                .map(|(receipt, visibility)| self.front.change_visibility(&known, receipt, *visibility));
-            futures::future::join_all(changes).await.into_iter().collect()
+            self.front.change_visibility(&known, changes).await
         })
     }
 

@@ -76,6 +76,10 @@ impl Front {
         known: &Known,
         before: &BTreeSet<Number>,
     ) -> Result<BTreeSet<Number>, QueueError> {
+        if known.is_fifo() {
+            self.sweep_groups(known).await?;
+            return Ok(BTreeSet::new());
+        }
         let level = self.level(known);
         // What was sent later may still be on its way.
         let upto = self.margin().before(self.now()).saturating_sub(SETTLE_MS);
@@ -94,14 +98,13 @@ impl Front {
                     let at = Partition { queue: known.id, bucket, part };
                     let mut after = Number(0);
                     loop {
-                        let numbers = self.rows.bodies(level, at, after, ROWS_READ).await?;
+                        let bodies = self.rows.bodies(level, at, after, ROWS_READ).await?;
+                        let numbers = bodies.iter().map(|(number, _)| *number);
                         without.extend(
-                            numbers
-                                .iter()
-                                .filter(|number| sent_at(**number) <= upto && !listed.contains(*number)),
+                            numbers.filter(|number| sent_at(*number) <= upto && !listed.contains(number)),
                         );
-                        match numbers.last() {
-                            Some(last) if numbers.len() == ROWS_READ => after = *last,
+                        match bodies.last() {
+                            Some((last, _)) if bodies.len() == ROWS_READ => after = *last,
                             _ => break,
                         }
                     }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::rows::{Body, Record};
+use super::rows::{Body, GroupKey, Record};
 use super::{Front, Known};
+use crate::ids::Receipt;
 use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_TASKS_MAX};
 use crate::request::{QueueError, Receive};
 use crate::settings::{MoveStatus, MoveTask};
@@ -168,7 +169,7 @@ impl Front {
         for message in &messages {
             // What came after the task's start stays, and is visible again at once.
             if message.number.0 > task.upto {
-                let _ = self.change_visibility(known, &message.receipt, Duration::ZERO).await?;
+                let _ = self.change_visibility(known, vec![(message.receipt, Duration::ZERO)]).await?;
                 continue;
             }
             let target = match (&task.target, &message.source) {
@@ -181,17 +182,23 @@ impl Front {
                 None => None,
             };
             let Some((target, _)) = found else {
-                let _ = self.change_visibility(known, &message.receipt, Duration::ZERO).await?;
+                let _ = self.change_visibility(known, vec![(message.receipt, Duration::ZERO)]).await?;
                 (task.status, task.failure) =
                     (MoveStatus::Failed, Some("the queue that a message goes to is not known".to_owned()));
                 return Ok(());
             };
             let target = self.known(&target).await?;
-            let number = self.numbers.next(&self.env, self.now())?;
-            let body = Body { content: message.content.clone(), source: None };
-            self.put(&target, number, 0, body).await?;
-            target.sent.notify_one();
-            self.delete(known, &message.receipt).await?;
+            let body = Body { content: message.content.clone(), source: None, group: None };
+            let Receipt { sequence, place, .. } = message.receipt;
+            if target.is_fifo() {
+                let mark = format!("from {}/{}", known.id, sequence.0);
+                self.put_in_group(&target, GroupKey(place), body, &mark).await?;
+            } else {
+                let number = self.numbers.next(&self.env, self.now())?;
+                self.put(&target, number, 0, body).await?;
+                target.sent.notify_one();
+            }
+            let _ = self.delete(known, vec![message.receipt]).await?;
             moved += 1;
         }
         task.moved += moved;

@@ -90,6 +90,10 @@ pub enum Plant {
     QuorumOfOne,
     /// Buckets are dropped with the bodies that are in them.
     FullBucketDropped,
+    /// The shared store does some conditional writes of groups without comparing.
+    ConditionNotChecked,
+    /// It does not keep which deduplication ids a group has seen.
+    SeenNotKept,
 }
 
 impl Plant {

@@ -3,9 +3,11 @@
 //!
 //! Checked, by what is in the messages: whatever is received was sent; at a quorum, what a receive answers was not deleted
 //! before the receive began; and at the end, when everybody has swept and received, whatever was acknowledged and not asked to be
-//! deleted has come. At one replica only the last, as replicas agree in the end.
+//! deleted has come. At one replica only the last, as replicas agree in the end. At a quorum the queue may be a FIFO queue: what holds
+//! for it beyond that is in [`fifo`].
 
 mod cluster;
+mod fifo;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{
-    Consistency, Message, OrderHint, QueueError, QueueRecord, QueueStore, Receive, Send, Settings, View,
+    Consistency, Fifo, Message, OrderHint, QueueError, QueueRecord, QueueStore, Receive, Send, Settings, View,
 };
 
 use crate::checkers::{Report, Violation, ensure};
@@ -42,6 +44,7 @@ struct Model {
     deleting: BTreeSet<u64>,
     deleted: BTreeSet<u64>,
     drained: BTreeSet<u64>,
+    groups: fifo::Groups,
     stop: bool,
     violation: Option<Violation>,
     report: Report,
@@ -56,6 +59,8 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let level = if rng.below(4) == 0 { Consistency::One } else { Consistency::Quorum };
     let faults = [0, 2_000, 20_000][rng.index(3)];
     let hint = [OrderHint::K(1), OrderHint::K(3), OrderHint::Auto][rng.index(3)];
+    let is_fifo = level == Consistency::Quorum && rng.below(2) == 0;
+    let settings = Settings { order_hint: hint, fifo: is_fifo.then(Fifo::default), ..Settings::default() };
     let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), faults);
     let config = SharedConfig {
         consistency: level,
@@ -71,7 +76,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         let skew = rng.below(SKEW_MS) as i64;
         node.skew_wall_ms(skew);
         skews.push(skew);
-        Front::start(node.env(), &cluster, &config, plant, &model, hint);
+        Front::start(node.env(), &cluster, &config, plant, &model, &settings);
     }
     if rng.below(2) == 0 {
         let breaking = break_fronts(
@@ -83,7 +88,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
             config.clone(),
             plant,
             model.clone(),
-            hint,
+            settings.clone(),
         );
         world.outside().spawn("chaos", breaking).detach();
     }
@@ -93,7 +98,8 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     world.run_for(REST)?;
     take_violation(&model)?;
     let node = world.node("last");
-    let last = last(node.env(), cluster, config, plant, model.clone(), level);
+    let settings = Settings { order_hint: OrderHint::K(1), ..settings };
+    let last = last(node.env(), cluster, config, plant, model.clone(), settings);
     match world.run(node.run("last", last))? {
         Ok(Ok(())) => {}
         other => return Err(Violation::new(format!("without any failures: {other:?}"))),
@@ -109,6 +115,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let mut report = model.report.clone();
     report.count("sent", model.sent.len() as u64);
     report.count("deleted", model.deleted.len() as u64);
+    report.count("fifo", u64::from(is_fifo));
     Ok(report)
 }
 
@@ -127,7 +134,7 @@ async fn break_fronts(
     config: SharedConfig,
     plant: Plant,
     model: Outside,
-    hint: OrderHint,
+    settings: Settings,
 ) {
     loop {
         outside.sleep(Duration::from_millis(rng.between(1_000, 40_000))).await;
@@ -142,7 +149,7 @@ async fn break_fronts(
         let skew = rng.below(SKEW_MS) as i64;
         nodes[number].skew_wall_ms(skew - skews[number]);
         skews[number] = skew;
-        Front::start(nodes[number].env(), &cluster, &config, plant, &model, hint);
+        Front::start(nodes[number].env(), &cluster, &config, plant, &model, &settings);
     }
 }
 
@@ -162,14 +169,17 @@ impl Front {
         config: &SharedConfig,
         plant: Plant,
         model: &Outside,
-        hint: OrderHint,
+        settings: &Settings,
     ) {
         let (cluster, config, model) = (Arc::clone(cluster), config.clone(), Arc::clone(model));
+        let settings = settings.clone();
         let run = {
             let env = env.clone();
             async move {
                 let level = config.consistency;
-                let Some((store, queue)) = open(&env, &cluster, config, plant, hint).await else { return };
+                let Some((store, queue)) = open(&env, &cluster, config, plant, settings).await else {
+                    return;
+                };
                 let front = Arc::new(Front { env: env.clone(), store, queue, model, level });
                 let clients = (0..2).map(|_| Arc::clone(&front).client());
                 futures::future::join_all(clients).await;
@@ -181,7 +191,10 @@ impl Front {
     async fn client(self: Arc<Self>) {
         while !self.model.lock().stop {
             self.env.sleep(Duration::from_millis(100 + self.env.random_below(4_000))).await;
+            let is_fifo = self.queue.record().settings.fifo.is_some();
             match self.env.random_below(2) {
+                0 if is_fifo => self.send_fifo().await,
+                _ if is_fifo => self.receive_fifo().await,
                 0 => self.send().await,
                 _ => drop(self.receive().await),
             }
@@ -265,14 +278,14 @@ async fn open(
     cluster: &Arc<Cluster>,
     config: SharedConfig,
     plant: Plant,
-    order_hint: OrderHint,
+    settings: Settings,
 ) -> Option<(SharedQueues, Arc<View>)> {
     let record = QueueRecord {
         account: "account".to_owned(),
         name: "q".to_owned(),
         created_at: 0,
         modified_at: 0,
-        settings: Settings { order_hint, ..Settings::default() },
+        settings,
         attributes: Default::default(),
         tags: Default::default(),
     };
@@ -296,9 +309,10 @@ async fn last(
     config: SharedConfig,
     plant: Plant,
     model: Outside,
-    level: Consistency,
+    settings: Settings,
 ) -> Result<(), String> {
-    let opened = open(&env, &cluster, config, plant, OrderHint::K(1)).await;
+    let (level, is_fifo) = (config.consistency, settings.fifo.is_some());
+    let opened = open(&env, &cluster, config, plant, settings).await;
     let (store, queue) = opened.ok_or("the queue can't be opened")?;
     let front = Front { env: env.clone(), store, queue, model, level };
     front.store.sweep().await.map_err(|error| error.to_string())?;
@@ -307,13 +321,44 @@ async fn last(
         let gone = front.model.lock().deleted.clone();
         let wait = Some(Duration::from_secs(10));
         let receive = Receive { count: 10, wait, ..Receive::default() };
-        let messages = front.store.receive(&front.queue, receive).await.map_err(|error| error.to_string())?;
+        let messages = match is_fifo {
+            true => {
+                front.receive_checked(receive, Duration::from_secs(30)).await.ok_or("a receive failed")?
+            }
+            false => front.store.receive(&front.queue, receive).await.map_err(|error| error.to_string())?,
+        };
         silent = if messages.is_empty() { silent + 1 } else { 0 };
         for message in &messages {
             front.check(number_of(message), &gone);
             front.model.lock().drained.insert(number_of(message));
-            front.delete(message).await;
+            match is_fifo {
+                true => front.delete_fifo(message).await,
+                false => front.delete(message).await,
+            }
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What real Cassandra is tested for, too: the model is one where it holds.
+    #[test]
+    fn fifo_queues_over_the_model_are_what_the_contract_says() {
+        let world = World::new(7);
+        let is_fifo = level == Consistency::Quorum && rng.below(2) == 0;
+        let settings =
+            Settings { order_hint: hint, fifo: is_fifo.then(Fifo::default), ..Settings::default() };
+        let cluster = Cluster::new(world.outside(), Rng::new(7, "cluster"), 0);
+        let env = world.node("front").env();
+        let run = async move {
+            let rows = Arc::new(SimRows::new(&cluster, &env, Plant::None));
+            let store = SharedQueues::start(&env, rows, SharedConfig::default()).await.expect("started");
+            tailwater_queue::conformance::check_fifo(&env, &store, "fifo").await;
+        };
+        let node = world.node("tests");
+        world.run(node.run("tests", run)).expect("it ends").expect("it does not crash");
+    }
 }

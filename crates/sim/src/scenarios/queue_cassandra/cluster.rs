@@ -8,7 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::Env;
-use tailwater_queue::shared::rows::{Body, Done, Kind, Partition, Record, Rows, RowsError, Tuple, stamp};
+use tailwater_queue::shared::rows::{
+    Body, Cell, Done, GroupKey, Kind, Partition, Record, Rows, RowsError, Tuple, stamp,
+};
 use tailwater_queue::{Consistency, Number, QueueId};
 use tokio::sync::mpsc;
 
@@ -95,11 +97,24 @@ fn merged(replicas: &[&Replica], from: Key, upto: Key) -> Vec<(Key, Value)> {
 /// Records are linearizable: one copy is a model of many.
 type Records = BTreeMap<(String, String), (Record, Option<Duration>)>;
 
+/// So are groups: their cells, and until when each is there.
+type Groups = BTreeMap<(QueueId, GroupKey), BTreeMap<Bytes, (Cell, Duration)>>;
+
+/// A conditional write of a group.
+#[derive(Clone)]
+struct GroupWrite {
+    at: (QueueId, GroupKey),
+    expected: u64,
+    cells: Vec<Cell>,
+    gone: Vec<Bytes>,
+}
+
 /// The cluster.
 pub(super) struct Cluster {
     outside: Outside,
     replicas: Mutex<[Replica; REPLICAS]>,
     records: Mutex<Records>,
+    groups: Mutex<Groups>,
     rng: Mutex<Rng>,
     /// Calls of a million that are lost, and replicas that get a write late.
     pub(super) faults_per_million: Mutex<u32>,
@@ -118,6 +133,7 @@ impl Cluster {
             outside,
             replicas: Mutex::default(),
             records: Mutex::default(),
+            groups: Mutex::default(),
             rng: Mutex::new(rng),
             faults_per_million: Mutex::new(faults_per_million),
         })
@@ -126,6 +142,35 @@ impl Cluster {
     fn fails(&self) -> bool {
         let faults = *self.faults_per_million.lock();
         self.rng.lock().chance(faults)
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.outside.now().as_ns())
+    }
+
+    /// Does a conditional write; whether it compared well.
+    fn write_group(&self, write: &GroupWrite, plant: Plant) -> bool {
+        let now = self.now();
+        let mut groups = self.groups.lock();
+        let group = groups.entry(write.at).or_default();
+        group.retain(|_, (_, until)| now < *until);
+        let first = &write.cells[0];
+        let version = group.get(&first.key).map_or(0, |(cell, _)| cell.version);
+        let is_compared = plant != Plant::ConditionNotChecked || self.rng.lock().below(3) > 0;
+        if version != write.expected && is_compared {
+            return false;
+        }
+        for cell in &write.cells {
+            let is_kept = plant != Plant::SeenNotKept || cell.key[0] != 2;
+            if is_kept {
+                let until = now + Duration::from_secs(cell.ttl_s.into());
+                group.insert(cell.key.clone(), (cell.clone(), until));
+            }
+        }
+        for key in &write.gone {
+            group.remove(key);
+        }
+        true
     }
 
     fn delay(&self, may_be_late: bool) -> Duration {
@@ -279,7 +324,13 @@ impl Rows for SimRows {
         self.write(level, Write::Row(Key::Body(at, number), stamp(number, 0) + 1, None))
     }
 
-    fn bodies(&self, level: Consistency, at: Partition, after: Number, most: usize) -> Done<'_, Vec<Number>> {
+    fn bodies(
+        &self,
+        level: Consistency,
+        at: Partition,
+        after: Number,
+        most: usize,
+    ) -> Done<'_, Vec<(Number, Option<GroupKey>)>> {
         Box::pin(async move {
             // Whoever looks for one only wants to know whether the bucket may be dropped.
             if self.plant == Plant::FullBucketDropped && most == 1 {
@@ -287,8 +338,8 @@ impl Rows for SimRows {
             }
             let (from, upto) = (Key::Body(at, Number(after.0 + 1)), Key::Body(at, Number(u64::MAX)));
             let rows = self.read(level, from, upto).await?.into_iter();
-            let numbers = rows.filter_map(|(key, _)| match key {
-                Key::Body(_, number) => Some(number),
+            let numbers = rows.filter_map(|(key, value)| match (key, value) {
+                (Key::Body(_, number), Value::Body(body)) => Some((number, body.group)),
                 _ => None,
             });
             Ok(numbers.take(most).collect())
@@ -430,5 +481,88 @@ impl Rows for SimRows {
             }
             Ok(is_done)
         })
+    }
+
+    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<Cell>> {
+        Box::pin(async move {
+            let cells = self.group(queue, group).await?;
+            Ok(cells.into_iter().filter(|cell| keys.contains(&cell.key)).collect())
+        })
+    }
+
+    fn cells_from(
+        &self,
+        queue: QueueId,
+        group: GroupKey,
+        from: Bytes,
+        upto: Bytes,
+        most: usize,
+    ) -> Done<'_, Vec<Cell>> {
+        Box::pin(async move {
+            let cells = self.group(queue, group).await?.into_iter();
+            Ok(cells.filter(|cell| cell.key >= from && cell.key < upto).take(most).collect())
+        })
+    }
+
+    fn write_cells(
+        &self,
+        queue: QueueId,
+        group: GroupKey,
+        expected: u64,
+        cells: Vec<Cell>,
+        gone: Vec<Bytes>,
+    ) -> Done<'_, bool> {
+        Box::pin(async move {
+            let (cluster, plant) = (Arc::clone(&self.cluster), self.plant);
+            let write = GroupWrite { at: (queue, group), expected, cells, gone };
+            if cluster.fails() {
+                // Not done; or another write that finds it half decided does it, when nobody waits for it any more.
+                if cluster.rng.lock().below(2) == 0 {
+                    let (delay, outside) = (cluster.delay(true) * 2, cluster.outside.clone());
+                    let late = async move {
+                        cluster.outside.sleep(delay).await;
+                        cluster.write_group(&write, plant);
+                    };
+                    outside.spawn("late", late).detach();
+                }
+                self.env.sleep(TIMEOUT).await;
+                return timed_out();
+            }
+            // Who asks may die meanwhile.
+            let (done, mut answer) = mpsc::channel(1);
+            let delay = cluster.delay(false);
+            let outside = cluster.outside.clone();
+            let arrive = async move {
+                cluster.outside.sleep(delay).await;
+                let _ = done.send(cluster.write_group(&write, plant)).await;
+            };
+            outside.spawn("group", arrive).detach();
+            let is_done = answer.recv().await.unwrap_or(false);
+            self.env.sleep(self.cluster.delay(false)).await;
+            // Done, and not known to be.
+            if self.cluster.fails() {
+                return timed_out();
+            }
+            Ok(is_done)
+        })
+    }
+}
+
+impl SimRows {
+    /// The cells of a group, by key.
+    async fn group(&self, queue: QueueId, group: GroupKey) -> Result<Vec<Cell>, RowsError> {
+        if self.cluster.fails() {
+            self.env.sleep(TIMEOUT).await;
+            return timed_out();
+        }
+        self.env.sleep(self.cluster.delay(false)).await;
+        let now = self.cluster.now();
+        let cells = {
+            let groups = self.cluster.groups.lock();
+            let group = groups.get(&(queue, group)).into_iter().flat_map(BTreeMap::values);
+            group.filter(|(_, until)| now < *until).map(|(cell, _)| cell.clone()).collect()
+        };
+        self.env.sleep(self.cluster.delay(false)).await;
+        Ok(cells)
     }
 }
