@@ -61,7 +61,7 @@ impl Default for Options {
             view_max: 20,
             fanout: 4,
             feeds: 6,
-            feed_ms: 20,
+            feed_ms: 40,
             gossip_ms: 20_000,
             proxy_rounds: 10,
             shuffle_ms: 30,

@@ -348,9 +348,6 @@ mod tests {
     #[test]
     fn fifo_queues_over_the_model_are_what_the_contract_says() {
         let world = World::new(7);
-        let is_fifo = level == Consistency::Quorum && rng.below(2) == 0;
-        let settings =
-            Settings { order_hint: hint, fifo: is_fifo.then(Fifo::default), ..Settings::default() };
         let cluster = Cluster::new(world.outside(), Rng::new(7, "cluster"), 0);
         let env = world.node("front").env();
         let run = async move {
