@@ -13,6 +13,10 @@ use super::rng::Rng;
 use super::serve::Server;
 use super::view::View;
 
+/// About so many milliseconds after which one that nobody feeds asks the proxy how far its streams are: it may be in
+/// nobody's view, and views change seldom.
+const LONELY_MS: u64 = 5_000;
+
 /// What a peer wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -43,6 +47,7 @@ pub struct Peer {
     notifier: Notifier,
     server: Server,
     feeds: usize,
+    lonely_at_ms: u64,
     tidy_at_ms: u64,
 }
 
@@ -65,6 +70,8 @@ impl Peer {
             feeds: options.feeds,
             rng: Rng::new(seed),
             proxy,
+            // The first exchange is with the proxy in any case.
+            lonely_at_ms: if options.feeds == 0 { u64::MAX } else { 0 },
             tidy_at_ms: 0,
         }
     }
@@ -78,7 +85,8 @@ impl Peer {
     /// When [`tick`](Self::tick) has to be called next, at the latest.
     pub fn due_ms(&self) -> u64 {
         let serve = self.server.due_ms();
-        self.view.due_ms().min(self.notifier.due_ms()).min(self.fetcher.due_ms()).min(serve)
+        let due = self.view.due_ms().min(self.notifier.due_ms()).min(self.fetcher.due_ms());
+        due.min(serve).min(self.lonely_at_ms)
     }
 
     /// Whether a connection with a member is worth keeping: it is in the view, or feeds this one, or is fed by it.
@@ -93,6 +101,17 @@ impl Peer {
         if now_ms >= self.view.due_ms() {
             self.view.tick(now_ms, &mut self.rng, |to, message| out.push(Output::Send { to, message }));
             self.view_changed();
+        }
+        if now_ms >= self.lonely_at_ms {
+            let is_first = self.lonely_at_ms == 0;
+            self.lonely_at_ms = now_ms + LONELY_MS / 2 + self.rng.below(LONELY_MS);
+            // One that knows of no stream is not fed either.
+            let is_fed =
+                self.fetcher.hops().all(|hops| hops != UNFED) && self.fetcher.hops().next().is_some();
+            if !is_fed && !is_first {
+                let asked = self.view.ask_proxy();
+                out.extend(asked.map(|(to, message)| Output::Send { to, message }));
+            }
         }
         self.fetcher.tick(now_ms, &mut self.rng, out);
         if now_ms >= self.tidy_at_ms {

@@ -323,6 +323,7 @@ fn small() -> Options {
         request_bytes: 300,
         recv_bytes: 4_000,
         gossip_ms: 1_000,
+        feed_ms: 20,
         ..Options::default()
     }
 }
@@ -367,6 +368,25 @@ fn clients_that_are_fed_get_events_in_little_more_than_a_message_each_and_over_f
         assert!(stats.fed == 1 && stats.hops <= 6, "{stats:?}");
     }
     world.settle();
+}
+
+#[test]
+fn one_that_is_in_nobodys_view_hears_of_events_within_seconds_although_views_change_seldom() {
+    for seed in 0..10 {
+        // Small views, so that there are such.
+        let options = Options { view_max: 2, fanout: 1, gossip_ms: 60_000, ..Options::default() };
+        let mut world = World::new(seed, options);
+        (10..60).for_each(|id| world.join(id, BTreeMap::new()));
+        world.run(10_000);
+        for _ in 0..150 {
+            world.publish(0, 1);
+            world.run(100);
+        }
+        for (id, node) in &world.nodes {
+            assert!(node.got.contains_key(&stream(0)), "client {id}, seed {seed}: {:?}", node.peer.stats());
+        }
+        world.settle();
+    }
 }
 
 #[test]

@@ -100,6 +100,11 @@ impl View {
         }
     }
 
+    /// What to send to the proxy, from one that nobody may know.
+    pub(super) fn ask_proxy(&self) -> Option<(u64, Message)> {
+        self.proxy.as_ref().map(|proxy| (proxy.id, self.message(false)))
+    }
+
     /// Takes over what another member sent; its answer, if it wants one.
     pub(super) fn receive(
         &mut self,
