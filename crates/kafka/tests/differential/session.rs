@@ -143,9 +143,10 @@ impl Session {
         while self.metadata(name).error_code == 0 {}
     }
 
-    /// Waits until a topic's configuration shows a value: Kafka's broker learns of a change after its controller, which
+    /// Waits until a topic's configuration shows a value, or with `None` that it has none of its own: Kafka's broker learns of a change after its controller, which
     /// is who acknowledges it.
-    pub fn wait_for_config(&mut self, topic: &str, name: &str, value: &str) {
+    pub fn wait_for_config(&mut self, topic: &str, name: &str, value: Option<&str>) {
+        const TOPIC: i8 = 1;
         let asked = DescribeConfigsRequest {
             resources: vec![DescribeConfigsResource {
                 resource_type: 2,
@@ -158,7 +159,8 @@ impl Session {
             let described = self.client.ask(4, &asked).expect("an answer");
             let configs = &described.results[0].configs;
             assert_eq!(configs.len(), 1, "{described:?}");
-            if configs[0].value.as_deref() == Some(value) {
+            let own = configs[0].value.as_deref().filter(|_| configs[0].config_source == TOPIC);
+            if own == value {
                 return;
             }
         }
