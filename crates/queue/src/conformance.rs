@@ -336,19 +336,7 @@ impl Suite<'_> {
         assert!(
             received.iter().all(|one| one.source.as_deref() == Some("work") && ids.contains(&one.number))
         );
-        let task = MoveTask {
-            id: 0,
-            account: self.account.to_owned(),
-            source: "dead".to_owned(),
-            target: None,
-            rate_max: None,
-            status: MoveStatus::Running,
-            failure: None,
-            moved: 0,
-            total: 0,
-            upto: 0,
-            started_at: 0,
-        };
+        let task = MoveTask::new(self.account, "dead");
         let id = self.store.start_move(task).await.expect("started");
         let task = loop {
             let task = self.store.list_moves(self.account, "dead").await.expect("listed").remove(0);

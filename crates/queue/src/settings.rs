@@ -237,3 +237,23 @@ pub struct MoveTask {
     /// When it began, in milliseconds since the epoch.
     pub started_at: u64,
 }
+
+impl MoveTask {
+    /// One that is to begin, without a limit, and where each message came from. Its number and what it moves is for
+    /// the store to say.
+    pub fn new(account: &str, source: &str) -> Self {
+        Self {
+            id: 0,
+            account: account.to_owned(),
+            source: source.to_owned(),
+            target: None,
+            rate_max: None,
+            status: MoveStatus::Running,
+            failure: None,
+            moved: 0,
+            total: 0,
+            upto: 0,
+            started_at: 0,
+        }
+    }
+}

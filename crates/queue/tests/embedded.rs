@@ -299,19 +299,7 @@ async fn dead_letters_go_to_their_queue_and_are_brought_back_by_a_task() {
     assert_eq!(received[0].source.as_deref(), Some("work"));
     assert_eq!(store.queues.figures(&queue).await.expect("there").counts.visible, 0);
 
-    let task = MoveTask {
-        id: 0,
-        account: "account".to_owned(),
-        source: "dead".to_owned(),
-        target: None,
-        rate_max: None,
-        status: MoveStatus::Running,
-        failure: None,
-        moved: 0,
-        total: 0,
-        upto: 0,
-        started_at: 0,
-    };
+    let task = MoveTask::new("account", "dead");
     let id = store.queues.start_move(task).await.expect("started");
     let status = async || store.queues.list_moves("account", "dead").await.expect("listed").remove(0);
     while status().await.status == MoveStatus::Running {

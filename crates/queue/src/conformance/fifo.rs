@@ -177,19 +177,7 @@ impl Suite<'_> {
         let received = self.receive(&dead, 10).await;
         assert_eq!(received.iter().map(body).collect::<Vec<_>>(), bodies(0..10));
         assert!(received.iter().all(|one| one.source.as_deref() == Some("work.fifo")));
-        let task = MoveTask {
-            id: 0,
-            account: self.account.to_owned(),
-            source: "dead.fifo".to_owned(),
-            target: None,
-            rate_max: None,
-            status: MoveStatus::Running,
-            failure: None,
-            moved: 0,
-            total: 0,
-            upto: 0,
-            started_at: 0,
-        };
+        let task = MoveTask::new(self.account, "dead.fifo");
         self.store.start_move(task).await.expect("started");
         let task = loop {
             let task = self.store.list_moves(self.account, "dead.fifo").await.expect("listed").remove(0);

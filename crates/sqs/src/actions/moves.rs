@@ -96,19 +96,8 @@ pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
         let given = u32::try_from(rate).ok().filter(|_| (1..=RATE_MAX).contains(&rate));
         given.ok_or_else(|| Refusal::value(rate, "MaxNumberOfMessagesPerSecond", "Must be from 1 to 500."))
     });
-    let task = MoveTask {
-        id: 0,
-        account: source.account.clone(),
-        source: source.name.clone(),
-        target,
-        rate_max: rate_max.transpose()?,
-        status: MoveStatus::Running,
-        failure: None,
-        moved: 0,
-        total: 0,
-        upto: 0,
-        started_at: 0,
-    };
+    let rate_max = rate_max.transpose()?;
+    let task = MoveTask { target, rate_max, ..MoveTask::new(&source.account, &source.name) };
     let id = context.front.queues.start_move(task).await?;
     Ok(Started { task_handle: handle(id, &context.arn(&source)) })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::{Env, Instant};
 use tailwater_queue::{
-    Message, MoveStatus, MoveTask, QueueError, Queues, ReceiptError, Receive, Send, Sequence, View,
+    Message, MoveTask, QueueError, Queues, ReceiptError, Receive, Send, Sequence, View,
 };
 
 use crate::checkers::Violation;
@@ -228,19 +228,7 @@ impl Client {
     }
 
     async fn bring_back(&self) {
-        let task = MoveTask {
-            id: 0,
-            account: ACCOUNT.to_owned(),
-            source: DEAD.to_owned(),
-            target: None,
-            rate_max: None,
-            status: MoveStatus::Running,
-            failure: None,
-            moved: 0,
-            total: 0,
-            upto: 0,
-            started_at: 0,
-        };
+        let task = MoveTask::new(ACCOUNT, DEAD);
         match self.queues.start_move(task).await {
             Ok(_) => self.model.lock().report.count("move tasks", 1),
             Err(QueueError::TaskRuns) => {}
