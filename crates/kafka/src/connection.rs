@@ -116,7 +116,7 @@ enum Room {
     /// Not asked for.
     None,
     /// Others have it. Nothing is read meanwhile.
-    Wanted(BoxFuture<'static, Option<OwnedSemaphorePermit>>),
+    Wanted { permit: BoxFuture<'static, Option<OwnedSemaphorePermit>>, len: usize },
     /// Taken, until the frame was carried out; it has to arrive in time.
     Taken { permit: Option<OwnedSemaphorePermit>, len: usize, patience: Duration, arrives_by: Instant },
 }
@@ -131,13 +131,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if !is_waiting || self.buffer.len() < AHEAD_BYTES {
                 self.make_room();
             }
-            let wants_room = matches!(self.room, Room::Wanted(_));
+            let wants_room = matches!(self.room, Room::Wanted { .. });
             let may_read = self.buffer.capacity() > self.buffer.len()
                 && (!is_waiting || self.buffer.len() < AHEAD_BYTES)
                 && !wants_room;
             let (room, arrives_by) = match &mut self.room {
                 Room::None => (None, None),
-                Room::Wanted(room) => (Some(room), None),
+                Room::Wanted { permit, len } => (Some((permit, *len)), None),
                 Room::Taken { len, patience, arrives_by, .. } => (None, Some((*len, *patience, *arrives_by))),
             };
             tokio::select! {
@@ -146,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.under_way.pop_front();
                     self.send(outcome).await?;
                 }
-                permit = async { room.expect("it is wanted").await }, if wants_room => self.took_room(permit),
+                (permit, len) = took(room), if wants_room => self.room = self.taken(permit, len),
                 read = self.stream.read_buf(&mut self.buffer), if may_read => match read? {
                     0 if self.buffer.is_empty() => return Ok(()),
                     0 => return Err(Closing::Cut),
@@ -188,9 +188,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Ok(());
             }
             if len > SMALL_FRAME_BYTES && matches!(self.room, Room::None) {
-                self.room = Room::Wanted(Arc::clone(&self.broker).take_room(len).boxed());
+                self.room = Room::Wanted { permit: Arc::clone(&self.broker).take_room(len).boxed(), len };
             }
-            if matches!(self.room, Room::Wanted(_)) || self.buffer.len() < len + 4 {
+            if matches!(self.room, Room::Wanted { .. }) || self.buffer.len() < len + 4 {
                 return Ok(());
             }
             self.buffer.advance(4);
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.only_produce = is_produce;
             let permit = match std::mem::replace(&mut self.room, Room::None) {
                 Room::Taken { permit, .. } => permit,
-                Room::None | Room::Wanted(_) => None,
+                Room::None | Room::Wanted { .. } => None,
             };
             let answer = self.broker.begin(&self.peer, request, permit)?;
             self.under_way.push_back(answer);
@@ -206,12 +206,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    fn took_room(&mut self, permit: Option<OwnedSemaphorePermit>) {
-        let len = self.frame_len().ok().flatten().unwrap_or_default();
+    /// Room that was taken for a frame, which has to come from now on.
+    fn taken(&self, permit: Option<OwnedSemaphorePermit>, len: usize) -> Room {
         let patience = Duration::from_millis(self.broker.config.stalled_ms)
             + ARRIVAL_PER_MIB * u32::try_from(len >> 20).unwrap_or(u32::MAX);
         let arrives_by = self.broker.env.now() + patience;
-        self.room = Room::Taken { permit, len, patience, arrives_by };
+        Room::Taken { permit, len, patience, arrives_by }
     }
 
     async fn send(&mut self, outcome: Outcome) -> Result<(), Closing> {
@@ -233,6 +233,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.broker.stats.sent(sent);
         Ok(())
     }
+}
+
+/// Completes when there is room for a frame.
+async fn took(
+    wanted: Option<(&mut BoxFuture<'static, Option<OwnedSemaphorePermit>>, usize)>,
+) -> (Option<OwnedSemaphorePermit>, usize) {
+    let (permit, len) = wanted.expect("room is wanted");
+    (permit.await, len)
 }
 
 /// Completes when a frame should have come.
