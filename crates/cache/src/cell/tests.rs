@@ -477,7 +477,7 @@ fn a_cell_that_is_dropped_with_sets_under_way_leaves_nothing_behind() {
         }
         drop(world.cell);
         while replicas.iter().any(|replica| replica.upgrade().is_some()) {
-            env.sleep(Duration::from_millis(1)).await;
+            tokio::task::yield_now().await;
         }
     });
 }
@@ -610,7 +610,7 @@ fn a_restarted_backend_is_connected_again_and_one_of_another_configuration_is_no
         down(Some(served(&env, small(ID + 1))));
         let mut attempts = connector.lost.lock().len();
         while attempts < 3 {
-            env.sleep(Duration::from_millis(1)).await;
+            tokio::task::yield_now().await;
             attempts = connector.lost.lock().len();
             assert_eq!(cell.live_backends(), 0);
         }

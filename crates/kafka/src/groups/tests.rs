@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tailwater_env::Env;
 use tailwater_format::StreamId;
@@ -65,7 +64,7 @@ fn quick() -> GroupsConfig {
 /// Waits for a condition that nothing tells of.
 async fn until(mut is_true: impl FnMut() -> bool) {
     while !is_true() {
-        Env::real().sleep(Duration::from_millis(5)).await;
+        tokio::task::yield_now().await;
     }
 }
 
@@ -160,7 +159,7 @@ async fn offsets_are_over_when_nobody_reads_for_long_enough_and_the_group_with_t
     groups.leave("read", &joined.member_id, None).expect("in");
     until(|| groups.group("read").is_none()).await;
     while !log.meta().list("kafka/").await.expect("readable").is_empty() {
-        Env::real().sleep(Duration::from_millis(5)).await;
+        tokio::task::yield_now().await;
     }
 }
 
