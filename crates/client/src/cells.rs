@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_cache::{Backends, Cell, CellConfig, Connector, Mode};
+use tailwater_cache::{Backends, Cell, CellConfig, Connector, Mode, connect_any};
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
 use tailwater_rma::{Address, Connection};
@@ -96,17 +96,9 @@ impl Connector for Told {
                 self.ask().await;
             }
             let addresses = self.addresses.lock()[backend].clone();
-            let mut why = "it has no address".to_owned();
-            for address in addresses {
-                match tailwater_rma::connect(&self.env, &address).await {
-                    Ok(connection) => {
-                        self.connected[backend].store(true, Ordering::Relaxed);
-                        return Ok(connection);
-                    }
-                    Err(error) => why = format!("{address}: {error}"),
-                }
-            }
-            Err(why)
+            let connection = connect_any(&self.env, &addresses).await?;
+            self.connected[backend].store(true, Ordering::Relaxed);
+            Ok(connection)
         })
     }
 }

@@ -33,11 +33,12 @@ pub use connections::{Limits, Sender, serve};
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::Locate;
+use tailwater_rma::ANONYMOUS;
 
 use crate::Shared;
 use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
-use crate::principal::{ANONYMOUS, authorize};
+use crate::principal::authorize;
 use crate::{metrics, views};
 
 type Answer<T> = Result<Json<T>, Failed>;

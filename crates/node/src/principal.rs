@@ -5,9 +5,6 @@
 
 use tailwater_format::call::CallRefusal;
 
-/// Who asks where nobody authenticates.
-pub const ANONYMOUS: &str = "anonymous";
-
 /// Whether `principal`, at `address`, may do `what`: a CALL's name, or a request's method and path. Everybody who
 /// reaches the node may: it binds to loopback unless it is told otherwise, and whoever tells it otherwise puts it into a
 /// network that he trusts.

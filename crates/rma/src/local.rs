@@ -15,7 +15,7 @@ use crate::connection::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
 };
 use crate::limits::{CALL_BYTES_MAX, DOORBELL_START};
-use crate::service::{Peer, REFUSED_TOO_LARGE, Refusal, Reply, Service};
+use crate::service::{ANONYMOUS, Peer, REFUSED_TOO_LARGE, Refusal, Reply, Service};
 use crate::table::Table;
 
 /// The doorbell of a service in the same process.
@@ -51,7 +51,7 @@ impl Default for LocalDoorbell {
 /// Connects to a service in this process. CALLs run on the task that makes them.
 pub fn connect(service: Arc<dyn Service>, doorbell: LocalDoorbell, env: &Env) -> Arc<dyn Connection> {
     let table = Table::of(&*service);
-    let peer = Peer { address: "local".to_owned(), principal: "anonymous".into() };
+    let peer = Peer { address: "local".to_owned(), principal: ANONYMOUS.into() };
     Arc::new(Local { service, table, doorbell, env: env.clone(), peer })
 }
 

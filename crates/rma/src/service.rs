@@ -7,12 +7,15 @@ use bytes::Bytes;
 use crate::connection::ScarOp;
 use crate::region::Region;
 
+/// On whose behalf a peer asks that nobody authenticated.
+pub const ANONYMOUS: &str = "anonymous";
+
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Address, or process id on a Unix socket.
     pub address: String,
-    /// On whose behalf it asks; `anonymous` where nobody authenticated.
+    /// On whose behalf it asks; [`ANONYMOUS`] where nobody authenticated.
     pub principal: Arc<str>,
 }
 

@@ -49,17 +49,23 @@ struct ByAddress {
 
 impl Connector for ByAddress {
     fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
-        Box::pin(async move {
-            let mut why = "it has no address".to_owned();
-            for address in &self.addresses[backend] {
-                match tailwater_rma::connect(&self.env, address).await {
-                    Ok(connection) => return Ok(connection),
-                    Err(error) => why = format!("{address}: {error}"),
-                }
-            }
-            Err(why)
-        })
+        Box::pin(connect_any(&self.env, &self.addresses[backend]))
     }
+}
+
+/// Connects at the first of some addresses that answers, in their order.
+///
+/// # Errors
+/// Why the last one did not.
+pub async fn connect_any(env: &Env, addresses: &[Address]) -> Result<Arc<dyn Connection>, String> {
+    let mut why = "it has no address".to_owned();
+    for address in addresses {
+        match tailwater_rma::connect(env, address).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => why = format!("{address}: {error}"),
+        }
+    }
+    Err(why)
 }
 
 struct Connected(Vec<Arc<dyn Connection>>);

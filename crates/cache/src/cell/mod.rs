@@ -34,7 +34,7 @@ use tailwater_env::{Env, Task};
 use tailwater_rma::CallError;
 use tokio::sync::watch;
 
-pub use backends::{Backends, Connector};
+pub use backends::{Backends, Connector, connect_any};
 pub use placement::Mode;
 pub use stats::CellStats;
 

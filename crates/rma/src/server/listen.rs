@@ -11,14 +11,11 @@ use rustix::net::{
     getsockname, listen, socket_with, sockopt,
 };
 
-use crate::service::Peer;
+use crate::service::{ANONYMOUS, Peer};
 use crate::socket::tune_tcp;
 
 /// Connections that the kernel completes before we accept them.
 const BACKLOG: i32 = 1024;
-
-/// On whose behalf a peer that nobody authenticated asks.
-const ANONYMOUS: &str = "anonymous";
 
 /// A connection that a client just made.
 #[derive(Debug)]
