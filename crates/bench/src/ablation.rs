@@ -125,7 +125,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             connection_each: false,
             from_beginning: true,
             validate: Validate::Consumer,
-            lengths_every_us: 0,
+            lengths_every_us: 250,
             poll_every_us: 0,
             window_bytes: 4 << 20,
             tick_ms: 100,

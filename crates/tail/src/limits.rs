@@ -31,6 +31,13 @@ pub const CHUNK_REFRESH: Duration = Duration::from_secs(20);
 /// without an idle page.
 pub const PAGE_REFRESH: Duration = Duration::from_secs(5);
 
+/// Lengths are read again this soon at the latest while they move, however many follow them.
+pub const LENGTHS_EVERY: Duration = Duration::from_micros(250);
+
+/// What one cursor adds to the time until lengths are read again, up to [`LENGTHS_EVERY`]: about what it costs to wake
+/// a consumer and to look what it has.
+pub const LENGTHS_EVERY_PER_CURSOR: Duration = Duration::from_micros(5);
+
 /// Lengths are looked at after this long even if no doorbell rang: often enough that a cell which answers never
 /// counts as silent. Stolen wake-ups are the transport's care, which looks more often.
 pub const WATCH_DEADLINE: Duration = Duration::from_millis(750);

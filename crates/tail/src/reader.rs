@@ -20,7 +20,7 @@ mod config;
 mod lengths;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     /// Whether there is a metadata cell.
     follows_cell: bool,
     state: Mutex<State>,
+    /// How many follow a shard.
+    cursors: AtomicUsize,
     /// Rung when a feed may have something to plan.
     wake: Notify,
     /// Rung when the metadata cell failed to tell of a page.
@@ -117,6 +119,7 @@ impl TailReader {
             fetcher: Fetcher::new(data, source),
             follows_cell: metadata.is_some(),
             state: Mutex::new(State::default()),
+            cursors: AtomicUsize::new(0),
             wake: Notify::new(),
             untold: Notify::new(),
             followed: watch::Sender::new(0),
@@ -179,6 +182,7 @@ impl Inner {
         let feed = Arc::clone(feed);
         // Under the state's lock, or `unfollow` could take the feed away in between.
         feed.waiters.lock().push(Arc::clone(waiter));
+        self.cursors.fetch_add(1, Ordering::Relaxed);
         if is_new {
             state.heard.entry(page_of(shard)).or_insert(Heard { at: now, changed_at: now });
             drop(state);
@@ -194,6 +198,7 @@ impl Inner {
             let mut waiters = feed.waiters.lock();
             if let Some(index) = waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) {
                 waiters.swap_remove(index);
+                self.cursors.fetch_sub(1, Ordering::Relaxed);
             }
             waiters.is_empty()
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::limits::{
-    DURABLE_LENGTHS_EVERY, SILENCE_CHECK_EVERY, SILENT_AFTER, UNCHANGED_AFTER, WATCH_DEADLINE,
+    DURABLE_LENGTHS_EVERY, LENGTHS_EVERY, SILENCE_CHECK_EVERY, SILENT_AFTER, UNCHANGED_AFTER, WATCH_DEADLINE,
 };
 
 /// How a process reads. The defaults are the paper's where it names one.
@@ -20,7 +20,8 @@ pub struct ReaderConfig {
     /// Most bytes per second of each shard from the durable layer, and most in all for a consumer that catches up by
     /// itself.
     pub catch_up_bytes_per_s: u64,
-    /// Lengths are not read again sooner than this; 0 reads them at every wake-up.
+    /// Lengths are not read again sooner than this, or than 5 us for each cursor if that is less; 0 reads them at
+    /// every wake-up. What comes after a pause is read at once.
     pub lengths_every: Duration,
     /// Lengths are read after this long even if no doorbell rang.
     pub watch_deadline: Duration,
@@ -42,7 +43,7 @@ impl Default for ReaderConfig {
             catch_up_window_bytes: 1 << 20,
             bytes_per_s: 512 << 20,
             catch_up_bytes_per_s: 64 << 20,
-            lengths_every: Duration::ZERO,
+            lengths_every: LENGTHS_EVERY,
             watch_deadline: WATCH_DEADLINE,
             silent_after: SILENT_AFTER,
             silence_check_every: SILENCE_CHECK_EVERY,

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -14,7 +16,7 @@ use tailwater_format::{SHARDS_PER_PAGE, ShardId, ShardNumber, StreamId, Tail, Ta
 
 use super::{Inner, Page};
 use crate::SourceError;
-use crate::limits::ASKS_MAX;
+use crate::limits::{ASKS_MAX, LENGTHS_EVERY_PER_CURSOR};
 
 /// Follows the tail pages in the metadata cell, until it is dropped.
 pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
@@ -43,8 +45,10 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
             // A shard that is followed anew has yet to hear of a page that others have seen.
             versions.clear();
         }
-        if !inner.config.lengths_every.is_zero() {
-            env.sleep_until(read_at + inner.config.lengths_every).await;
+        let pause = inner.pause();
+        if !pause.is_zero() {
+            // The doorbell is not slept on meanwhile, so that whoever rings has nobody to wake.
+            env.sleep_until(read_at + pause).await;
         }
         let pages = inner.pages();
         versions.retain(|page, _| pages.binary_search(page).is_ok());
@@ -140,6 +144,13 @@ pub(super) async fn follow_source(inner: Arc<Inner>) {
 }
 
 impl Inner {
+    /// How long after lengths were read they are read again at the earliest. Where a flush has many cursors to wake,
+    /// they share the wake-up with the flushes right behind it.
+    pub(crate) fn pause(&self) -> Duration {
+        let cursors = u32::try_from(self.cursors.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        self.config.lengths_every.min(LENGTHS_EVERY_PER_CURSOR.saturating_mul(cursors))
+    }
+
     /// The pages that have a followed shard, in order.
     fn pages(&self) -> Vec<Page> {
         self.state.lock().heard.keys().copied().collect()

@@ -165,6 +165,24 @@ pub(super) fn values(entries: &Entries) -> Vec<(Offset, Bytes)> {
 }
 
 #[test]
+fn the_more_cursors_a_process_has_the_more_flushes_share_a_wake_up_up_to_a_bound() {
+    in_runtime(|env| async move {
+        let config = ReaderConfig { lengths_every: Duration::from_micros(100), ..reader_config() };
+        let world = World::start(env, config).await;
+        world.append_some(shard(0), 1);
+        world.append_some(shard(1), 1);
+        let inner = &world.reader.inner;
+        assert_eq!(inner.pause(), Duration::ZERO);
+        let mut cursors: Vec<Cursor> = (0..2).map(|number| world.cursor(shard(number), 0)).collect();
+        assert_eq!(inner.pause(), Duration::from_micros(10));
+        cursors.extend((0..98).map(|_| world.cursor(shard(0), 0)));
+        assert_eq!(inner.pause(), Duration::from_micros(100), "as configured");
+        drop(cursors);
+        assert_eq!(inner.pause(), Duration::ZERO, "nobody to wake");
+    });
+}
+
+#[test]
 fn a_hundred_cursors_of_several_shards_see_everything_from_the_cell() {
     in_runtime(|env| async move {
         let world = World::start(env, reader_config()).await;
