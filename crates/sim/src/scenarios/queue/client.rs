@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::{Env, Instant};
-use tailwater_queue::{
-    Message, MoveTask, QueueError, Queues, ReceiptError, Receive, Send, Sequence, View,
-};
+use tailwater_queue::{Message, MoveTask, QueueError, Queues, ReceiptError, Receive, Send, Sequence, View};
 
 use crate::checkers::Violation;
 use crate::planted::Plant;
