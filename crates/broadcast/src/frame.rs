@@ -22,8 +22,11 @@ const COPIED_BYTES_MAX: usize = 64 << 10;
 /// What was sent and not acknowledged for so long ends a connection.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 
-/// Sets a connection up.
-pub(crate) fn split(
+/// Sets a connection up: no delay, and an end to it when what was sent is not acknowledged for some seconds.
+///
+/// # Errors
+/// What the system says where the connection is broken already.
+pub fn split(
     stream: TcpStream,
 ) -> std::io::Result<(FrameReader<OwnedReadHalf>, FrameWriter<OwnedWriteHalf>)> {
     stream.set_nodelay(true)?;

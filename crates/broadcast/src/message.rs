@@ -31,6 +31,8 @@ pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// As a position: what comes from now on.
 pub const FROM_NOW: u64 = u64::MAX;
+/// The region in the hello of a client that publishes for others, whom it has counted: its own quota does not apply.
+pub const GATEWAY: &str = "gateway";
 
 /// A replica of a region's proxy; unique in its region, and never reused for a replica with another memory. One that
 /// keeps its events in memory only has an odd number, so that whoever reads of it in an old chain knows that it can't

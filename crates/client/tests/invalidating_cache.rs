@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, Stream,
 };

@@ -15,9 +15,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::batch::{Batch, Malformed, TooLarge, Writer};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::event::{Collect, Content};
-use crate::message::{Message, PublisherId, Reason};
+use crate::message::{GATEWAY, Message, PublisherId, Reason};
 use crate::name::Stream;
-use crate::server::GATEWAY;
 
 /// Requests taken at once.
 const GATHERED_MAX: usize = 4096;

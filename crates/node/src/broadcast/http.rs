@@ -23,8 +23,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tailwater_broadcast::client::{PublishError, Publisher};
 use tailwater_broadcast::message::Reason;
-use tailwater_broadcast::server::Handle;
 use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
+use tailwater_broadcast_server::Handle;
 use tailwater_env::Env;
 use tokio::sync::{Semaphore, watch};
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
-use tailwater_broadcast::disk::{Disk, DiskOptions};
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
-use tailwater_broadcast::server::{ConfigurationAt, Quotas, Server, ServerConfig, Snapshot, fresh_id};
+use tailwater_broadcast_server::disk::{Disk, DiskOptions};
+use tailwater_broadcast_server::{ConfigurationAt, Quotas, Server, ServerConfig, Snapshot, fresh_id};
 use tailwater_env::{Env, Task};
 use tailwater_meta::Meta;
 use tokio::net::TcpListener;
@@ -253,7 +253,7 @@ fn role(place: usize, members: usize) -> &'static str {
 
 /// What `/v1/broadcast/streams` tells.
 pub fn streams(snapshot: &Snapshot) -> Vec<BroadcastStreamView> {
-    let view = |stream: &tailwater_broadcast::server::StreamSnapshot| BroadcastStreamView {
+    let view = |stream: &tailwater_broadcast_server::StreamSnapshot| BroadcastStreamView {
         stream: stream.stream.to_string(),
         last: stream.last,
         held: stream.held,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use tailwater_broadcast::server::Snapshot;
+use tailwater_broadcast_server::Snapshot;
 use tailwater_format::call::{CallRefusal, ErrorCode};
 
 use super::{Answer, Failed};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use tailwater_broadcast::disk::DiskStats;
-use tailwater_broadcast::server::{RegionSnapshot, Snapshot, StreamSnapshot};
+use tailwater_broadcast_server::disk::DiskStats;
+use tailwater_broadcast_server::{RegionSnapshot, Snapshot, StreamSnapshot};
 
 use super::{Page, TimesRead};
 use crate::Shared;

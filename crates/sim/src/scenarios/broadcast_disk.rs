@@ -1,4 +1,4 @@
-//! One replica of a broadcast and its disk, the real one of `tailwater_broadcast::disk`, through many lives: a publisher
+//! One replica of a broadcast and its disk, the real one of `tailwater_broadcast_server::disk`, through many lives: a publisher
 //! that tries again, collections by key, checkpoints all the time; a disk that fails or gets full, crashes at any I/O,
 //! recovery included.
 //!
@@ -12,11 +12,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_broadcast::checks::{Observer, Published};
-use tailwater_broadcast::disk::{Disk, DiskOptions, Keeper};
 use tailwater_broadcast::message::{Chain, Member, Message, PublisherId, Role};
 use tailwater_broadcast::replica::stream::StreamState;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
 use tailwater_broadcast::{Batch, Collect, Content, Durability, Event, Kind, Stream, Writer};
+use tailwater_broadcast_server::disk::{Disk, DiskOptions, Keeper};
 use tailwater_env::Env;
 use tailwater_journal::JournalConfig;
 

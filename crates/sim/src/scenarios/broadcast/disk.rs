@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::HistoryOptions;
-use tailwater_broadcast::disk::Walk;
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::recovered::Recovered;
 use tailwater_broadcast::replica::{Replica, Ticket};
+use tailwater_broadcast_server::disk::Walk;
 
 use super::net::Pid;
 use crate::checkers::Violation;

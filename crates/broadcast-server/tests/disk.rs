@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_broadcast::client::{Listener, Publisher};
-use tailwater_broadcast::disk::{Disk, DiskOptions};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot};
 use tailwater_broadcast::{Collect, Content, Durability, Positions, Stream};
+use tailwater_broadcast_server::disk::{Disk, DiskOptions};
+use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
@@ -35,7 +35,7 @@ impl Region {
         self.dir.path().join("broadcast")
     }
 
-    fn open(&self) -> Result<Disk, tailwater_broadcast::disk::DiskError> {
+    fn open(&self) -> Result<Disk, tailwater_broadcast_server::disk::DiskError> {
         let options = DiskOptions {
             checkpoint_bytes: self.checkpoint_bytes,
             ..DiskOptions::new(self.durability.into())

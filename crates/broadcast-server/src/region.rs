@@ -1,4 +1,4 @@
-//! The clients of the region that share events among each other ([`region`](crate::region)): the replica that is the
+//! The clients of the region that share events among each other ([`tailwater_broadcast::region`]): the replica that is the
 //! chain's tail tells the first few of what is new, and answers those that nobody else can answer.
 //!
 //! - There is a [`ProxyPeer`] while the replica is the tail. Before and after, who asks is told the chain, and goes to
@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::batch::Batch;
-use crate::message::{self, FROM_NOW, Message};
-use crate::name::Stream;
-use crate::region::{self, Member, Options, ProxyPeer, Source};
-use crate::replica::{
+use tailwater_broadcast::batch::Batch;
+use tailwater_broadcast::message::{self, FROM_NOW, Message};
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::region::{self, Member, Options, ProxyPeer, Source};
+use tailwater_broadcast::replica::{
     ConnectionId, Output, Peer, Replica, STREAMS_KNOWN_MAX, WAITING_BYTES_MAX, size_of_message,
 };
 
@@ -21,7 +21,7 @@ use crate::replica::{
 const STALLED_MS: u64 = 5_000;
 const LOOK_MS: u64 = 250;
 
-pub(super) struct Region {
+pub(crate) struct Region {
     me: Member,
     options: Options,
     seed: u64,
@@ -67,7 +67,7 @@ pub struct RegionSnapshot {
 }
 
 impl Region {
-    pub(super) fn new(me: &message::Member, seed: u64) -> Self {
+    pub(crate) fn new(me: &message::Member, seed: u64) -> Self {
         Self {
             me: Member { id: me.id, address: me.address.as_str().into() },
             options: Options::default(),
@@ -84,19 +84,19 @@ impl Region {
     }
 
     /// When [`outputs`](Self::outputs) has to be asked for at the latest, in milliseconds.
-    pub(super) fn due_ms(&self) -> u64 {
+    pub(crate) fn due_ms(&self) -> u64 {
         self.proxy.as_ref().map_or(u64::MAX, ProxyPeer::due_ms)
     }
 
     /// All replicas hold a stream up to `last`.
-    pub(super) fn held(&mut self, stream: &Stream, last: u64) {
+    pub(crate) fn held(&mut self, stream: &Stream, last: u64) {
         if let Some(proxy) = &mut self.proxy {
             proxy.appended(stream, last);
         }
     }
 
     /// A client wants to take part.
-    pub(super) fn shared(
+    pub(crate) fn shared(
         &mut self,
         now_ms: u64,
         from: ConnectionId,
@@ -140,7 +140,7 @@ impl Region {
     }
 
     /// A member says something to the proxy.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         now_ms: u64,
         from: ConnectionId,
@@ -157,14 +157,14 @@ impl Region {
     }
 
     /// Bytes of somebody else's message wait for a connection, maybe a member's.
-    pub(super) fn sent(&mut self, to: ConnectionId, bytes: usize) {
+    pub(crate) fn sent(&mut self, to: ConnectionId, bytes: usize) {
         if let Some(joined) = self.members.get_mut(&to) {
             joined.waiting += bytes;
         }
     }
 
     /// So many bytes of a connection's messages have left.
-    pub(super) fn drained(&mut self, now_ms: u64, id: ConnectionId, bytes: usize, replica: &Replica) {
+    pub(crate) fn drained(&mut self, now_ms: u64, id: ConnectionId, bytes: usize, replica: &Replica) {
         let Some(joined) = self.members.get_mut(&id) else { return };
         joined.waiting = joined.waiting.saturating_sub(bytes);
         joined.moved_ms = now_ms;
@@ -177,7 +177,7 @@ impl Region {
     }
 
     /// A connection is gone.
-    pub(super) fn closed(&mut self, now_ms: u64, id: ConnectionId, replica: &Replica) {
+    pub(crate) fn closed(&mut self, now_ms: u64, id: ConnectionId, replica: &Replica) {
         let Some(joined) = self.members.remove(&id) else { return };
         if self.connections.get(&joined.member.id) == Some(&id) {
             self.connections.remove(&joined.member.id);
@@ -188,7 +188,7 @@ impl Region {
     }
 
     /// What is to be done after the inputs so far.
-    pub(super) fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<Output> {
+    pub(crate) fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<Output> {
         self.follow_role(now_ms, replica);
         if let Some(proxy) = &mut self.proxy
             && proxy.due_ms() <= now_ms
@@ -257,7 +257,7 @@ impl Region {
         });
     }
 
-    pub(super) fn snapshot(&self) -> RegionSnapshot {
+    pub(crate) fn snapshot(&self) -> RegionSnapshot {
         let stats = self.proxy.as_ref().map(ProxyPeer::stats).unwrap_or_default();
         RegionSnapshot {
             members: self.members.len(),

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tailwater_broadcast::client::{Listener, Publisher, Received};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_broadcast::{Content, Positions, Stream};
+use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_env::Env;
 use tokio::net::TcpListener;
 

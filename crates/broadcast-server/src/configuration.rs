@@ -9,10 +9,10 @@ use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
 use tokio::sync::mpsc;
 
-use crate::membership::Membership;
-use crate::message::{Chain, Member, ReplicaId, put_chain, take_chain};
-use crate::server::Input;
-use crate::wire::Reader;
+use crate::Input;
+use tailwater_broadcast::membership::Membership;
+use tailwater_broadcast::message::{Chain, Member, ReplicaId, put_chain, take_chain};
+use tailwater_broadcast::wire::Reader;
 
 /// How often silent members are looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -20,13 +20,13 @@ const LOOK: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What a replica tells the service.
-pub(super) enum Report {
+pub(crate) enum Report {
     Join { member: Member, durable: bool, started: bool },
     Alive { id: ReplicaId, epoch: u64, caught_up: Vec<ReplicaId> },
 }
 
 /// Runs the service until it is dropped or nobody reports any more.
-pub(super) async fn run(
+pub(crate) async fn run(
     env: Env,
     meta: Arc<dyn Meta>,
     region: String,

@@ -1,4 +1,4 @@
-//! A replica on real connections.
+//! A replica of a region's proxy (`tailwater_broadcast::replica`) on real connections, with its events on disk where a stream wants that.
 //!
 //! ```text
 //!   accepted connections --reader tasks--> inputs --> core task: Replica --> one writer task a connection
@@ -14,6 +14,7 @@ mod configuration;
 mod connection;
 mod core;
 mod dial;
+pub mod disk;
 mod handle;
 mod pace;
 mod region;
@@ -30,11 +31,11 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 pub use self::handle::{Handle, Snapshot, StreamSnapshot};
-pub use self::pace::{GATEWAY, Quotas};
+pub use self::pace::Quotas;
 pub use self::region::RegionSnapshot;
 use crate::disk::Disk;
-use crate::message::{Chain, Member, Message, ReplicaId};
-use crate::replica::{self, ConnectionId, Peer, Replica};
+use tailwater_broadcast::message::{Chain, Member, Message, ReplicaId};
+use tailwater_broadcast::replica::{self, ConnectionId, Peer, Replica};
 
 /// Inputs that wait for the core task; readers pause beyond it.
 const INPUTS_MAX: usize = 1024;

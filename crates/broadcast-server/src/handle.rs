@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::DiskStats;
-use crate::message::Chain;
-use crate::name::Stream;
-use crate::replica::{Counters, Delays};
-use crate::server::{Input, RegionSnapshot};
+use crate::{Input, RegionSnapshot};
+use tailwater_broadcast::message::Chain;
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::replica::{Counters, Delays};
 
 /// To look at a running replica; cheap to clone.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Its disk, if it has one.
     pub disk: Option<DiskStats>,
-    /// See [`crate::replica::Replica::delays`].
+    /// See [`tailwater_broadcast::replica::Replica::delays`].
     pub delays: BTreeMap<String, Delays>,
 }
 
@@ -58,12 +58,12 @@ pub struct StreamSnapshot {
 
 /// A look at the replica that somebody waits for.
 pub(crate) struct Wanted {
-    pub(super) holds: Box<dyn Fn(&Snapshot) -> bool + Send>,
-    pub(super) answer: oneshot::Sender<Snapshot>,
+    pub(crate) holds: Box<dyn Fn(&Snapshot) -> bool + Send>,
+    pub(crate) answer: oneshot::Sender<Snapshot>,
 }
 
 impl Handle {
-    pub(super) fn new(inputs: mpsc::Sender<Input>) -> Self {
+    pub(crate) fn new(inputs: mpsc::Sender<Input>) -> Self {
         Self { inputs }
     }
 

@@ -6,20 +6,20 @@ use std::time::Duration;
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::mpsc;
 
+use crate::configuration::Report;
 use crate::disk::{Happened, Keeper};
-use crate::message::{Member, Message};
-use crate::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
-use crate::server::configuration::Report;
-use crate::server::handle::Wanted;
-use crate::server::region::Region;
-use crate::server::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
+use crate::handle::Wanted;
+use crate::region::Region;
+use crate::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
+use tailwater_broadcast::message::{Member, Message};
+use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
 
 /// Inputs that the replica is given before what follows from them is sent.
 const BURST: usize = 256;
 /// Ticks between two reports to the configuration service.
 const TICKS_A_REPORT: u64 = 5;
 
-pub(super) struct Core {
+pub(crate) struct Core {
     env: Env,
     replica: Replica,
     /// Its disk, if it has one.
@@ -44,7 +44,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(
+    pub(crate) fn new(
         env: Env,
         replica: Replica,
         keeper: Option<Keeper>,
@@ -73,7 +73,7 @@ impl Core {
     }
 
     /// Runs until it is dropped.
-    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
+    pub(crate) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
         let mut burst = Vec::with_capacity(BURST);
         let mut next_tick = self.env.now();
         loop {
@@ -234,7 +234,7 @@ impl Core {
     /// Hands a replica's report to the configuration service here.
     fn reported(&mut self, from: ConnectionId, message: Message) {
         let id = match self.replica.peer(from) {
-            Some(Peer::In(region, crate::message::Role::Replica(id)))
+            Some(Peer::In(region, tailwater_broadcast::message::Role::Replica(id)))
                 if *region == self.config.replica.region =>
             {
                 *id

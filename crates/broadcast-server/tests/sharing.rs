@@ -9,8 +9,8 @@ use tailwater_broadcast::client::{Listener, Publisher, Received, Sharing, Sharin
 use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::region::{Member, Options, Progress};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
 use tailwater_broadcast::{Content, Positions, Stream, region};
+use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
 use tailwater_env::Env;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -10,12 +10,12 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::frame::{self, FrameReader, FrameWriter};
-use crate::message::{Message, VERSION};
-use crate::name::is_region;
-use crate::replica::{ConnectionId, Peer, size_of_message};
-use crate::server::pace::{Pace, Quotas};
-use crate::server::{Input, ServerConfig};
+use crate::pace::{Pace, Quotas};
+use crate::{Input, ServerConfig};
+use tailwater_broadcast::frame::{self, FrameReader, FrameWriter};
+use tailwater_broadcast::message::{Message, VERSION};
+use tailwater_broadcast::name::is_region;
+use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -25,13 +25,13 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_BYTES: usize = 512 << 10;
 
 /// Every connection of this process has its own number.
-pub(super) fn next_id() -> ConnectionId {
+pub(crate) fn next_id() -> ConnectionId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Takes connections until it is dropped; then they end.
-pub(super) async fn accept(
+pub(crate) async fn accept(
     env: Env,
     listener: TcpListener,
     hello: Message,
@@ -96,7 +96,7 @@ async fn accepted(
 
 /// Serves a connection until it ends. `silence`: how long the other end may say nothing; `pace`: what its publishes
 /// wait for.
-pub(super) async fn run(
+pub(crate) async fn run(
     env: &Env,
     peer: Peer,
     address: Option<String>,

@@ -19,10 +19,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Writer;
 use super::{DiskOptions, DiskStats, TAG, Walk};
-use crate::durability::{Durabilities, Durability};
-use crate::name::Stream;
-use crate::record::Record;
-use crate::replica::{Output, Replica, Ticket};
+use tailwater_broadcast::durability::{Durabilities, Durability};
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::record::Record;
+use tailwater_broadcast::replica::{Output, Replica, Ticket};
 
 /// Pieces that wait for the thread which writes the checkpoint.
 const PIECES_MAX: usize = 4;

@@ -12,12 +12,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 
-use crate::message::{Message, Role};
-use crate::quota::{Meter, Quota};
-use crate::replica::{Peer, size_of_message};
-
-/// The region in the hello of a client that publishes for others, whom it has counted: its own quota does not apply.
-pub const GATEWAY: &str = "gateway";
+use tailwater_broadcast::message::{GATEWAY, Message, Role};
+use tailwater_broadcast::quota::{Meter, Quota};
+use tailwater_broadcast::replica::{Peer, size_of_message};
 
 /// Bytes of one connection's publishes that wait.
 const WAITING_BYTES_MAX: usize = 4 << 20;
@@ -43,7 +40,7 @@ impl Quotas {
         self.delayed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn pace(self: &Arc<Self>, peer: &Peer) -> Option<Pace> {
+    pub(crate) fn pace(self: &Arc<Self>, peer: &Peer) -> Option<Pace> {
         let own = match peer {
             Peer::In(name, Role::Client(_)) if name == GATEWAY => Quota::NONE,
             Peer::In(_, Role::Client(_)) => self.connection,
@@ -56,7 +53,7 @@ impl Quotas {
 
 /// A connection's publishes on their way to the replica.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     quotas: Arc<Quotas>,
     own: Meter,
     waiting: VecDeque<Message>,
@@ -65,12 +62,12 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Whether more may be read.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.bytes < WAITING_BYTES_MAX
     }
 
     /// Takes a message; answers one that may go on at once.
-    pub(super) fn take(&mut self, message: Message) -> Option<Message> {
+    pub(crate) fn take(&mut self, message: Message) -> Option<Message> {
         if !matches!(message, Message::Publish { .. }) {
             return Some(message);
         }
@@ -85,7 +82,7 @@ impl Pace {
     }
 
     /// The next one that waits, when its time has come; never completes if none does. Cancelling it loses nothing.
-    pub(super) async fn next(&mut self) -> Message {
+    pub(crate) async fn next(&mut self) -> Message {
         loop {
             if self.waiting.is_empty() {
                 std::future::pending::<()>().await;

@@ -7,17 +7,17 @@ use tailwater_env::Env;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::frame;
-use crate::message::{Message, Role, VERSION};
-use crate::replica::Peer;
-use crate::server::{Input, SILENCE, connection};
+use crate::{Input, SILENCE, connection};
+use tailwater_broadcast::frame;
+use tailwater_broadcast::message::{Message, Role, VERSION};
+use tailwater_broadcast::replica::Peer;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pauses between two tries grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Keeps a connection to `address` until it is dropped.
-pub(super) async fn keep(env: Env, address: String, hello: Message, inputs: mpsc::Sender<Input>) {
+pub(crate) async fn keep(env: Env, address: String, hello: Message, inputs: mpsc::Sender<Input>) {
     let mut pause = PAUSES.0;
     loop {
         let settled = env.now() + PAUSES.1;

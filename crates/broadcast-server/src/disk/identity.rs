@@ -13,8 +13,8 @@ use tailwater_env::{Env, OpenMode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{DiskError, failed};
-use crate::message::ReplicaId;
-use crate::wire::{Reader, put_text};
+use tailwater_broadcast::message::ReplicaId;
+use tailwater_broadcast::wire::{Reader, put_text};
 
 const MAGIC: [u8; 4] = *b"TWbi";
 const VERSION: u16 = 1;
@@ -43,9 +43,14 @@ pub(super) fn open(env: &Env, dir: &Path, region: &str) -> Result<(ReplicaId, bo
         return Err(damaged("it is not what was written"));
     }
     let mut reader = Reader::new(Bytes::copy_from_slice(&body[4..]));
-    let read =
-        (|| Ok::<_, crate::wire::BadMessage>((reader.u16()?, reader.u16()?, reader.u64()?, reader.text()?)))(
-        );
+    let read = (|| {
+        Ok::<_, tailwater_broadcast::wire::BadMessage>((
+            reader.u16()?,
+            reader.u16()?,
+            reader.u64()?,
+            reader.text()?,
+        ))
+    })();
     match read {
         Ok((VERSION, _, id, was)) if was == region => Ok((id, false)),
         Ok((VERSION, _, _, was)) => {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! replica          who it is: its id and its region
-//! journal/         what came since the checkpoint, as records (`crate::record`)
+//! journal/         what came since the checkpoint, as records (`tailwater_broadcast::record`)
 //! checkpoint       what there was before that, without what is collected
 //! checkpoint.new   one that is not finished; removed when the directory is opened
 //! ```
@@ -37,13 +37,13 @@ use tailwater_journal::{Journal, JournalConfig, JournalPosition, JournalStats, O
 use self::checkpoint::{CheckpointError, RECORD_BYTES_MAX};
 pub use self::keeper::{Happened, Keeper};
 pub use self::walk::Walk;
-use crate::durability::Durabilities;
-use crate::history::HistoryOptions;
-use crate::message::ReplicaId;
-use crate::name::Stream;
-use crate::record::Record;
-use crate::recovered::Recovered;
-use crate::replica::stream::StreamState;
+use tailwater_broadcast::durability::Durabilities;
+use tailwater_broadcast::history::HistoryOptions;
+use tailwater_broadcast::message::ReplicaId;
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::record::Record;
+use tailwater_broadcast::recovered::Recovered;
+use tailwater_broadcast::replica::stream::StreamState;
 
 /// The tag of the records in the journal.
 const TAG: Tag = Tag(1);
@@ -214,7 +214,9 @@ impl Disk {
         }
         let streams = recovered.into_streams();
         // What is not kept any more must not come back with a later start, when others have gone on.
-        let stale = streams.keys().any(|stream| options.durability.of(stream) == crate::Durability::Memory);
+        let stale = streams
+            .keys()
+            .any(|stream| options.durability.of(stream) == tailwater_broadcast::Durability::Memory);
         let on_its_way =
             |state: &StreamState| state.unsettled().map(|entry| u64::from(entry.batch.count)).sum::<u64>();
         let loaded = streams.values().map(|state| state.history.stats().live + on_its_way(state)).sum();

@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 
-use crate::name::Stream;
-use crate::record::Record;
-use crate::replica::stream::Unsettled;
-use crate::replica::{MESSAGE_BYTES, Replica};
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::record::Record;
+use tailwater_broadcast::replica::stream::Unsettled;
+use tailwater_broadcast::replica::{MESSAGE_BYTES, Replica};
 
 /// Publishers in one record.
 const PUBLISHERS_A_RECORD: usize = 10_000;

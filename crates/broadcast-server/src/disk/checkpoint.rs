@@ -13,7 +13,7 @@
 //! |---|---|---|---|
 //! | 0 | 4 | len | of the record; at most [`RECORD_BYTES_MAX`] |
 //! | 4 | 8 | checksum | XXH3-64 of the record, with the frame's offset in the file as its seed |
-//! | 12 | len | record | [`crate::record`] |
+//! | 12 | len | record | [`tailwater_broadcast::record`] |
 //!
 //! A checkpoint gets its name when it is complete and synced, so one that does not read to its end is damaged.
 
@@ -25,8 +25,8 @@ use tailwater_env::File;
 use tailwater_journal::JournalPosition;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::limits::BATCH_BYTES_MAX;
-use crate::record::Record;
+use tailwater_broadcast::limits::BATCH_BYTES_MAX;
+use tailwater_broadcast::record::Record;
 
 const MAGIC: [u8; 4] = *b"TWbc";
 const VERSION: u16 = 1;
