@@ -135,8 +135,13 @@ impl Broker {
         room: Option<OwnedSemaphorePermit>,
     ) -> Result<Answer, Closing> {
         let bytes = request.len() as u64;
-        let malformed = |api| move |error| Closing::Malformed { api, error };
-        let (header, reader) = RequestHeader::read(request).map_err(malformed("a"))?;
+        let malformed = |api| {
+            move |error| match error {
+                Malformed::Items { max } => Closing::Items { api, max },
+                error => Closing::Malformed { api, error },
+            }
+        };
+        let (header, reader) = RequestHeader::read(request, self.config.items_max).map_err(malformed("a"))?;
         let RequestHeader { version, correlation_id, .. } = header;
         let Some(api) = Api::from_number(header.api) else {
             return Err(Closing::Unsupported { api: header.api, version });

@@ -27,6 +27,8 @@ pub struct KafkaConfig {
     pub connections_max: usize,
     /// Bytes of one request (`socket.request.max.bytes`).
     pub frame_bytes_max: usize,
+    /// Items of all arrays of one request, each of which takes some 200 bytes of memory.
+    pub items_max: usize,
     /// Bytes of all requests at the same time (`queued.max.request.bytes`); beyond it connections are not read.
     pub requests_bytes_max: usize,
     /// Bytes of one answer to a Fetch (`fetch.max.bytes`); a larger batch still goes out alone.
@@ -52,6 +54,7 @@ impl Default for KafkaConfig {
             default_partitions: 1,
             connections_max: 10_000,
             frame_bytes_max: 100 << 20,
+            items_max: tailwater_kafka_wire::wire::ITEMS_MAX,
             requests_bytes_max: 256 << 20,
             fetch_bytes_max: 55 << 20,
             idle_ms: 600_000,
@@ -77,6 +80,7 @@ impl KafkaConfig {
         )?;
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("frame_bytes_max", self.frame_bytes_max as u64, 64 << 10, 1 << 30)?;
+        within("items_max", self.items_max as u64, 100, 10_000_000)?;
         within("requests_bytes_max", self.requests_bytes_max as u64, self.frame_bytes_max as u64, 1 << 40)?;
         within("fetch_bytes_max", self.fetch_bytes_max as u64, 1 << 10, 1 << 30)?;
         within("idle_ms", self.idle_ms, 100, u64::MAX >> 1)?;

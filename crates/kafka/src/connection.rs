@@ -52,6 +52,8 @@ const HEADER_BYTES: usize = 8;
 pub(crate) enum Closing {
     #[error("malformed {api} request: {error}")]
     Malformed { api: &'static str, error: Malformed },
+    #[error("{api} request with more than {max} items in its arrays: [kafka] items_max is {max}")]
+    Items { api: &'static str, max: usize },
     #[error("a frame of {0} bytes is none")]
     Length(i32),
     #[error("a frame of {given} bytes: [kafka] frame_bytes_max is {max}")]

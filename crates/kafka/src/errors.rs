@@ -34,7 +34,7 @@ pub fn append_error(error: &AppendError) -> ErrorCode {
         AppendError::NoStream | AppendError::NoShard { .. } => ErrorCode::UnknownTopicOrPartition,
         AppendError::Corrupt(_) => ErrorCode::CorruptMessage,
         AppendError::Invalid(_) | AppendError::TransactionId { .. } => ErrorCode::InvalidRecord,
-        AppendError::TooLarge { .. } => ErrorCode::MessageTooLarge,
+        AppendError::TooLarge { .. } | AppendError::TooLargeDecompressed { .. } => ErrorCode::MessageTooLarge,
         AppendError::Sequence(SequenceError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequenceNumber,
         AppendError::Sequence(SequenceError::Epoch { .. }) => ErrorCode::InvalidProducerEpoch,
         AppendError::Timestamp { .. } | AppendError::TimestampOld { .. } => ErrorCode::InvalidTimestamp,

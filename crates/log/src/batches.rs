@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use bytes::{Bytes, BytesMut};
-use tailwater_format::batch::{assign, set_append_time};
+use tailwater_format::batch::{DecompressError, assign, set_append_time};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
     Batch, BatchError, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with,
@@ -35,7 +35,7 @@ pub struct Checked {
     pub bytes: Bytes,
     /// Records in all of them.
     pub records: u32,
-    /// Bytes of all records when decompressed, at most [`RECORDS_DECOMPRESSED_BYTES_MAX`].
+    /// Bytes of all records when decompressed.
     pub decompressed_bytes: usize,
     /// Timestamp of the first record.
     pub first_timestamp: TransactionId,
@@ -66,8 +66,14 @@ thread_local! {
 }
 
 impl Checked {
-    /// Checks the batches of one append, down to their records. An idempotent one has to be one batch, as in Kafka.
-    pub fn check(bytes: Bytes, transaction_ids: TransactionIds) -> Result<Self, AppendError> {
+    /// Checks the batches of one append, down to their records, which may have `decompressed_bytes_max` bytes together
+    /// when decompressed. An idempotent one has to be one batch, as in Kafka.
+    pub fn check(
+        bytes: Bytes,
+        transaction_ids: TransactionIds,
+        decompressed_bytes_max: usize,
+    ) -> Result<Self, AppendError> {
+        debug_assert!(decompressed_bytes_max <= RECORDS_DECOMPRESSED_BYTES_MAX, "readers take no more");
         if bytes.len() > APPEND_BYTES_MAX {
             return Err(AppendError::TooLarge { given: bytes.len(), max: APPEND_BYTES_MAX });
         }
@@ -111,10 +117,15 @@ impl Checked {
             // A batch whose records nobody can read would stop every reader of the shard. Their largest timestamp
             // is what positioning goes by, whatever the header says it is.
             // Readers keep an entry decompressed, and an entry holds the whole append.
-            let left = RECORDS_DECOMPRESSED_BYTES_MAX - checked.decompressed_bytes;
-            let found = DECOMPRESSOR
-                .with_borrow_mut(|codecs| batch.check_records(codecs, left))
-                .map_err(|error| invalid(error.to_string()))?;
+            let left = decompressed_bytes_max - checked.decompressed_bytes;
+            let found = DECOMPRESSOR.with_borrow_mut(|codecs| batch.check_records(codecs, left)).map_err(
+                |error| match error {
+                    BatchError::Decompress(DecompressError::TooLarge { .. }) => {
+                        AppendError::TooLargeDecompressed { max: decompressed_bytes_max }
+                    }
+                    error => invalid(error.to_string()),
+                },
+            )?;
             checked.decompressed_bytes += found.bytes;
             checked.min_timestamp = checked.min_timestamp.min(TransactionId(found.min_timestamp_ms));
             checked.max_timestamp = checked.max_timestamp.max(TransactionId(found.max_timestamp_ms));
@@ -293,7 +304,7 @@ mod tests {
     }
 
     fn check(bytes: impl Into<Bytes>) -> Result<Checked, AppendError> {
-        Checked::check(bytes.into(), TransactionIds::RunningMaximum)
+        Checked::check(bytes.into(), TransactionIds::RunningMaximum, RECORDS_DECOMPRESSED_BYTES_MAX)
     }
 
     #[test]
@@ -318,8 +329,10 @@ mod tests {
         assert!((6 << 20..7 << 20).contains(&one.decompressed_bytes));
         let ten = check(small_until_decompressed.repeat(10)).expect("60 MiB");
         assert_eq!(ten.decompressed_bytes, 10 * one.decompressed_bytes);
-        let refused = check(small_until_decompressed.repeat(11)).unwrap_err().to_string();
-        assert!(refused.contains("when decompressed"), "{refused}");
+        let refused = check(small_until_decompressed.repeat(11));
+        assert_eq!(refused.unwrap_err(), AppendError::TooLargeDecompressed { max: 64 << 20 });
+        let less = Checked::check(small_until_decompressed, TransactionIds::default(), 5 << 20);
+        assert_eq!(less.unwrap_err(), AppendError::TooLargeDecompressed { max: 5 << 20 });
     }
 
     #[test]
@@ -366,7 +379,8 @@ mod tests {
 
     #[test]
     fn explicit_transaction_ids_must_not_decrease_within_an_append() {
-        let explicit = |bytes: Bytes| Checked::check(bytes, TransactionIds::Explicit);
+        let explicit =
+            |bytes: Bytes| Checked::check(bytes, TransactionIds::Explicit, RECORDS_DECOMPRESSED_BYTES_MAX);
         let rising = batch(&[3, 3, 9], Codec::Zstd, None);
         assert_eq!(explicit(rising.clone()).expect("good").explicit, Some(TransactionId(3)));
         let refused = AppendError::TransactionId { given: TransactionId(8), last: TransactionId(9) };
@@ -383,7 +397,11 @@ mod tests {
         let refused = AppendError::Timestamp { given: 3_601_001, now: 1_000, max_ms: 3_600_000 };
         assert_eq!(given(3_601_001).check_time(1_000, None, hour), Err(refused));
         assert_eq!(given(i64::MAX).check_time(1_000, None, u64::MAX), Ok(()));
-        let explicit = Checked::check(batch(&[i64::MAX], Codec::None, None), TransactionIds::Explicit);
+        let explicit = Checked::check(
+            batch(&[i64::MAX], Codec::None, None),
+            TransactionIds::Explicit,
+            RECORDS_DECOMPRESSED_BYTES_MAX,
+        );
         assert_eq!(explicit.expect("good").check_time(1_000, None, hour), Ok(()));
         assert_eq!(given(1_000).check_time(1_000, Some(995), hour), Ok(()));
         let old = AppendError::TimestampOld { given: 5, now: 1_000, max_ms: 994 };
@@ -404,8 +422,7 @@ mod tests {
             );
             assert_eq!((checked.first_timestamp.0, checked.max_timestamp.0), (777, 777));
         }
-        let mut explicit =
-            Checked::check(batches_of(1).into(), TransactionIds::RunningMaximum).expect("good");
+        let mut explicit = check(batches_of(1)).expect("good");
         explicit.explicit = Some(TransactionId(30));
         assert!(matches!(explicit.set_append_time(777), Err(AppendError::Invalid(_))));
     }
@@ -448,13 +465,13 @@ mod tests {
         let mut builder = BatchBuilder::new();
         builder.append(None, Some(b"value"), &[], 5).expect("short");
         let sound = builder.finish(Codec::None);
-        assert!(Checked::check(sound.clone(), TransactionIds::RunningMaximum).is_ok());
+        assert!(check(sound.clone()).is_ok());
 
         let mut poisoned = sound.to_vec();
         poisoned[BATCH_HEADER_BYTES] = 0x7e;
         // It leaves a right checksum behind.
         set_append_time(&mut poisoned, 5);
-        let refused = Checked::check(poisoned.into(), TransactionIds::RunningMaximum);
+        let refused = check(poisoned);
         assert!(matches!(refused, Err(AppendError::Invalid(_))), "{refused:?}");
     }
 }

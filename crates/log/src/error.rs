@@ -39,6 +39,15 @@ pub enum AppendError {
         /// Bytes allowed.
         max: usize,
     },
+    /// Their records are larger when decompressed than an append's may be.
+    #[error(
+        "more than {max} bytes in one append when decompressed: send smaller batches, or raise [log] \
+         decompressed_bytes_max"
+    )]
+    TooLargeDecompressed {
+        /// Bytes allowed.
+        max: usize,
+    },
     /// The producer's epoch or sequence number.
     #[error(transparent)]
     Sequence(#[from] SequenceError),
@@ -123,6 +132,7 @@ impl AppendError {
             | Self::Damaged(_)
             | Self::Invalid(_)
             | Self::TooLarge { .. }
+            | Self::TooLargeDecompressed { .. }
             | Self::Sequence(_)
             | Self::TransactionId { .. }
             | Self::Timestamp { .. }

@@ -142,6 +142,7 @@ pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) config_close_timeout: Duration,
     pub(crate) timestamp_after_max_ms: u64,
+    pub(crate) decompressed_bytes_max: usize,
     pub(crate) dir: PathBuf,
     pub(crate) owner_number: u64,
     pub(crate) owners: Vec<OwnerHandle>,
@@ -293,7 +294,7 @@ impl Log {
                 max: config.append_bytes_max as usize,
             });
         }
-        let mut batches = Checked::check(batches, options.transaction_ids)?;
+        let mut batches = Checked::check(batches, options.transaction_ids, inner.decompressed_bytes_max)?;
         let now = inner.env.wall_ms();
         match config.timestamps {
             Timestamps::Create => {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use tailwater_env::Env;
+use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
 use tailwater_meta::{Meta, MetaConfig};
@@ -51,6 +52,9 @@ pub struct LogConfig {
     /// How far a record's timestamp may be ahead of the wall's clock (Kafka's `message.timestamp.after.max.ms`, and its
     /// default). Explicit transaction ids may be anything.
     pub timestamp_after_max: Duration,
+    /// Bytes of the records of one append when decompressed, at most [`RECORDS_DECOMPRESSED_BYTES_MAX`], which is what
+    /// readers take.
+    pub decompressed_bytes_max: usize,
     /// Bytes of the newest entries of all shards that are kept in memory for two-sided readers at the tail; 0 is none.
     pub hot_bytes: u64,
     /// How often segments roll by time, and retention is looked after.
@@ -73,6 +77,7 @@ impl Default for LogConfig {
             owners: 2,
             in_flight_bytes: IN_FLIGHT_BYTES_DEFAULT,
             timestamp_after_max: TIMESTAMP_AFTER_MAX_DEFAULT,
+            decompressed_bytes_max: RECORDS_DECOMPRESSED_BYTES_MAX,
             hot_bytes: 0,
             tick: Duration::from_secs(1),
             close_timeout: Duration::from_secs(30),
@@ -161,6 +166,7 @@ impl Log {
                 config_close_timeout: config.close_timeout,
                 timestamp_after_max_ms: u64::try_from(config.timestamp_after_max.as_millis())
                     .unwrap_or(u64::MAX),
+                decompressed_bytes_max: config.decompressed_bytes_max.min(RECORDS_DECOMPRESSED_BYTES_MAX),
                 dir: dir.to_owned(),
                 owner_number: env.random_u64(),
                 owners: (0..config.owners.max(1)).map(|_| owner::start(floor.clone())).collect(),

@@ -359,7 +359,7 @@ fn append_refusal(error: AppendError) -> CallRefusal {
         AppendError::NoStream => ErrorCode::UnknownStream,
         AppendError::NoShard { .. } => ErrorCode::UnknownShard,
         AppendError::Invalid(_) | AppendError::Corrupt(_) => ErrorCode::CorruptBatch,
-        AppendError::TooLarge { .. } => ErrorCode::BatchTooLarge,
+        AppendError::TooLarge { .. } | AppendError::TooLargeDecompressed { .. } => ErrorCode::BatchTooLarge,
         AppendError::Sequence(SequenceError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequence,
         AppendError::Sequence(SequenceError::Epoch { .. }) => ErrorCode::ProducerFenced,
         AppendError::TransactionId { .. } => ErrorCode::TransactionIdDecreased,

@@ -13,7 +13,9 @@ use std::time::Duration;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
+use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_kafka::KafkaConfig;
+use tailwater_log::limits::APPEND_BYTES_MAX;
 use tailwater_queue::Consistency;
 use tailwater_queue::shared::SharedConfig;
 use tailwater_queue_cassandra::CassandraConfig;
@@ -146,6 +148,8 @@ pub struct LogConfig {
     /// How far a record's timestamp may be ahead of the node's clock, in milliseconds (Kafka's
     /// `message.timestamp.after.max.ms`): transaction ids and positions by time go by the largest timestamp so far.
     pub timestamp_after_max_ms: u64,
+    /// Bytes of the records of one append when decompressed. Readers keep so much for each entry that they read.
+    pub decompressed_bytes_max: usize,
     /// Bytes of one shard that wait to be written to the data cell; beyond it readers take them from the disk.
     pub shadow_bytes_max: usize,
     /// The same for all shards together.
@@ -300,6 +304,7 @@ impl Default for LogConfig {
         Self {
             owners: 2,
             timestamp_after_max_ms: 3_600_000,
+            decompressed_bytes_max: RECORDS_DECOMPRESSED_BYTES_MAX,
             shadow_bytes_max: tail.shadow_bytes_max,
             shadow_bytes_total_max: tail.shadow_bytes_total_max,
         }
@@ -390,6 +395,7 @@ impl Config {
             owners: self.log.owners,
             hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
+            decompressed_bytes_max: self.log.decompressed_bytes_max,
             journal: tailwater_journal::JournalConfig {
                 file_bytes: journal.file_bytes,
                 files_max: journal.files_max,
@@ -508,6 +514,12 @@ impl Config {
             (1..=64).contains(&self.log.owners),
             "[log] owners = {} is not between 1 and 64",
             self.log.owners
+        );
+        anyhow::ensure!(
+            (APPEND_BYTES_MAX..=RECORDS_DECOMPRESSED_BYTES_MAX).contains(&self.log.decompressed_bytes_max),
+            "[log] decompressed_bytes_max = {} is not between {APPEND_BYTES_MAX}, which is an append, and \
+             {RECORDS_DECOMPRESSED_BYTES_MAX}, which is what readers take",
+            self.log.decompressed_bytes_max
         );
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         anyhow::ensure!(

@@ -123,6 +123,32 @@ fn topics_are_not_created_where_that_is_switched_off() {
 }
 
 #[test]
+fn limits_that_are_set_low_refuse_what_is_beyond_them_and_nothing_else() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let limits =
+        [("TAILWATER_LOG__DECOMPRESSED_BYTES_MAX", "4194304"), ("TAILWATER_KAFKA__ITEMS_MAX", "100")];
+    let node = Node::start_with(&dir.path().join("data"), &[], &limits);
+    // One record from standard input, which is small when compressed.
+    let send = ["-P", "-t", "s", "-z", "zstd", "-D", "\\x01", "-X", "message.max.bytes=8000000"];
+    kcat(&node, &send, &"x".repeat((4 << 20) - 200));
+    let refused = kcat_failing(&node, &send, &"x".repeat(4 << 20));
+    assert!(refused.contains("Message size too large"), "{refused}");
+    assert_eq!(kcat(&node, &["-C", "-t", "s", "-e", "-q", "-f", "%S\\n"], ""), "4194104\n");
+
+    let metadata_of_topics = |count: u32| {
+        let header = [0, 3, 0, 1, 0, 0, 0, 1, 255, 255];
+        let body = [&header[..], &count.to_be_bytes(), &vec![0; 2 * count as usize]].concat();
+        let mut stream = std::net::TcpStream::connect(&node.kafka).expect("it listens");
+        stream.write_all(&[&(body.len() as u32).to_be_bytes()[..], &body].concat()).expect("sent");
+        stream.read_exact(&mut [0; 4])
+    };
+    metadata_of_topics(100).expect("an answer");
+    metadata_of_topics(101).expect_err("closed");
+    wait_for("a line in the log", || node.process.log().contains("items_max is 100").then_some(()));
+}
+
+#[test]
 fn a_consumer_that_waits_at_the_end_is_woken_by_what_comes() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(&dir);

@@ -28,8 +28,9 @@ pub struct RequestHeader {
 
 impl RequestHeader {
     /// Reads the header at the beginning of a request without its length. The reader is at the body then, if the API
-    /// and its version are known; if not, only `api`, `version` and `correlation_id` are right.
-    pub fn read(request: Bytes) -> Result<(Self, Reader), Malformed> {
+    /// and its version are known, of whose arrays it takes `items_max` items; if not, only `api`, `version` and
+    /// `correlation_id` are right.
+    pub fn read(request: Bytes, items_max: usize) -> Result<(Self, Reader), Malformed> {
         let mut reader = Reader::new(request.clone(), 0, false);
         let (api, version) = (i16::read(&mut reader)?, i16::read(&mut reader)?);
         let correlation_id = i32::read(&mut reader)?;
@@ -39,7 +40,7 @@ impl RequestHeader {
         let client_id = Option::<String>::read(&mut reader)?;
         let at = request.len() - reader.left();
         let flexible = known.is_flexible(version);
-        let mut reader = Reader::new(request.slice(at..), version, flexible);
+        let mut reader = Reader::new(request.slice(at..), version, flexible).with_items_max(items_max);
         if flexible {
             reader.tagged(|_, _| Ok(false))?;
         }

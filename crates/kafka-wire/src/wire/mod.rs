@@ -12,8 +12,8 @@
 //! serves for reading and writing, requests and responses, so the tests can send every message through both.
 //!
 //! What holds for reading: nothing panics on any bytes; no count or length is believed before as many bytes are there;
-//! all arrays of a message together have at most [`ITEMS_MAX`] items, so the memory that a message takes is bounded
-//! by its frame and by that.
+//! all arrays of a message together have at most [`ITEMS_MAX`] items, or what its reader was told, so the memory that
+//! a message takes is bounded by its frame and by that.
 
 #[macro_use]
 mod table;

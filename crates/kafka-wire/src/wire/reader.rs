@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::Wire;
 
-/// Items of all arrays of one message. A request for all partitions of a large cluster has some ten thousand; an item
-/// takes some 200 bytes of memory, however few it took on the wire.
+/// Items of all arrays of one message, unless whoever reads it says otherwise. A request for all partitions of a large
+/// cluster has some ten thousand; an item takes some 200 bytes of memory, however few it took on the wire.
 pub const ITEMS_MAX: usize = 200_000;
 
 /// Why bytes are not the message that they should be.
@@ -36,8 +36,11 @@ pub enum Malformed {
     #[error("a varint of more than 32 bits")]
     Varint,
     /// More items than anybody needs.
-    #[error("more than {ITEMS_MAX} items in the arrays of one message")]
-    Items,
+    #[error("more than {max} items in the arrays of one message")]
+    Items {
+        /// How many there may be.
+        max: usize,
+    },
     /// Null where a value has to be.
     #[error("null where a value has to be")]
     Null,
@@ -50,13 +53,19 @@ pub struct Reader {
     at: usize,
     version: i16,
     flexible: bool,
+    items_max: usize,
     items_left: usize,
 }
 
 impl Reader {
     /// Reads `bytes`, a message of `version` in plain or flexible form.
     pub fn new(bytes: Bytes, version: i16, flexible: bool) -> Self {
-        Self { bytes, at: 0, version, flexible, items_left: ITEMS_MAX }
+        Self { bytes, at: 0, version, flexible, items_max: ITEMS_MAX, items_left: ITEMS_MAX }
+    }
+
+    /// The same with another limit than [`ITEMS_MAX`].
+    pub fn with_items_max(self, items_max: usize) -> Self {
+        Self { items_max, items_left: items_max, ..self }
     }
 
     /// The message's version.
@@ -149,7 +158,8 @@ impl Reader {
             false => i32::read(self)?.into(),
         };
         let count = self.length("an array", plain)?;
-        self.items_left = self.items_left.checked_sub(count.unwrap_or(0)).ok_or(Malformed::Items)?;
+        let left = self.items_left.checked_sub(count.unwrap_or(0));
+        self.items_left = left.ok_or(Malformed::Items { max: self.items_max })?;
         Ok(count)
     }
 
@@ -162,12 +172,7 @@ impl Reader {
             let tag = self.unsigned_varint()?;
             let len = self.unsigned_varint()? as usize;
             let value = self.share("a tagged field", len)?;
-            let mut inner = Reader {
-                bytes: value,
-                at: 0,
-                items_left: self.items_left,
-                ..Reader::new(Bytes::new(), self.version, true)
-            };
+            let mut inner = Reader { bytes: value, at: 0, flexible: true, ..*self };
             known(tag, &mut inner)?;
             self.items_left = inner.items_left;
         }

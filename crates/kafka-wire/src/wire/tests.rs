@@ -99,7 +99,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_the_reader_of_headers_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-        let _ = RequestHeader::read(bytes.into());
+        let _ = RequestHeader::read(bytes.into(), ITEMS_MAX);
     }
 }
 
@@ -119,7 +119,10 @@ fn a_count_without_bytes_behind_it_is_refused_before_anything_is_allocated() {
     let many = ITEMS_MAX + 1;
     let mut bytes = (many as i32).to_be_bytes().to_vec();
     bytes.resize(4 + many * 2, 0);
-    assert_eq!(read::<MetadataRequest>(bytes.into(), Api::Metadata, 0).unwrap_err(), Malformed::Items);
+    assert_eq!(
+        read::<MetadataRequest>(bytes.into(), Api::Metadata, 0).unwrap_err(),
+        Malformed::Items { max: ITEMS_MAX }
+    );
 }
 
 #[test]
@@ -137,7 +140,7 @@ fn the_bytes_of_a_request_and_of_its_answer_never_change() {
     let frame = request(&asked, 9, 7, "me").concat();
     let expected = [0, 0, 0, 18, 0, 3, 0, 9, 0, 0, 0, 7, 0, 2, b'm', b'e', 0, 1, 1, 0, 0, 0];
     assert_eq!(frame[..], expected);
-    let (header, mut reader) = RequestHeader::read(frame.slice(4..)).expect("a header");
+    let (header, mut reader) = RequestHeader::read(frame.slice(4..), ITEMS_MAX).expect("a header");
     assert_eq!((header.api, header.version, header.correlation_id), (3, 9, 7));
     assert_eq!(header.client_id.as_deref(), Some("me"));
     assert_eq!(MetadataRequest::read(&mut reader), Ok(asked));

@@ -85,7 +85,8 @@ impl World {
 
     fn offer(&mut self, bytes: Bytes, expected_term: Option<Term>, ids: TransactionIds) -> Reply {
         let (reply, receiver) = oneshot::channel();
-        let batches = Checked::check(bytes, ids).expect("good");
+        let batches = Checked::check(bytes, ids, tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX)
+            .expect("good");
         let waiter = Waiter::new(None, |outcome| drop(reply.send(outcome)));
         let append = Append { batches, expected_term, waiter };
         let mut out = Vec::new();

@@ -115,6 +115,7 @@ fn draw_config(rng: &mut Rng) -> LogConfig {
         owners: rng.between(1, 2) as usize,
         in_flight_bytes: 64 << 10,
         timestamp_after_max: Duration::from_secs(3_600),
+        decompressed_bytes_max: LogConfig::default().decompressed_bytes_max,
         hot_bytes: 0,
         tick: Duration::from_millis(rng.between(5, 50)),
         close_timeout: Duration::from_secs(5),
