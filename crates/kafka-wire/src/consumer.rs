@@ -17,6 +17,9 @@ use bytes::Bytes;
 
 use crate::wire::{Reader, Wire, Writer};
 
+/// The last version that there is.
+const VERSION_MAX: i16 = 3;
+
 /// What the members of such groups are, as they say when they join.
 pub const PROTOCOL_TYPE: &str = "consumer";
 
@@ -36,7 +39,12 @@ messages! {
     }
 }
 
-/// Writes one of the two in version 0 or, for a subscription, 1.
+/// The version in which a subscription, or an assignment, is written, but none that is not known here.
+pub fn version(bytes: &[u8]) -> i16 {
+    bytes.first_chunk().map_or(0, |version| i16::from_be_bytes(*version)).clamp(0, VERSION_MAX)
+}
+
+/// Writes one of the two, of later versions than 1 so much of it as is drawn above.
 pub fn encode<M: Wire>(message: &M, version: i16) -> Bytes {
     let mut writer = Writer::new(version, false);
     version.write(&mut writer);
@@ -50,15 +58,19 @@ pub fn topics(subscription: Bytes) -> Option<Vec<String>> {
     Vec::read(&mut body(subscription)?).ok()
 }
 
+/// What a consumer says of itself; `None` if it says it in a form that is not known.
+pub fn subscription(subscription: Bytes) -> Option<Subscription> {
+    Subscription::read(&mut body(subscription)?).ok()
+}
+
 /// The partitions that are assigned to a consumer; `None` if that is in a form that is not known.
 pub fn assigned(assignment: Bytes) -> Option<Vec<Assigned>> {
     Vec::read(&mut body(assignment)?).ok()
 }
 
 fn body(bytes: Bytes) -> Option<Reader> {
-    let mut reader = Reader::new(bytes, 0, false);
-    i16::read(&mut reader).ok().filter(|version| *version >= 0)?;
-    Some(reader)
+    let version = i16::from_be_bytes(*bytes.first_chunk()?);
+    (version >= 0).then(|| Reader::new(bytes.slice(2..), version, false))
 }
 
 #[cfg(test)]
@@ -70,9 +82,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_the_readers_panic(bytes: Vec<u8>, count in 0..4_u8) {
-            let _ = (topics(bytes.clone().into()), assigned(bytes.clone().into()));
+            let _ = (subscription(bytes.clone().into()), assigned(bytes.clone().into()));
             let bytes = [&[0, 0, 0, 0, 0, count, 0, 1, b't'], bytes.as_slice()].concat();
-            let _ = (topics(bytes.clone().into()), assigned(bytes.into()));
+            let _ = (topics(bytes.clone().into()), assigned(bytes.clone().into()));
+            let _ = subscription(bytes.into());
         }
     }
 
@@ -98,6 +111,10 @@ mod tests {
         let assignment = Assignment { topics: topics.clone(), ..Default::default() };
         let bytes = encode(&assignment, 0);
         assert_eq!(bytes[..], [0, 0, 0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0, 0, 0, 2, 255, 255, 255, 255]);
-        assert_eq!(assigned(bytes), Some(topics));
+        assert_eq!(assigned(bytes), Some(topics.clone()));
+        let said = Subscription { owned_partitions: topics, ..subscription };
+        assert_eq!(super::subscription(encode(&said, 3)), Some(said.clone()));
+        let before_there_were_owned_ones = super::subscription(encode(&said, 0)).expect("a subscription");
+        assert_eq!(before_there_were_owned_ones.owned_partitions, []);
     }
 }

@@ -47,6 +47,7 @@ const SCRIPTS: &[Script] = &[
     ("refusals", groups::refusals),
     ("members", groups::members),
     ("consumer groups", groups::consumer_groups),
+    ("moving", groups::moving),
 ];
 
 /// What two brokers differ in at one step: path, Kafka's value, ours.

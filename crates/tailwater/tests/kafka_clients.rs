@@ -111,6 +111,16 @@ fn java_s_members_of_kip_848_come_and_go_and_all_is_read_in_order() {
 }
 
 #[test]
+fn java_s_members_move_from_the_classic_protocol_to_kip_848_one_by_one_and_back_and_all_is_read_in_order() {
+    with_node(|node| scenario(node, "Clients.java", "moving"));
+}
+
+#[test]
+fn librdkafka_s_members_move_from_the_classic_protocol_to_kip_848_one_by_one_and_all_is_read_in_order() {
+    with_node(|node| scenario(node, "librdkafka.py", "moving"));
+}
+
+#[test]
 fn java_s_static_members_come_back_to_what_they_had() {
     with_node(|node| scenario(node, "Clients.java", "static"));
 }

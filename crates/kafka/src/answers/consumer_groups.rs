@@ -22,7 +22,8 @@ use crate::messages::membership::{
 
 /// From this version of ConsumerGroupHeartbeat on members make their ids themselves.
 const OWN_IDS_FROM_VERSION: i16 = 1;
-/// A member that speaks this protocol, and not the classic one.
+/// What a member speaks: the classic protocol, or this one.
+const CLASSIC_MEMBER: i8 = 0;
 const CONSUMER_MEMBER: i8 = 1;
 
 pub(crate) async fn heartbeat(
@@ -166,7 +167,7 @@ fn describe_group(group: &ConsumerGroup, names: &BTreeMap<StreamId, String>) -> 
         ),
         assignment: described(&member.assigned, names),
         target_assignment: described(group.target.get(id).unwrap_or(&Partitions::new()), names),
-        member_type: CONSUMER_MEMBER,
+        member_type: if member.classic.is_some() { CLASSIC_MEMBER } else { CONSUMER_MEMBER },
     };
     Described {
         group_state: group.state().to_owned(),

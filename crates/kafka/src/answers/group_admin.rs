@@ -81,7 +81,7 @@ fn describe(group: &ClassicGroup) -> DescribeGroupsResponseDescribedGroup {
         client_id: member.client_id.to_string(),
         client_host: member.client_host.clone(),
         member_metadata: group.member_metadata(member),
-        member_assignment: if is_stable { member.assignment.clone() } else { Default::default() },
+        member_assignment: member.assignment.clone(),
     });
     DescribeGroupsResponseDescribedGroup {
         group_state: group.state().to_owned(),

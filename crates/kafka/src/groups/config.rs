@@ -98,6 +98,7 @@ impl GroupsConfig {
         consumer::Limits {
             session: Duration::from_millis(self.consumer_session_timeout_ms),
             heartbeat: Duration::from_millis(self.consumer_heartbeat_ms),
+            classic_session_ms: self.session_timeout_min_ms..=self.session_timeout_max_ms,
             members_max: self.members_max,
             bytes_max: self.group_bytes_max,
         }

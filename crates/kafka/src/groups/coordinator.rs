@@ -13,7 +13,7 @@ use tailwater_env::{Env, HashMap, Instant, Task};
 use tailwater_log::Log;
 use tokio::sync::Notify;
 
-use super::classic::{self, ClassicGroup, Join, Output, Sync, Ticket};
+use super::classic::{self, ClassicGroup, Join, Output, Phase, Sync, Ticket};
 use super::config::GroupsConfig;
 use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Refused, Told};
 use super::group::Group;
@@ -181,11 +181,13 @@ impl Coordinator {
                         return refused(error, member_id);
                     }
                 }
-                Some(entry) => {
-                    if let Err(error) = self.shared.make_classic(entry) {
-                        return refused(error, member_id);
-                    }
-                }
+                Some(entry) => self.shared.make_classic_if_unused(entry),
+            }
+            if matches!(table.groups.get(name), Some(Entry { group: Group::Consumer(_), .. })) {
+                let catalog = self.shared.catalog(false);
+                let told =
+                    self.shared.step_consumer(&mut table, name, |group, now| group.join(now, join, &catalog));
+                return told.unwrap_or_else(|| refused(ErrorCode::UnknownMemberId, member_id));
             }
             let (sender, answer) = oneshot::channel();
             let ticket = table.ticket(Waiter::Join(sender));
@@ -204,8 +206,16 @@ impl Coordinator {
         }
         let answer = {
             let mut table = self.shared.table.lock();
-            if !table.groups.get(name).is_some_and(|entry| matches!(entry.group, Group::Classic(_))) {
-                return refused(ErrorCode::UnknownMemberId);
+            match table.groups.get(name).map(|entry| &entry.group) {
+                None => return refused(ErrorCode::UnknownMemberId),
+                Some(Group::Classic(_)) => {}
+                Some(Group::Consumer(_)) => {
+                    let catalog = self.shared.catalog(false);
+                    let told = self
+                        .shared
+                        .step_consumer(&mut table, name, |group, now| group.sync(now, &sync, &catalog));
+                    return told.unwrap_or_else(|| refused(ErrorCode::UnknownMemberId));
+                }
             }
             if self.shared.check_room(&table, sync.bytes()).is_err() {
                 // As a broker answers that can't store what is assigned.
@@ -231,19 +241,26 @@ impl Coordinator {
         let mut table = self.shared.table.lock();
         match table.groups.get_mut(name).map(|entry| &mut entry.group) {
             Some(Group::Classic(group)) => {
-                group.heartbeat(self.shared.env.now(), member_id, instance, generation)
+                return group.heartbeat(self.shared.env.now(), member_id, instance, generation);
             }
-            _ => Err(ErrorCode::UnknownMemberId),
+            None => return Err(ErrorCode::UnknownMemberId),
+            Some(Group::Consumer(_)) => {}
         }
+        let catalog = self.shared.catalog(false);
+        let heard = self.shared.step_consumer(&mut table, name, |group, now| {
+            group.classic_heartbeat(now, member_id, instance, generation, &catalog)
+        });
+        heard.unwrap_or(Err(ErrorCode::UnknownMemberId))
     }
 
     /// A member leaves.
     pub fn leave(&self, name: &str, member_id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
         check_name(name)?;
         let mut table = self.shared.table.lock();
-        let shared = &self.shared;
-        let left = shared
-            .step_classic(&mut table, name, |group, now, out| group.leave(now, member_id, instance, out));
+        let left = self.shared.step(&mut table, name, |group, now, out| match group {
+            Group::Classic(group) => group.leave(now, member_id, instance, out),
+            Group::Consumer(group) => group.classic_leave(member_id, instance),
+        });
         left.unwrap_or(Err(ErrorCode::UnknownMemberId))
     }
 
@@ -292,23 +309,25 @@ impl Coordinator {
             }
             Some(_) => {}
         }
-        let entry = table.groups.get_mut(name).ok_or_else(unknown)?;
-        if matches!(entry.group, Group::Classic(_)) {
-            // Its members would have to speak the other protocol first.
-            if beat.epoch != JOINING || !entry.group.is_unused() {
-                return Err(unknown());
+        let limits = &self.shared.consumer_limits;
+        let told = self.shared.step(&mut table, name, |group, now, out| match group {
+            Group::Consumer(group) => group.heartbeat(now, beat, &catalog),
+            Group::Classic(_) if beat.epoch != JOINING => Err(unknown()),
+            Group::Classic(classic) => {
+                // Whoever is in it stays, and speaks the classic protocol for as long as it likes.
+                let moved = match classic.phase == Phase::Empty {
+                    true => Some(ConsumerGroup::new(Arc::clone(limits), classic.generation)),
+                    false => ConsumerGroup::of_classic(now, Arc::clone(limits), classic, &catalog),
+                };
+                let mut moved = moved.ok_or_else(unknown)?;
+                let told = moved.heartbeat(now, beat, &catalog)?;
+                classic.give_up_waiting(out);
+                *group = Group::Consumer(moved);
+                Ok(told)
             }
-            let limits = Arc::clone(&self.shared.consumer_limits);
-            entry.group = Group::Consumer(ConsumerGroup::new(limits, entry.group.generation()));
-        }
-        let told = self.shared.step(&mut table, name, |group, now, _| match group {
-            Group::Consumer(group) => {
-                let told = group.heartbeat(now, beat, &catalog)?;
-                Ok((told, group.heartbeat_interval()))
-            }
-            Group::Classic(_) => Err(unknown()),
         });
-        told.unwrap_or_else(|| Err(unknown()))
+        let told = told.unwrap_or_else(|| Err(unknown()))?;
+        Ok((told, limits.heartbeat))
     }
 
     /// Keeps offsets that were checked; they are durable when this is answered.
@@ -426,15 +445,13 @@ impl Shared {
     }
 
     /// Has a group that nobody is in be one of the classic protocol.
-    fn make_classic(&self, entry: &mut Entry) -> Result<(), ErrorCode> {
-        if let Group::Consumer(group) = &entry.group {
-            if !entry.group.is_unused() {
-                return Err(ErrorCode::InconsistentGroupProtocol);
-            }
+    fn make_classic_if_unused(&self, entry: &mut Entry) {
+        if let Group::Consumer(group) = &entry.group
+            && entry.group.is_unused()
+        {
             let group = ClassicGroup::new(Arc::clone(&self.classic_limits), group.epoch, None);
             entry.group = Group::Classic(group);
         }
-        Ok(())
     }
 
     /// The topics that there are; up to a moment ago, unless `fresh`.
@@ -460,6 +477,20 @@ impl Shared {
         self.step(table, name, step).flatten()
     }
 
+    /// One step of a group of KIP-848; `None` if it is none.
+    fn step_consumer<T>(
+        &self,
+        table: &mut Table,
+        name: &str,
+        step: impl FnOnce(&mut ConsumerGroup, Instant) -> T,
+    ) -> Option<T> {
+        let step = |group: &mut Group, now, _: &mut Vec<Output>| match group {
+            Group::Classic(_) => None,
+            Group::Consumer(group) => Some(step(group, now)),
+        };
+        self.step(table, name, step).flatten()
+    }
+
     /// One step of a group and what follows from it; `None` if there is no such group.
     fn step<T>(
         &self,
@@ -472,7 +503,14 @@ impl Shared {
         let entry = table.groups.get_mut(name)?;
         let mut out = Vec::new();
         let before = entry.group.state();
-        let result = step(&mut entry.group, self.env.now(), &mut out);
+        let now = self.env.now();
+        let result = step(&mut entry.group, now, &mut out);
+        if let Group::Consumer(group) = &entry.group
+            && group.is_classic()
+        {
+            let (limits, catalog) = (Arc::clone(&self.classic_limits), self.catalog(false));
+            entry.group = Group::Classic(group.to_classic(now, limits, &catalog, &mut out));
+        }
         if entry.group.state() != before {
             let (state, generation) = (entry.group.state(), entry.group.generation());
             tracing::debug!(group = name, from = before, to = state, generation, "a group moved");

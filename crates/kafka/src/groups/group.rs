@@ -8,7 +8,7 @@ use super::records::Kind;
 use crate::errors::ErrorCode;
 
 /// A group, by the protocol that its members speak. One without members becomes the other kind when a member of that
-/// kind comes.
+/// kind comes; one of consumers also while members are in it (`consumer/classic.rs`).
 #[derive(Clone, Debug)]
 pub(crate) enum Group {
     Classic(ClassicGroup),

@@ -8,9 +8,10 @@ use tailwater_format::StreamId;
 use tailwater_log::{Log, LogConfig, StreamConfig};
 
 use super::classic::Join;
+use super::consumer::{Beat, LEAVING, Partitions};
 use super::coordinator::Committer;
 use super::offsets::GroupOffsets;
-use super::records::Committed;
+use super::records::{Committed, Kind};
 use super::{Coordinator, GroupsConfig};
 use crate::errors::ErrorCode;
 
@@ -195,4 +196,68 @@ async fn groups_are_bounded_and_those_that_nobody_came_into_make_room() {
     for bad in [String::new(), "x".repeat(513)] {
         assert_eq!(groups.join(&bad, member(200)).await.error_code, ErrorCode::InvalidGroupId.number());
     }
+}
+
+/// A member of KIP-848 joins.
+fn beat(id: &str) -> Beat {
+    Beat {
+        member_id: id.to_owned(),
+        rebalance: Some(std::time::Duration::from_secs(60)),
+        topics: Some(vec!["topic".to_owned()]),
+        owned: Some(Partitions::new()),
+        ..Beat::default()
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_everybody_left_changes_its_protocol_and_keeps_its_offsets_and_its_count() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, quick()).await;
+    let joined = groups.join("g", member(10_000)).await;
+    groups.commit("g", offsets(topic, 0..1, 5)).await.expect("kept");
+    groups.leave("g", &joined.member_id, None).expect("in");
+    // Its leaving was another generation.
+    let (told, _) = groups.beat("g", beat("a")).expect("taken in");
+    assert_eq!(told.epoch, 3);
+    let committer = Committer { member_id: "a".to_owned(), generation: 3, instance: None };
+    groups.check_commit("g", &committer).expect("allowed");
+    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }).expect("in");
+    let again = groups.join("g", Join { new_id: "another".to_owned(), ..member(10_000) }).await;
+    assert_eq!((again.error_code, again.generation_id), (0, 5));
+    assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
+}
+
+#[tokio::test]
+async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_the_last_of_that_one_leaves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, quick()).await;
+    let subscription = tailwater_kafka_wire::consumer::Subscription {
+        topics: vec!["topic".to_owned()],
+        ..Default::default()
+    };
+    let said = tailwater_kafka_wire::consumer::encode(&subscription, 1);
+    let classic = Join { protocols: vec![("range".to_owned(), said)], ..member(10_000) };
+    let joined = groups.join("g", classic.clone()).await;
+    groups.commit("g", offsets(topic, 0..1, 5)).await.expect("kept");
+    let state = || groups.group("g").map(|found| (found.group.kind(), found.group.state()));
+    // What can't be taken in changes nothing.
+    let bad = Beat { pattern: Some("(".to_owned()), ..beat("a") };
+    assert_eq!(groups.beat("g", bad).expect_err("refused").0, ErrorCode::InvalidRegularExpression);
+    assert_eq!(state(), Some((Kind::Classic, "CompletingRebalance")));
+    let (told, _) = groups.beat("g", beat("a")).expect("taken in");
+    assert_eq!((told.epoch, state()), (2, Some((Kind::Consumer, "Reconciling"))));
+    assert_eq!(groups.heartbeat("g", &joined.member_id, None, 1), Err(ErrorCode::RebalanceInProgress));
+    let again = Join { member_id: joined.member_id.clone(), ..classic };
+    assert_eq!(groups.join("g", again.clone()).await.generation_id, 2);
+    assert_eq!(groups.heartbeat("g", &joined.member_id, None, 2), Ok(()));
+    let committer = Committer { member_id: joined.member_id, generation: 2, instance: None };
+    groups.check_commit("g", &committer).expect("allowed");
+    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }).expect("in");
+    assert_eq!(state(), Some((Kind::Classic, "PreparingRebalance")));
+    assert_eq!(groups.join("g", again).await.generation_id, 3);
+    assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
 }

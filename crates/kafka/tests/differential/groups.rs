@@ -7,6 +7,7 @@ use tailwater_kafka::messages::groups::{
 };
 use tailwater_kafka::messages::membership::*;
 use tailwater_kafka::messages::offsets::*;
+use tailwater_kafka_wire::consumer::{Assigned, Assignment, Subscription, encode};
 use uuid::Uuid;
 
 use crate::session::Session;
@@ -353,4 +354,75 @@ pub fn consumer_groups(session: &mut Session) {
     session.ask("leaves again", 1, &tell("a", -1, None));
     session.ask_all("nobody", &describe);
     session.ask("deleted", 2, &delete);
+}
+
+/// A group of the classic protocol is joined by a member of KIP-848, and is a classic one again when that leaves.
+pub fn moving(session: &mut Session) {
+    ready(session);
+    let topic = "groups-moving";
+    let id = (topic, session.create(topic, 4, &[]));
+    let of_topic =
+        |partitions: &[i32]| vec![Assigned { topic: topic.to_owned(), partitions: partitions.into() }];
+    let join = |member_id: &str, owned: &[i32]| {
+        let topics = vec![topic.to_owned()];
+        let said = Subscription { topics, user_data: None, owned_partitions: of_topic(owned) };
+        let metadata = encode(&said, 1);
+        let protocols = ["range", "sticky"]
+            .map(|name| JoinGroupRequestProtocol { name: name.to_owned(), metadata: metadata.clone() });
+        JoinGroupRequest { protocols: protocols.into(), ..join("moving", member_id) }
+    };
+    let tell = |epoch: i32, owned: &[i32]| ConsumerGroupHeartbeatRequest {
+        group_id: "moving".to_owned(),
+        subscribed_topic_names: (epoch == 0).then(|| vec![topic.to_owned()]),
+        ..tell("b", epoch, Some((id.1, owned.to_vec())))
+    };
+    let first = joined(session, 9, &join("", &[]));
+    let assignment = encode(&Assignment { topics: of_topic(&[0, 1, 2, 3]), user_data: None }, 0);
+    let member_id = first.member_id.clone();
+    let assignments = vec![SyncGroupRequestAssignment { member_id, assignment }];
+    session.ask("assigns", 5, &SyncGroupRequest { assignments, ..sync("moving", &first) });
+    session.ask("nothing new", 4, &beat("moving", &first));
+
+    let told = session.ask("one of the other protocol joins", 1, &tell(0, &[])).expect("an answer");
+    session.ask("has to join again", 4, &beat("moving", &first));
+    session.ask("commits before", 9, &commit("moving", id, first.generation_id, &first.member_id));
+    session.ask("commits as nobody", 9, &commit("moving", id, -1, ""));
+    session.ask("nothing is free", 1, &tell(told.member_epoch, &[]));
+    session.ask(
+        "another kind of protocol",
+        9,
+        &JoinGroupRequest { protocol_type: "connect".to_owned(), ..join("", &[]) },
+    );
+    let again = join(&first.member_id, &[0, 1, 2, 3]);
+    let second = session.ask("joins again and has all", 9, &again).expect("an answer");
+    session.ask("keeps some", 5, &sync("moving", &second));
+    session.ask(
+        "a protocol that is not its own",
+        5,
+        &SyncGroupRequest { protocol_name: Some("sticky".to_owned()), ..sync("moving", &second) },
+    );
+    session.ask("has to give up the others", 4, &beat("moving", &second));
+    session.ask("still nothing is free", 1, &tell(told.member_epoch, &[]));
+    let again = join(&first.member_id, &[0, 1]);
+    let third = session.ask("joins without them", 9, &again).expect("an answer");
+    session.ask("has its share", 5, &sync("moving", &third));
+    session.ask("stays", 4, &beat("moving", &third));
+    session.ask("beats in the generation before", 4, &beat("moving", &first));
+    session.ask("the other one has its own", 1, &tell(told.member_epoch, &[]));
+    session.ask("commits", 9, &commit("moving", id, third.generation_id, &first.member_id));
+    session.ask("commits too late", 9, &commit("moving", id, first.generation_id, &first.member_id));
+    session.ask(
+        "somebody else's heartbeat",
+        4,
+        &HeartbeatRequest { member_id: "b".to_owned(), ..beat("moving", &third) },
+    );
+    session.ask_in("described in the old way", 0..=6, &self::describe("moving"));
+
+    session.ask("the other one leaves", 1, &tell(-1, &[]));
+    session.ask("has to join a classic group", 4, &beat("moving", &third));
+    session.ask("described as a classic group", 6, &self::describe("moving"));
+    let last = session.ask("leads again", 9, &join(&first.member_id, &[0, 1])).expect("an answer");
+    session.ask("assigns again", 5, &sync("moving", &last));
+    session.ask("leaves", 5, &leave("moving", &[(&first.member_id, None)]));
+    session.ask_in("what was committed is there", 9..=9, &fetch(&["moving"], id, true));
 }

@@ -185,7 +185,7 @@ impl ClassicGroup {
             out.push(Output::Join(ticket, join_error(ErrorCode::FencedInstanceId, before)));
         }
         if let Some(ticket) = member.syncing.take() {
-            out.push(Output::Sync(ticket, super::rebalance::sync_error(ErrorCode::FencedInstanceId)));
+            out.push(Output::Sync(ticket, super::sync_error(ErrorCode::FencedInstanceId)));
         }
         if let Some(instance) = &member.instance {
             self.instances.insert(instance.clone(), id.clone());
@@ -277,10 +277,10 @@ pub(super) fn join_error(error: ErrorCode, id: &str) -> JoinGroupResponse {
     JoinGroupResponse { error_code: error.number(), member_id: id.to_owned(), ..Default::default() }
 }
 
-fn millis(ms: i32) -> Duration {
+pub(crate) fn millis(ms: i32) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
-fn rebalance(rebalance_ms: i32, session_ms: i32) -> Duration {
+pub(crate) fn rebalance(rebalance_ms: i32, session_ms: i32) -> Duration {
     millis(if rebalance_ms > 0 { rebalance_ms } else { session_ms })
 }

@@ -18,9 +18,11 @@
 //! - a member that is silent for its session timeout is out, but not while it waits for an answer;
 //! - members, and the bytes that they brought, stay within [`Limits`].
 //!
-//! `join.rs` is how members come, `rebalance.rs` how a generation is made, and here is all that they do in one.
+//! `join.rs` is how members come, `rebalance.rs` how a generation is made, `moving.rs` how a group becomes one of the
+//! other protocol while members are in it, and here is all that they do in a generation.
 
 mod join;
+mod moving;
 #[cfg(test)]
 mod property;
 mod rebalance;
@@ -39,8 +41,9 @@ use tailwater_kafka_wire::consumer;
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
-pub(crate) use join::Join;
-pub(crate) use rebalance::Sync;
+pub(crate) use join::{Join, millis, rebalance};
+pub(crate) use moving::{Consumer, version_of};
+pub(crate) use rebalance::{Sync, sync_error};
 
 /// What bounds a group.
 #[derive(Clone, Debug)]
@@ -131,7 +134,7 @@ impl Member {
     }
 }
 
-fn protocols_bytes(protocols: &[(String, Bytes)]) -> usize {
+pub(crate) fn protocols_bytes(protocols: &[(String, Bytes)]) -> usize {
     protocols.iter().map(|(name, metadata)| name.len() + metadata.len()).sum()
 }
 

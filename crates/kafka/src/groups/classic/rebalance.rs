@@ -137,6 +137,10 @@ impl ClassicGroup {
 
     fn prepare(&mut self, now: Instant, out: &mut Vec<Output>) {
         let is_initial = self.phase == Phase::Empty;
+        if self.phase == Phase::Completing {
+            // What they had is not what the leader was about to give them.
+            self.members.values_mut().for_each(|member| member.assignment = Bytes::new());
+        }
         self.answer_syncs(now, ErrorCode::RebalanceInProgress, out);
         self.sync_deadline = None;
         let wait = self.rebalance_timeout();
@@ -268,6 +272,6 @@ impl ClassicGroup {
     }
 }
 
-pub(super) fn sync_error(error: ErrorCode) -> SyncGroupResponse {
+pub(crate) fn sync_error(error: ErrorCode) -> SyncGroupResponse {
     SyncGroupResponse { error_code: error.number(), ..Default::default() }
 }

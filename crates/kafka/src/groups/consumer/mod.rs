@@ -16,9 +16,11 @@
 //! - when nothing changes any more, and members do as they are told, everybody has its target after a few heartbeats;
 //! - a member that is silent for the session timeout is out, and so is one that does not give up in time what it has to.
 //!
-//! Here is what a heartbeat is checked for and changes; `reconcile.rs` is what a member gets.
+//! Here is what a heartbeat is checked for and changes; `reconcile.rs` is what a member gets, and `classic.rs` what
+//! members do that still speak the classic protocol.
 
 pub(crate) mod assign;
+mod classic;
 #[cfg(test)]
 mod property;
 mod reconcile;
@@ -26,6 +28,7 @@ mod reconcile;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +38,7 @@ use tailwater_format::StreamId;
 
 use crate::errors::ErrorCode;
 use assign::Assignor;
+use classic::Classic;
 
 /// The epoch of a member that joins.
 pub(crate) const JOINING: i32 = 0;
@@ -58,6 +62,8 @@ pub(crate) struct Limits {
     pub session: Duration,
     /// How often members send heartbeats.
     pub heartbeat: Duration,
+    /// Session timeouts that members may ask for that speak the classic protocol, in milliseconds.
+    pub classic_session_ms: RangeInclusive<i32>,
     pub members_max: usize,
     /// Bytes of what all members say of themselves.
     pub bytes_max: usize,
@@ -131,12 +137,43 @@ pub(crate) struct Member {
     deadline: Instant,
     /// When it is out if it has not given up by then what it has to.
     revoke_deadline: Option<Instant>,
+    /// What it has if it speaks the classic protocol.
+    pub classic: Option<Classic>,
 }
 
 impl Member {
+    /// One that has joined and has nothing yet.
+    fn new(instance: Option<String>, client_id: Arc<str>, client_host: String, deadline: Instant) -> Self {
+        Self {
+            instance,
+            rack: None,
+            client_id,
+            client_host,
+            rebalance: Duration::ZERO,
+            topics: BTreeSet::new(),
+            pattern: None,
+            assignor: None,
+            epoch: JOINING,
+            previous_epoch: JOINING,
+            assigned: Partitions::new(),
+            revoking: Partitions::new(),
+            waits: false,
+            deadline,
+            revoke_deadline: None,
+            classic: None,
+        }
+    }
+
     fn bytes(&self) -> usize {
         let topics: usize = self.topics.iter().map(|topic| topic.len() + 32).sum();
-        topics + self.pattern.as_ref().map_or(0, |pattern| pattern.text.len())
+        let classic = self.classic.as_ref().map_or(0, Classic::bytes);
+        topics + classic + self.pattern.as_ref().map_or(0, |pattern| pattern.text.len())
+    }
+
+    /// When it is out, if nothing is heard of it.
+    fn deadline(&self) -> Instant {
+        let due = self.classic.as_ref().and_then(|classic| classic.due);
+        [self.revoke_deadline, due].into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
     /// What static members are ordered by, so that one that is replaced changes nothing.
@@ -201,11 +238,6 @@ impl ConsumerGroup {
         }
     }
 
-    /// How often its members send heartbeats.
-    pub fn heartbeat_interval(&self) -> Duration {
-        self.limits.heartbeat
-    }
-
     /// Bytes of what its members say of themselves.
     pub fn bytes(&self) -> usize {
         self.members.values().map(Member::bytes).sum()
@@ -213,16 +245,12 @@ impl ConsumerGroup {
 
     /// When [`ConsumerGroup::tick`] has something to do, at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let revokes = self.members.values().filter_map(|member| member.revoke_deadline);
-        self.members.values().map(|member| member.deadline).chain(revokes).min()
+        self.members.values().map(Member::deadline).min()
     }
 
     /// Puts those out that are silent, or do not give up what they have to.
     pub fn tick(&mut self, now: Instant) {
-        let is_over = |member: &Member| {
-            member.deadline <= now || member.revoke_deadline.is_some_and(|deadline| deadline <= now)
-        };
-        let over = self.members.iter().filter(|(_, member)| is_over(member));
+        let over = self.members.iter().filter(|(_, member)| member.deadline() <= now);
         for id in over.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.remove(&id);
         }
@@ -277,11 +305,13 @@ impl ConsumerGroup {
         let id = &beat.member_id;
         if let Some(instance) = &beat.instance {
             let holder = self.instances.get(instance);
-            let holds = holder.and_then(|holder| self.members.get(holder)).map(|member| member.epoch);
+            let holds = holder.and_then(|holder| self.members.get(holder));
+            // One that spoke the classic protocol does not say that it leaves.
+            let leaves = holds.is_some_and(|held| held.epoch == LEAVING_FOR_NOW || held.classic.is_some());
             match (holder, beat.epoch) {
                 (None, JOINING) => return Ok(()),
                 (None, _) => return Err(unknown_member(id)),
-                (Some(holder), JOINING) if holder != id && holds != Some(LEAVING_FOR_NOW) => {
+                (Some(holder), JOINING) if holder != id && !leaves => {
                     let why = format!("{instance:?} is another member's name, which did not leave");
                     return Err((ErrorCode::UnreleasedInstanceId, why));
                 }
@@ -296,7 +326,8 @@ impl ConsumerGroup {
         if beat.epoch == JOINING {
             return Ok(());
         }
-        let member = self.members.get(id).ok_or_else(|| unknown_member(id))?;
+        let member = self.members.get(id).filter(|member| member.classic.is_none());
+        let member = member.ok_or_else(|| unknown_member(id))?;
         let has_only_its_own = || match &beat.owned {
             Some(owned) => contains(&member.assigned, owned),
             None => false,
@@ -314,50 +345,46 @@ impl ConsumerGroup {
     /// Makes a member of whoever joins. A static one that is back has what it had.
     fn take_in(&mut self, now: Instant, beat: &Beat) -> Result<(), Refused> {
         let id = &beat.member_id;
-        let holder = beat.instance.as_ref().and_then(|instance| self.instances.get(instance).cloned());
-        if let Some(holder) = holder.filter(|holder| holder != id)
-            && let Some(mut member) = self.members.remove(&holder)
-        {
-            // The target is the same under the new id, so nobody else has to move.
-            if let Some(target) = self.target.remove(&holder) {
-                self.target.insert(id.clone(), target);
-            }
-            (member.epoch, member.previous_epoch) = (JOINING, JOINING);
-            self.members.insert(id.clone(), member);
-            self.instances.extend(beat.instance.clone().map(|instance| (instance, id.clone())));
-        }
+        self.take_place(id, beat.instance.as_ref());
         if let Some(member) = self.members.get_mut(id) {
             // It begins anew, and has nothing: what it had may go to others.
             member.assigned.clear();
             member.revoking.clear();
             (member.epoch, member.previous_epoch) = (JOINING, JOINING);
+            member.classic = None;
             return Ok(());
         }
         if self.members.len() >= self.limits.members_max {
             let why = format!("the group has its {} members", self.limits.members_max);
             return Err((ErrorCode::GroupMaxSizeReached, why));
         }
-        let member = Member {
-            instance: beat.instance.clone(),
-            rack: None,
-            client_id: Arc::clone(&beat.client_id),
-            client_host: beat.client_host.clone(),
-            rebalance: self.limits.session,
-            topics: BTreeSet::new(),
-            pattern: None,
-            assignor: None,
-            epoch: JOINING,
-            previous_epoch: JOINING,
-            assigned: Partitions::new(),
-            revoking: Partitions::new(),
-            waits: false,
-            deadline: now + self.limits.session,
-            revoke_deadline: None,
-        };
-        self.members.insert(id.clone(), member);
-        self.instances.extend(beat.instance.clone().map(|instance| (instance, id.clone())));
-        self.bump();
+        let deadline = now + self.limits.session;
+        let (client_id, host) = (Arc::clone(&beat.client_id), beat.client_host.clone());
+        let member = Member::new(beat.instance.clone(), client_id, host, deadline);
+        self.add(id, Member { rebalance: self.limits.session, ..member });
         Ok(())
+    }
+
+    /// Has a static member that is back under its name, with another id, be who it was.
+    fn take_place(&mut self, id: &str, instance: Option<&String>) {
+        let holder = instance.and_then(|instance| self.instances.get(instance).cloned());
+        if let Some(holder) = holder.filter(|holder| holder != id)
+            && let Some(mut member) = self.members.remove(&holder)
+        {
+            // The target is the same under the new id, so nobody else has to move.
+            if let Some(target) = self.target.remove(&holder) {
+                self.target.insert(id.to_owned(), target);
+            }
+            (member.epoch, member.previous_epoch) = (JOINING, JOINING);
+            self.members.insert(id.to_owned(), member);
+            self.instances.extend(instance.map(|instance| (instance.clone(), id.to_owned())));
+        }
+    }
+
+    fn add(&mut self, id: &str, member: Member) {
+        self.instances.extend(member.instance.clone().map(|instance| (instance, id.to_owned())));
+        self.members.insert(id.to_owned(), member);
+        self.bump();
     }
 
     /// What the member says of itself; whether that changes what anybody gets.
@@ -444,7 +471,11 @@ impl ConsumerGroup {
             return Ok(());
         }
         let member = self.members.get(id).ok_or(ErrorCode::UnknownMemberId)?;
-        if epoch == member.epoch { Ok(()) } else { Err(ErrorCode::StaleMemberEpoch) }
+        match &member.classic {
+            _ if epoch == member.epoch => Ok(()),
+            Some(_) => Err(ErrorCode::IllegalGeneration),
+            None => Err(ErrorCode::StaleMemberEpoch),
+        }
     }
 
     /// Deletes the group, which nobody may be in.

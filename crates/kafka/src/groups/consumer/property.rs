@@ -1,12 +1,26 @@
-//! Random clients that do as they are told, in their own time, over connections that lose answers.
+//! Random clients of both protocols that do as they are told, in their own time, over connections that lose answers.
 
 use proptest::prelude::*;
+use tailwater_kafka_wire::consumer::{Subscription, assigned, encode};
 
+use super::classic::{by_id, by_name};
 use super::*;
+use crate::groups::classic::{Join, Sync};
+
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Speaks {
+    #[default]
+    Kip848,
+    /// The classic protocol, giving up everything before it joins again.
+    Eager,
+    /// The classic protocol, giving up what it has to.
+    Cooperative,
+}
 
 #[derive(Clone, Debug)]
 enum Step {
-    Join { who: usize, topics: u8, name: bool, lost: bool },
+    Join { who: usize, speaks: Speaks, topics: u8, name: bool, lost: bool },
     Beat { who: usize, tells: bool, lost: bool },
     Settle { who: usize },
     Leave { who: usize, for_now: bool },
@@ -16,9 +30,10 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let lost = || prop::bool::weighted(0.2);
+    let speaks = prop_oneof![Just(Speaks::Kip848), Just(Speaks::Eager), Just(Speaks::Cooperative)];
     prop_oneof![
-        3 => (0..5_usize, 1..8_u8, prop::bool::weighted(0.3), lost())
-            .prop_map(|(who, topics, name, lost)| Step::Join { who, topics, name, lost }),
+        3 => (0..5_usize, speaks, 1..8_u8, prop::bool::weighted(0.3), lost())
+            .prop_map(|(who, speaks, topics, name, lost)| Step::Join { who, speaks, topics, name, lost }),
         8 => (0..5_usize, prop::bool::weighted(0.8), lost())
             .prop_map(|(who, tells, lost)| Step::Beat { who, tells, lost }),
         5 => (0..5_usize).prop_map(|who| Step::Settle { who }),
@@ -34,13 +49,24 @@ struct Client {
     /// Its incarnation: one that joins under its name again has another id.
     life: usize,
     name: bool,
+    speaks: Speaks,
+    /// In the classic protocol: whether it has joined and fetches its assignment next.
+    syncs: bool,
     epoch: Option<i32>,
     has: Partitions,
     /// What it was told to have.
     told: Partitions,
     topics: Vec<String>,
-    /// Whether it says everything the next time, because an answer did not come.
+    /// Whether it says everything the next time, because an answer did not come; in the classic protocol, whether it
+    /// joins again.
     says_all: bool,
+}
+
+impl Client {
+    /// It is in no group, and drops everything.
+    fn is_out(&mut self) {
+        (self.epoch, self.has, self.told, self.syncs) = Default::default();
+    }
 }
 
 struct World {
@@ -64,7 +90,13 @@ fn without(one: &Partitions, other: &Partitions) -> Partitions {
 impl World {
     fn new() -> Self {
         let session = Duration::from_secs(45);
-        let limits = Limits { session, heartbeat: session / 9, members_max: 4, bytes_max: 1_000 };
+        let limits = Limits {
+            session,
+            heartbeat: session / 9,
+            classic_session_ms: 1..=60_000,
+            members_max: 4,
+            bytes_max: 1_000,
+        };
         Self {
             group: ConsumerGroup::new(Arc::new(limits), 0),
             now: Instant::from_ns(0),
@@ -103,23 +135,95 @@ impl World {
                     client.told = assignment;
                 }
             }
-            // It is out, and drops everything.
-            Err(_) => (client.epoch, client.has, client.told) = Default::default(),
+            Err(_) => client.is_out(),
+        }
+    }
+
+    fn classic_join(&mut self, who: usize, lost: bool) {
+        let (id, instance) = (self.id(who), self.name(who));
+        let client = &mut self.clients[who];
+        if client.speaks == Speaks::Eager {
+            client.has.clear();
+        }
+        let owned_partitions = by_name(&client.has, &self.catalog);
+        let said = Subscription { topics: client.topics.clone(), user_data: None, owned_partitions };
+        let join = Join {
+            member_id: if client.epoch.is_some() { id.clone() } else { String::new() },
+            new_id: id,
+            instance,
+            client_id: "c".into(),
+            client_host: "/h".to_owned(),
+            session_ms: 45_000,
+            rebalance_ms: 20_000,
+            protocol_type: "consumer".to_owned(),
+            protocols: vec![("range".to_owned(), encode(&said, 1))],
+            id_required: false,
+            skips_assignment: true,
+        };
+        let answer = self.group.join(self.now, join, &self.catalog);
+        client.says_all = lost;
+        match answer.error_code {
+            0 if lost => {}
+            0 => (client.epoch, client.syncs) = (Some(answer.generation_id), true),
+            _ => client.is_out(),
+        }
+    }
+
+    fn classic_sync(&mut self, who: usize) {
+        let (member_id, instance) = (self.id(who), self.name(who));
+        let client = &mut self.clients[who];
+        let Some(generation) = client.epoch.filter(|_| client.syncs) else { return };
+        let sync = Sync {
+            member_id,
+            instance,
+            generation,
+            protocol_type: None,
+            protocol: None,
+            assignments: Vec::new(),
+        };
+        let answer = self.group.sync(self.now, &sync, &self.catalog);
+        assert_eq!(answer.error_code, 0, "it has just joined");
+        client.told = by_id(&assigned(answer.assignment).expect("an assignment"), &self.catalog);
+        // One that gave something up says so.
+        client.says_all |= !without(&client.has, &client.told).is_empty();
+        client.has = client.told.clone();
+        client.syncs = false;
+    }
+
+    fn classic_beat(&mut self, who: usize, lost: bool) {
+        let Some(generation) = self.clients[who].epoch else { return };
+        self.classic_sync(who);
+        if self.clients[who].says_all {
+            return self.classic_join(who, lost);
+        }
+        let (id, instance) = (self.id(who), self.name(who));
+        let heard =
+            self.group.classic_heartbeat(self.now, &id, instance.as_deref(), generation, &self.catalog);
+        let client = &mut self.clients[who];
+        match heard {
+            Ok(()) => {}
+            _ if lost => {}
+            Err(ErrorCode::RebalanceInProgress) => client.says_all = true,
+            Err(_) => client.is_out(),
         }
     }
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Join { who, topics, name, lost } => {
+            Step::Join { who, speaks, topics, name, lost } => {
                 let client = &mut self.clients[who];
                 if client.epoch.is_none() {
                     client.life += 1;
                     client.name = name;
+                    client.speaks = speaks;
                 }
-                (client.epoch, client.has, client.told) = (None, Partitions::new(), Partitions::new());
+                client.is_out();
                 let wanted = (0..3).filter(|bit| topics & (1 << bit) != 0).map(|bit| format!("t{bit}"));
                 client.topics = wanted.collect();
                 let topics = client.topics.clone();
+                if client.speaks != Speaks::Kip848 {
+                    return self.classic_join(who, lost);
+                }
                 let beat = Beat {
                     member_id: self.id(who),
                     instance: self.name(who),
@@ -130,6 +234,9 @@ impl World {
                     ..Beat::default()
                 };
                 self.beat(who, beat, lost);
+            }
+            Step::Beat { who, lost, .. } if self.clients[who].speaks != Speaks::Kip848 => {
+                self.classic_beat(who, lost);
             }
             Step::Beat { who, tells, lost } => {
                 let client = &self.clients[who];
@@ -146,13 +253,17 @@ impl World {
                 };
                 self.beat(who, beat, lost);
             }
+            Step::Settle { who } if self.clients[who].speaks != Speaks::Kip848 => self.classic_sync(who),
             Step::Settle { who } => self.clients[who].has = self.clients[who].told.clone(),
             Step::Leave { who, for_now } => {
                 if self.clients[who].epoch.is_none() {
                     return;
                 }
-                let client = &mut self.clients[who];
-                (client.epoch, client.has, client.told) = Default::default();
+                self.clients[who].is_out();
+                if self.clients[who].speaks != Speaks::Kip848 {
+                    let _ = self.group.classic_leave(&self.id(who), self.name(who).as_deref());
+                    return;
+                }
                 let epoch = if for_now && self.clients[who].name { LEAVING_FOR_NOW } else { LEAVING };
                 let (member_id, instance) = (self.id(who), self.name(who));
                 let leave = Beat { member_id, instance, epoch, ..Beat::default() };
@@ -165,8 +276,7 @@ impl World {
                 // Who is out has noticed by then that its session is over.
                 for who in 0..self.clients.len() {
                     if !self.group.members.contains_key(&self.id(who)) {
-                        let client = &mut self.clients[who];
-                        (client.epoch, client.has, client.told) = Default::default();
+                        self.clients[who].is_out();
                     }
                 }
             }

@@ -84,7 +84,7 @@ impl ConsumerGroup {
     }
 
     /// What others have, or have to give up and were not heard to have; those too who will be back.
-    fn taken_by_others(&self, id: &str) -> Partitions {
+    pub(super) fn taken_by_others(&self, id: &str) -> Partitions {
         let mut taken = Partitions::new();
         let others = self.members.iter().filter(|(other, _)| *other != id);
         for (_, member) in others {
@@ -106,7 +106,7 @@ fn common(one: &Partitions, other: &Partitions) -> Partitions {
 }
 
 /// What `one` has and `other` does not.
-fn without(one: &Partitions, other: &Partitions) -> Partitions {
+pub(super) fn without(one: &Partitions, other: &Partitions) -> Partitions {
     let rest = one.iter().map(|(topic, partitions)| {
         let rest = match other.get(topic) {
             Some(other) => partitions.difference(other).copied().collect(),
@@ -117,6 +117,6 @@ fn without(one: &Partitions, other: &Partitions) -> Partitions {
     rest.filter(|(_, partitions)| !partitions.is_empty()).collect()
 }
 
-fn intersects(one: &Partitions, other: &Partitions) -> bool {
+pub(super) fn intersects(one: &Partitions, other: &Partitions) -> bool {
     one.iter().any(|(topic, partitions)| other.get(topic).is_some_and(|other| !partitions.is_disjoint(other)))
 }

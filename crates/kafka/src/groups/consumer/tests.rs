@@ -2,26 +2,32 @@
 
 use super::*;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 fn topic(number: u128) -> StreamId {
     StreamId(uuid::Uuid::from_u128(number))
 }
 
-fn partitions(numbers: impl IntoIterator<Item = u32>) -> Partitions {
+pub(super) fn partitions(numbers: impl IntoIterator<Item = u32>) -> Partitions {
     let numbers: BTreeSet<u32> = numbers.into_iter().collect();
     if numbers.is_empty() { Partitions::new() } else { [(topic(1), numbers)].into() }
 }
 
-struct World {
-    group: ConsumerGroup,
-    now: Instant,
-    catalog: Catalog,
+pub(super) struct World {
+    pub(super) group: ConsumerGroup,
+    pub(super) now: Instant,
+    pub(super) catalog: Catalog,
 }
 
 impl World {
-    fn new() -> Self {
-        let limits = Limits { session: 45 * SECOND, heartbeat: 5 * SECOND, members_max: 4, bytes_max: 1_000 };
+    pub(super) fn new() -> Self {
+        let limits = Limits {
+            session: 45 * SECOND,
+            heartbeat: 5 * SECOND,
+            classic_session_ms: 1..=60_000,
+            members_max: 4,
+            bytes_max: 1_000,
+        };
         Self {
             group: ConsumerGroup::new(Arc::new(limits), 0),
             now: Instant::from_ns(0),
@@ -29,16 +35,16 @@ impl World {
         }
     }
 
-    fn beat(&mut self, beat: Beat) -> Result<Told, Refused> {
+    pub(super) fn beat(&mut self, beat: Beat) -> Result<Told, Refused> {
         self.group.heartbeat(self.now, beat, &self.catalog)
     }
 
-    fn join(&mut self, id: &str) -> Told {
+    pub(super) fn join(&mut self, id: &str) -> Told {
         self.beat(joining(id)).expect("taken in")
     }
 
     /// A member's usual heartbeat: that it has these partitions.
-    fn has(&mut self, id: &str, epoch: i32, numbers: impl IntoIterator<Item = u32>) -> Told {
+    pub(super) fn has(&mut self, id: &str, epoch: i32, numbers: impl IntoIterator<Item = u32>) -> Told {
         let owned = Some(partitions(numbers));
         self.beat(Beat { member_id: id.to_owned(), epoch, owned, ..Beat::default() }).expect("known")
     }
@@ -48,13 +54,13 @@ impl World {
         self.beat(Beat { member_id: id.to_owned(), epoch, ..Beat::default() })
     }
 
-    fn pass(&mut self, duration: Duration) {
+    pub(super) fn pass(&mut self, duration: Duration) {
         self.now = self.now + duration;
         self.group.tick(self.now);
     }
 }
 
-fn joining(id: &str) -> Beat {
+pub(super) fn joining(id: &str) -> Beat {
     Beat {
         member_id: id.to_owned(),
         epoch: JOINING,

@@ -28,6 +28,7 @@ public class Clients {
             case "range" -> group("group.protocol", "classic", "partition.assignment.strategy", RangeAssignor.class.getName());
             case "cooperative" -> group("group.protocol", "classic", "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
             case "kip848" -> group("group.protocol", "consumer");
+            case "moving" -> moving();
             case "static" -> staticMembers();
             case "groups" -> groups();
             case "transactions" -> transactions();
@@ -397,6 +398,53 @@ public class Clients {
             write.holds();
             waitFor("records of the last one", read, three);
             three.leave();
+            var committed = admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get();
+            for (int p = 0; p < 6; p++) same(written[p], committed.get(new TopicPartition("shared", p)).offset());
+        }
+    }
+
+    // A group moves from the classic protocol to KIP-848's, member by member, and back, while records are written.
+    static void moving() throws Exception {
+        try (var admin = adminClient(); var producer = producer()) {
+            admin.createTopics(List.of(new NewTopic("shared", 6, (short) 1))).all().get();
+            Object[] old = {"group.protocol", "classic", "partition.assignment.strategy", CooperativeStickyAssignor.class.getName()};
+            Object[] kip848 = {"group.protocol", "consumer"};
+            var written = new long[6];
+            Condition write = () -> {
+                for (int i = 0; i < 600; i++) {
+                    producer.send(new ProducerRecord<>("shared", i % 6, null, "value " + written[i % 6]++));
+                }
+                producer.flush();
+                return true;
+            };
+            Condition read = () -> IntStream.range(0, 6).allMatch(p -> Member.next.getOrDefault(p, 0L) == written[p]);
+            Condition isNew = () -> admin.describeConsumerGroups(List.of("g")).all().get().get("g").type() == GroupType.CONSUMER;
+            write.holds();
+            var one = new Member("g", old);
+            var two = new Member("g", old);
+            share(one, two);
+            check(!isNew.holds(), "classic");
+            var three = new Member("g", kip848);
+            share(one, two, three);
+            check(isNew.holds(), "moved");
+            write.holds();
+            waitFor("records of both kinds", read, one, two, three);
+            one.leave();
+            share(two, three);
+            two.leave();
+            var four = new Member("g", kip848);
+            share(three, four);
+            write.holds();
+            waitFor("records of the new kind", read, three, four);
+            var five = new Member("g", old);
+            share(three, four, five);
+            three.leave();
+            four.leave();
+            share(five);
+            check(!isNew.holds(), "classic again");
+            write.holds();
+            waitFor("records of the old kind", read, five);
+            five.leave();
             var committed = admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get();
             for (int p = 0; p < 6; p++) same(written[p], committed.get(new TopicPartition("shared", p)).offset());
         }

@@ -201,18 +201,12 @@ class Member(threading.Thread):
     lock = threading.Lock()
     next = {}
 
-    def __init__(self, strategy):
+    def __init__(self, **how):
         super().__init__()
         self.assigned = set()
         self.failure = None
         self.stopping = threading.Event()
-        self.reader = consumer(
-            group_id="g",
-            auto_offset_reset="earliest",
-            partition_assignment_strategy=strategy,
-            heartbeat_interval_ms=200,
-            session_timeout_ms=10_000,
-        )
+        self.reader = consumer(group_id="g", auto_offset_reset="earliest", **how)
         self.start()
 
     def run(self):
@@ -247,7 +241,7 @@ class Member(threading.Thread):
         except KafkaException as error:
             # Nothing new, or a rebalance: then it is read again, by whoever has it.
             allowed = {"_NO_OFFSET", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"}
-            assert error.args[0].name() in allowed, error
+            assert error.args[0].name() in allowed | {"STALE_MEMBER_EPOCH"}, error
 
     def leave(self):
         self.stopping.set()
@@ -255,6 +249,12 @@ class Member(threading.Thread):
         if self.failure:
             raise self.failure
         self.assigned = set()
+
+
+def classic(strategy):
+    """How a member of the classic protocol is."""
+    quick = {"heartbeat_interval_ms": 200, "session_timeout_ms": 10_000}
+    return {"partition_assignment_strategy": strategy, **quick}
 
 
 def wait_for(what, condition, members):
@@ -292,10 +292,10 @@ def group(strategy):
         return all(Member.next.get(partition, 0) == written[0] for partition in range(6))
 
     write()
-    one = Member(strategy)
+    one = Member(**classic(strategy))
     share(one)
-    two = Member(strategy)
-    three = Member(strategy)
+    two = Member(**classic(strategy))
+    three = Member(**classic(strategy))
     share(one, two, three)
     write()
     wait_for("records of three", all_read, [one, two, three])
@@ -311,6 +311,47 @@ def group(strategy):
     reader = consumer(group_id="g")
     committed = reader.committed([TopicPartition("shared", partition) for partition in range(6)], timeout=PATIENCE)
     assert [place.offset for place in committed] == [written[0]] * 6, committed
+    reader.close()
+
+
+def moving():
+    """A group moves from the classic protocol to KIP-848's, member by member, while records are written."""
+    admin = AdminClient({"bootstrap.servers": SERVER})
+    done(admin.create_topics([NewTopic("shared", 6, 1)]))
+    sender = producer()
+    written = 0
+
+    def write_and_read(*members):
+        nonlocal written
+        for partition in list(range(6)) * 100:
+            sender.produce("shared", value=b"value", partition=partition)
+        assert sender.flush(PATIENCE) == 0
+        written += 100
+        is_read = lambda: all(Member.next.get(partition, 0) == written for partition in range(6))
+        wait_for("records", is_read, members)
+
+    one, two = Member(**classic("range")), Member(**classic("range"))
+    share(one, two)
+    write_and_read(one, two)
+    three = Member(group_protocol="consumer")
+    share(one, two, three)
+    write_and_read(one, two, three)
+    one.leave()
+    share(two, three)
+    two.leave()
+    four = Member(group_protocol="consumer")
+    share(three, four)
+    write_and_read(three, four)
+    three.leave()
+    four.leave()
+    # Nobody is in it: it goes back at once.
+    five = Member(**classic("cooperative-sticky"))
+    share(five)
+    write_and_read(five)
+    five.leave()
+    reader = consumer(group_id="g")
+    committed = reader.committed([TopicPartition("shared", partition) for partition in range(6)], timeout=PATIENCE)
+    assert [place.offset for place in committed] == [written] * 6, committed
     reader.close()
 
 
@@ -331,6 +372,7 @@ SCENARIOS = {
     "admin": admin,
     "no_sasl": no_sasl,
     "transactions": transactions,
+    "moving": moving,
     "range": lambda: group("range"),
     "cooperative": lambda: group("cooperative-sticky"),
 }

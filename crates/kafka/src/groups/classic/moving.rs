@@ -1,0 +1,112 @@
+//! How the members of a group come from the classic protocol to KIP-848's, and back: as consumers, which they have to be.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_env::Instant;
+use tailwater_kafka_wire::consumer::{self, Assigned, Assignment, encode};
+
+use super::join::join_error;
+use super::{ClassicGroup, Limits, Member, Output, Phase, sync_error};
+use crate::errors::ErrorCode;
+
+/// A member that is a consumer.
+#[derive(Clone, Debug)]
+pub(crate) struct Consumer {
+    pub id: String,
+    pub instance: Option<String>,
+    pub client_id: Arc<str>,
+    pub client_host: String,
+    pub session: Duration,
+    pub rebalance: Duration,
+    pub protocols: Vec<(String, Bytes)>,
+    pub topics: Vec<String>,
+    pub assigned: Vec<Assigned>,
+}
+
+impl ClassicGroup {
+    /// Its members as consumers; `None` if they are none, or say so in a form that is not known.
+    pub fn consumers(&self) -> Option<Vec<Consumer>> {
+        if self.phase == Phase::Dead || self.protocol_type.as_deref() != Some(consumer::PROTOCOL_TYPE) {
+            return None;
+        }
+        let consumers = self.members.iter().map(|(id, member)| {
+            // Whatever the group agrees on: they read the same by each of their protocols.
+            let (_, said) = member.protocols.first()?;
+            let assigned = match member.assignment.is_empty() {
+                true => Vec::new(),
+                false => consumer::assigned(member.assignment.clone())?,
+            };
+            Some(Consumer {
+                id: id.clone(),
+                instance: member.instance.clone(),
+                client_id: Arc::clone(&member.client_id),
+                client_host: member.client_host.clone(),
+                session: member.session,
+                rebalance: member.rebalance,
+                protocols: member.protocols.clone(),
+                topics: consumer::topics(said.clone())?,
+                assigned,
+            })
+        });
+        consumers.collect()
+    }
+
+    /// Has all who wait for an answer join again: they are members of another group by then.
+    pub fn give_up_waiting(&mut self, out: &mut Vec<Output>) {
+        for (id, member) in &mut self.members {
+            if let Some(ticket) = member.joining.take() {
+                out.push(Output::Join(ticket, join_error(ErrorCode::RebalanceInProgress, id)));
+            }
+            if let Some(ticket) = member.syncing.take() {
+                out.push(Output::Sync(ticket, sync_error(ErrorCode::RebalanceInProgress)));
+            }
+        }
+    }
+
+    /// A group of these members, after so many generations, that prepares the next one.
+    pub fn of_consumers(
+        now: Instant,
+        limits: Arc<Limits>,
+        generation: i32,
+        consumers: Vec<Consumer>,
+        out: &mut Vec<Output>,
+    ) -> Self {
+        let mut group = Self::new(limits, generation, Some(consumer::PROTOCOL_TYPE.to_owned()));
+        let mut members = BTreeMap::new();
+        for consumer in consumers {
+            let Consumer { id, instance, client_id, client_host, session, rebalance, .. } = consumer;
+            group.instances.extend(instance.clone().map(|instance| (instance, id.clone())));
+            let assignment = Assignment { topics: consumer.assigned, user_data: None };
+            let assignment = encode(&assignment, version_of(&consumer.protocols));
+            let member = Member {
+                instance,
+                client_id,
+                client_host,
+                session,
+                rebalance,
+                protocols: consumer.protocols,
+                assignment,
+                joining: None,
+                syncing: None,
+                synced: true,
+                fresh: false,
+                deadline: now + session,
+            };
+            members.insert(id, member);
+        }
+        group.leader = members.keys().next().cloned();
+        group.members = members;
+        group.protocol = group.select_protocol();
+        group.phase = Phase::Stable;
+        group.prepare_or_complete(now, out);
+        group
+    }
+}
+
+/// The version in which a consumer of these protocols reads assignments.
+pub(crate) fn version_of(protocols: &[(String, Bytes)]) -> i16 {
+    protocols.first().map_or(0, |(_, said)| consumer::version(said))
+}
