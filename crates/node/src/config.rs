@@ -199,6 +199,8 @@ pub struct MetricsConfig {
     pub streams_max: usize,
     /// Groups that get series of their own, likewise.
     pub groups_max: usize,
+    /// Shards of those groups that get series of their own, the first ones by group, stream and number. 0 is none.
+    pub group_shards_max: usize,
 }
 
 /// Form of log lines.
@@ -329,7 +331,7 @@ impl Default for QueuesConfig {
 
 impl Default for MetricsConfig {
     fn default() -> Self {
-        Self { queues_max: 100, streams_max: 100, groups_max: 100 }
+        Self { queues_max: 100, streams_max: 100, groups_max: 100, group_shards_max: 1_000 }
     }
 }
 

@@ -80,6 +80,7 @@ struct Shared {
     streams_told_max: usize,
     /// Groups that do.
     groups_told_max: usize,
+    group_shards_told_max: usize,
     /// Queues that do.
     queues_told_max: usize,
 }
@@ -193,6 +194,7 @@ impl Node {
             meters,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
+            group_shards_told_max: config.metrics.group_shards_max,
             queues_told_max: config.metrics.queues_max,
         });
         let admin_addr = admin.local_addr()?;

@@ -321,9 +321,24 @@ impl Page<'_> {
     where
         V: prometheus_client::encoding::EncodeGaugeValue,
     {
+        self.gauges_by(name, help, [label], values.map(|(key, value)| ([key], value)))
+    }
+
+    /// A gauge for each combination of values of some labels.
+    fn gauges_by<V, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl Iterator<Item = ([String; N], V)>,
+    ) -> fmt::Result
+    where
+        V: prometheus_client::encoding::EncodeGaugeValue,
+    {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (key, value) in values {
-            let labels = [(label, key)];
+        for (keys, value) in values {
+            let mut keys = keys.into_iter();
+            let labels = labels.map(|label| (label, keys.next().unwrap_or_default()));
             family.encode_family(&labels)?.encode_gauge(&value)?;
         }
         Ok(())

@@ -180,8 +180,13 @@ fn groups_go_on_from_what_they_committed_when_the_node_was_killed() {
 
 #[test]
 fn groups_are_listed_described_reset_and_deleted_with_their_lag() {
+    need("kcat");
     let dir = tempfile::tempdir().expect("a directory");
-    let node = node(&dir);
+    let environment = [
+        ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0"),
+        ("TAILWATER_METRICS__GROUP_SHARDS_MAX", "1"),
+    ];
+    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
     node.run(&["stream", "create", "s", "--shards", "2"]);
     produce(&node, "s", 0..100);
     let group = "a/b c";
@@ -197,6 +202,22 @@ fn groups_are_listed_described_reset_and_deleted_with_their_lag() {
     assert!(metrics.contains("tailwater_group_lag_records{group=\"a/b c\"} 50"), "{metrics}");
     assert!(metrics.contains("tailwater_group_lag_seconds{group=\"a/b c\"}"));
     assert!(metrics.contains("\ntailwater_groups 1\n"));
+    // Of each shard what is described of it, as far as it has series of its own.
+    let described: Value =
+        serde_json::from_str(&node.run(&["group", "describe", group, "-o", "json"])).expect("JSON");
+    let shards = described["shard_list"].as_array().expect("shards");
+    for key in ["lag_records", "lag_seconds"] {
+        let of = |shard: &str| -> Option<f64> {
+            let labels = format!("{{group=\"{group}\",stream=\"s\",shard=\"{shard}\"}} ");
+            let start = format!("tailwater_group_shard_{key}{labels}");
+            metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok())
+        };
+        let (told, described) = (of("0").expect("a series"), shards[0][key].as_f64().expect("a number"));
+        // Time has passed in between.
+        assert!(told <= described && (key == "lag_seconds" || told == described), "{told} {described}");
+        assert_eq!(of("1"), None, "beyond group_shards_max");
+    }
+    assert!(metrics.contains("\ntailwater_group_shards_omitted 1\n"));
     // To the start, seen first and then done.
     let seen = node.run(&["group", "reset", group, "--to", "start", "--dry-run", "-o", "json"]);
     assert_eq!(seen.lines().count(), 2);
