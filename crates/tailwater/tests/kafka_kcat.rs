@@ -79,6 +79,38 @@ fn every_position_begins_where_it_says() {
 }
 
 #[test]
+fn what_lies_between_two_times_is_consumed_from_all_shards_and_nothing_else() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir);
+    node.run(&["stream", "create", "s", "--shards", "3"]);
+    let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis();
+    let mut times = Vec::new();
+    for begin in [0, 1_000, 2_000_u32] {
+        let lines: String = (begin..begin + 300).map(|number| format!("{number}:{number}\n")).collect();
+        kcat(&node, &["-P", "-t", "s", "-K", ":"], &lines);
+        // What comes next is later than this, and what has come is earlier.
+        let done = now();
+        while now() == done {
+            std::thread::yield_now();
+        }
+        times.push(now());
+    }
+    let between = |offsets: &[&str]| {
+        let options: Vec<&str> = offsets.iter().flat_map(|offset| ["-o", *offset]).collect();
+        let text = kcat(&node, &[&["-C", "-t", "s", "-e", "-q"], &options[..]].concat(), "");
+        let mut numbers: Vec<u32> = text.lines().map(|line| line.parse().expect("a number")).collect();
+        numbers.sort();
+        numbers
+    };
+    let (start, end) = (|at: u128| format!("s@{at}"), |at: u128| format!("e@{at}"));
+    let second: Vec<u32> = (1_000..1_300).collect();
+    assert_eq!(between(&[&start(times[0]), &end(times[1])]), second);
+    assert_eq!(between(&[&start(times[1])]), (2_000..2_300).collect::<Vec<_>>());
+    assert_eq!(between(&[&start(0), &end(times[0])]), (0..300).collect::<Vec<_>>());
+    assert!(between(&[&start(times[2])]).is_empty());
+}
+
+#[test]
 fn every_kind_of_acknowledgement_is_given_and_what_can_t_be_taken_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(&dir);
