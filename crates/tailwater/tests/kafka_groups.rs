@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -35,6 +36,9 @@ fn node(dir: &tempfile::TempDir) -> Node {
     let quick = [("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0")];
     Node::start_with(&dir.path().join("data"), &[], &quick)
 }
+
+/// The session timeout of kcat's members.
+const SESSION: Duration = Duration::from_secs(6);
 
 /// A member of kcat's, which writes shard and value of each record, and notices soon what the others do.
 fn member(node: &Node, group: &str, stream: &str) -> Follower {
@@ -90,6 +94,18 @@ fn consume(members: &[&Follower], count: usize) -> Vec<u32> {
     numbers
 }
 
+/// Waits until all of these numbers came to any of these members, and maybe others.
+fn consume_all(members: &[&Follower], numbers: std::ops::Range<u32>) {
+    let mut missing: BTreeSet<u32> = numbers.collect();
+    wait_for("all records", || {
+        for line in members.iter().flat_map(|member| std::iter::from_fn(|| member.try_next())) {
+            let (_, number) = line.split_once(' ').expect("shard and number");
+            missing.remove(&number.parse().expect("a number"));
+        }
+        missing.is_empty().then_some(())
+    });
+}
+
 #[test]
 fn kcat_s_members_share_the_shards_and_take_over_from_who_leaves_or_falls_silent() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -108,15 +124,20 @@ fn kcat_s_members_share_the_shards_and_take_over_from_who_leaves_or_falls_silent
     // It leaves.
     signal(&mut two, Signal::INT);
     wait_for_members(&node, "g", &[3, 3]);
-    // It is heard of no more, until its session ends.
+    // It is heard of no more, and keeps its shards until its session ends.
+    let stopped = Instant::now();
     signal(&mut three, Signal::STOP);
-    wait_for_members(&node, "g", &[6]);
     produce(&node, "s", 200..300);
-    let all: BTreeSet<u32> = consume(&[&one], 100).into_iter().collect();
-    assert!((200..300).all(|number| all.contains(&number)), "{all:?}");
-    // When it is back it joins again.
+    wait_for_members(&node, "g", &[6]);
+    let silent = stopped.elapsed();
+    // Its last heartbeat was some time before, one of 15 that it sends in half a session.
+    assert!(silent > SESSION / 2, "it was out after {silent:?}");
+    consume_all(&[&one], 200..300);
+    // When it is back it joins again, and has its share.
     signal(&mut three, Signal::CONT);
     wait_for_members(&node, "g", &[3, 3]);
+    produce(&node, "s", 300..400);
+    consume_all(&[&one, &three], 300..400);
 }
 
 #[test]
