@@ -1,5 +1,6 @@
 //! Frames that are nearly right, of every API and version, sent to a broker over real connections: it answers or closes
-//! each, never panics, keeps its memory bounded, and goes on answering everybody else.
+//! each, never panics, keeps its memory bounded, and goes on answering everybody else. And its answers, nearly right, as
+//! our own clients read them.
 
 #![allow(clippy::disallowed_methods)] // it looks at this very process
 
@@ -32,6 +33,10 @@ const GROWTH_BYTES_MAX: u64 = 1 << 30;
 
 /// Many short cases: what is looked for is one of many small mistakes, and not a rare combination.
 const CASES: u32 = 10_000;
+
+/// What reading an answer takes at most for each byte of it: an item of an array is at least one byte, and is kept in some
+/// hundreds, in a vector that grows by doubling.
+const BYTES_PER_BYTE_MAX: u64 = 2_000;
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
@@ -136,13 +141,15 @@ fn with_broker(test: impl FnOnce(&Tailwater, &mut TestRunner)) {
         PANICS.fetch_add(1, Ordering::SeqCst);
         eprintln!("{panic}\n{}", std::backtrace::Backtrace::force_capture());
     }));
-    let config = KafkaConfig {
+    let mut config = KafkaConfig {
         frame_bytes_max: 1 << 20,
         requests_bytes_max: 4 << 20,
         fetch_bytes_max: 1 << 20,
         hot_bytes: 1 << 20,
         ..KafkaConfig::default()
     };
+    // Nobody is waited for.
+    config.groups.initial_rebalance_delay_ms = 0;
     let tailwater = Tailwater::start(config);
     let before = memory_max();
     let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
@@ -187,6 +194,41 @@ fn frames_that_are_nearly_right_are_answered_or_refused_in_every_api_and_version
         tested.unwrap_or_else(|failed| panic!("{failed}"));
         // That they are nearly right, and not just garbage.
         assert!(answered.get() > CASES as usize / 10, "{} answers", answered.get());
+    });
+}
+
+#[test]
+fn answers_that_are_nearly_right_are_read_or_refused_in_no_more_memory_than_they_have_bytes_for() {
+    with_broker(|tailwater, runner| {
+        let mut answers: Vec<(Sample, Bytes)> = Vec::new();
+        for sample in samples(topic(tailwater, TOPIC)) {
+            let answer = Client::connect(tailwater.address()).exchange(&sample.frame).expect("an answer");
+            assert!(
+                (sample.read_answer)(sample.version, answer.clone()),
+                "{} {}",
+                sample.api,
+                sample.version
+            );
+            answers.push((sample, answer));
+        }
+        let strategy = (any::<Index>(), prop::collection::vec(mutation(), 1..6));
+        let read = Cell::new(0);
+        let tested = runner.run(&strategy, |(index, mutations)| {
+            let (sample, answer) = index.get(&answers);
+            // The correlation id stays, as it is looked at before.
+            let (id, rest) = answer.split_at(4);
+            let mut rest = rest.to_vec();
+            mutations.iter().for_each(|mutation| mutation.apply(&mut rest));
+            let bytes = Bytes::from([id, &rest].concat());
+            let len = bytes.len() as u64;
+            let mut is_one = false;
+            let taken = allocation_counter::measure(|| is_one = (sample.read_answer)(sample.version, bytes));
+            read.set(read.get() + usize::from(is_one));
+            prop_assert!(taken.bytes_max <= len * BYTES_PER_BYTE_MAX, "{} bytes for {len}", taken.bytes_max);
+            Ok(())
+        });
+        tested.unwrap_or_else(|failed| panic!("{failed}"));
+        assert!(read.get() > CASES as usize / 10, "{} were read", read.get());
     });
 }
 

@@ -9,7 +9,7 @@ use tailwater_kafka::messages::fetch::*;
 use tailwater_kafka::messages::groups::{
     ConsumerGroupDescribeRequest, DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest,
 };
-use tailwater_kafka::messages::header::request;
+use tailwater_kafka::messages::header::{read_response, request};
 use tailwater_kafka::messages::membership::*;
 use tailwater_kafka::messages::offsets::*;
 use tailwater_kafka::messages::produce::*;
@@ -31,6 +31,8 @@ pub struct Sample {
     pub api: i16,
     pub version: i16,
     pub frame: Bytes,
+    /// Reads an answer to it, without its length, as a client does; whether it is one.
+    pub read_answer: fn(i16, Bytes) -> bool,
 }
 
 /// The topic that all of them are about.
@@ -190,6 +192,10 @@ pub fn produce(topic_id: Uuid, records: Bytes) -> ProduceRequest {
 fn add<R: Request>(samples: &mut Vec<Sample>, asked: R) {
     for version in R::API.versions() {
         let frame = request(&asked, version, 7, "test").concat();
-        samples.push(Sample { api: R::API.number(), version, frame });
+        samples.push(Sample { api: R::API.number(), version, frame, read_answer: read_answer::<R> });
     }
+}
+
+fn read_answer<R: Request>(version: i16, answer: Bytes) -> bool {
+    read_response::<R::Response>(R::API, version, answer).is_ok()
 }
