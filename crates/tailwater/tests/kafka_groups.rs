@@ -170,6 +170,28 @@ fn our_members_and_kcat_s_share_a_group_and_a_graceful_change_repeats_and_loses_
 }
 
 #[test]
+fn our_members_share_with_one_of_kip_848_and_have_everything_back_when_it_leaves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir);
+    node.run(&["stream", "create", "s", "--shards", "4"]);
+    produce(&node, "s", 0..100);
+    let ours = our_member(&node, "g", "s");
+    assert_eq!(consume(&[&ours], 100), (0..100).collect::<Vec<_>>());
+    let mut raw = Raw::connect(&node);
+    let (error, epoch, none) = told(&raw.ask(&beat("g", "b", 0, None)));
+    assert_eq!((error, none), (OK, Some(Vec::new())), "nothing is free yet");
+    let given = wait_for("ours to give up its half", || told(&raw.ask(&beat("g", "b", epoch, None))).2);
+    assert_eq!(given.len(), 2);
+    wait_for_members(&node, "g", &[2, 2]);
+    assert_eq!(describe(&node, "g").expect("there")["kind"], "consumer");
+    produce(&node, "s", 100..200);
+    assert_eq!(told(&raw.ask(&beat("g", "b", -1, None))), (OK, -1, None));
+    wait_for_members(&node, "g", &[4]);
+    assert_eq!(describe(&node, "g").expect("there")["kind"], "classic");
+    consume_all(&[&ours], 100..200);
+}
+
+#[test]
 fn groups_go_on_from_what_they_committed_when_the_node_was_killed() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut node = node(&dir);
@@ -567,7 +589,7 @@ fn members_of_kip_848_are_moved_one_partition_after_the_other_and_commit_in_thei
     assert_eq!((ours.group_state.as_str(), ours.group_epoch, ours.members.len()), ("Stable", 2, 2));
     assert_eq!(ours.members[0].assignment.topic_partitions[0].topic_name, "s");
     assert_eq!(nobody.error_code, code(ErrorCode::GroupIdNotFound));
-    // The two kinds don't mix while somebody is in it.
+    // The two kinds mix only where it is known what the classic ones read.
     assert_eq!(raw.ask(&join("g", "", None)).error_code, code(ErrorCode::InconsistentGroupProtocol));
     let classic = raw.ask(&join("classic", "", None));
     assert_eq!(raw.ask(&join("classic", &classic.member_id, None)).error_code, OK);

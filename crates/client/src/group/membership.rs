@@ -205,7 +205,10 @@ impl Membership {
                 match answer.map(|answer| error_of(answer.error_code)) {
                     // Whoever is not reached now may be the next time: sessions are longer.
                     Ok(ErrorCode::None) | Err(_) => {}
-                    Ok(code) if code != ErrorCode::RebalanceInProgress && is_passing(code) => {}
+                    Ok(code @ (ErrorCode::RebalanceInProgress | ErrorCode::IllegalGeneration)) => {
+                        return shared.join_again(code);
+                    }
+                    Ok(code) if is_passing(code) => {}
                     Ok(code) => return shared.join_again(code),
                 }
             }
