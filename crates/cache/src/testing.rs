@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,9 +23,9 @@ pub(crate) fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
     runtime.block_on(async { test(Env::real()).await });
 }
 
-/// A clock that stands still until it is told otherwise.
+/// A clock that stands still until it is told otherwise. It wakes nobody: who sleeps is polled by hand, too.
 pub(crate) struct HandClock {
-    now_ns: AtomicU64,
+    now_ns: Arc<AtomicU64>,
 }
 
 impl HandClock {
@@ -42,8 +43,14 @@ impl Clock for HandClock {
         1_800_000_000_000 + (self.now_ns.load(Ordering::Relaxed) / 1_000_000) as i64
     }
 
-    fn sleep_until(&self, _deadline: Instant) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
+    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
+        let now_ns = Arc::clone(&self.now_ns);
+        Box::pin(std::future::poll_fn(move |_| {
+            match Instant::from_ns(now_ns.load(Ordering::Relaxed)) >= deadline {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        }))
     }
 }
 
@@ -69,7 +76,7 @@ impl Tasks for NoTasks {
 
 /// A world in which no task runs and time passes by hand.
 pub(crate) fn world_by_hand() -> (Env, Arc<HandClock>) {
-    let clock = Arc::new(HandClock { now_ns: AtomicU64::new(1) });
+    let clock = Arc::new(HandClock { now_ns: Arc::new(AtomicU64::new(1)) });
     // Only its disk is taken from the real world, which needs a runtime to be entered.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _entered = runtime.enter();

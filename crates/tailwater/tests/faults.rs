@@ -3,155 +3,16 @@
 #![allow(clippy::disallowed_methods)] // tests of real processes and real files
 
 mod support;
+#[path = "faults/under_load.rs"]
+mod under_load;
 
 use std::io::{Read, Write};
-
 use std::path::Path;
 
-use support::{Follower, Node, Process, tailwater, wait_for};
+use support::{Follower, Node, Process, wait_for};
 
 fn numbered(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|number| format!("line {number}")).collect()
-}
-
-/// Six backend processes, as the variables that a node needs to use them with R=3.2.
-struct Backends {
-    processes: Vec<Process>,
-    data: Vec<String>,
-    metadata: Vec<String>,
-}
-
-impl Backends {
-    fn start(dir: &Path) -> Self {
-        let mut backends = Self { processes: Vec::new(), data: Vec::new(), metadata: Vec::new() };
-        for cell in ["data", "metadata"] {
-            for number in 0..3 {
-                let socket = dir.join(format!("{cell}{number}.sock"));
-                let addresses = if cell == "data" { &mut backends.data } else { &mut backends.metadata };
-                addresses.push(format!("[\"unix:{}\"]", socket.display()));
-                backends.processes.push(Self::spawn(dir, cell, number));
-                wait_for("a backend to listen", || std::os::unix::net::UnixStream::connect(&socket).ok());
-            }
-        }
-        backends
-    }
-
-    fn spawn(dir: &Path, cell: &str, number: usize) -> Process {
-        let socket = dir.join(format!("{cell}{number}.sock"));
-        let mut command = tailwater();
-        command.args(["cache", "serve", "--cell", cell, "--capacity-bytes", "33554432", "--unix"]);
-        Process::start(command.arg(&socket), &dir.join(format!("{cell}{number}.log")))
-    }
-
-    fn environment(&self) -> [(&'static str, String); 4] {
-        [
-            ("TAILWATER_DATA_CELL__MODE", "R3.2".to_owned()),
-            ("TAILWATER_DATA_CELL__BACKENDS", format!("[{}]", self.data.join(","))),
-            ("TAILWATER_METADATA_CELL__MODE", "R3.2".to_owned()),
-            ("TAILWATER_METADATA_CELL__BACKENDS", format!("[{}]", self.metadata.join(","))),
-        ]
-    }
-}
-
-#[test]
-fn after_kill_9_every_acknowledged_record_is_there_in_order_and_followers_continue() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
-    let follower = Follower::start(&node, &["consume", "s", "--from", "start"]);
-    let mut expected = Vec::new();
-    for round in 0..5 {
-        let lines = numbered(round * 300..round * 300 + 300);
-        node.produce("s", &lines);
-        expected.extend(lines);
-        node.process.kill();
-        node.restart();
-        assert_eq!(node.consume("s"), expected, "after kill {round}");
-    }
-    for line in &expected {
-        assert_eq!(&follower.next(), line);
-    }
-}
-
-#[test]
-fn backends_may_die_and_cells_be_emptied_without_an_error_or_a_lost_record() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut backends = Backends::start(dir.path());
-    let environment = backends.environment();
-    let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
-    node.run(&["stream", "create", "s"]);
-    let follower = Follower::start(&node, &["consume", "s", "--from", "start"]);
-    let mut next = 0;
-    let mut round = |what: &str| {
-        let lines = numbered(next..next + 100);
-        next += 100;
-        node.produce("s", &lines);
-        for line in &lines {
-            assert_eq!(&follower.next(), line, "{what}");
-        }
-    };
-    round("all is well");
-    node.run(&["cache", "clear", "data"]);
-    round("the data cell was emptied");
-    node.run(&["cache", "clear", "metadata"]);
-    round("the metadata cell was emptied");
-    for number in 0..3 {
-        backends.processes[number].kill();
-        round(&format!("{} of three data backends are dead", number + 1));
-    }
-    for number in 3..6 {
-        backends.processes[number].kill();
-        round(&format!("{} of three metadata backends are dead too", number - 2));
-    }
-    for (number, cell) in
-        [(0, "data"), (1, "data"), (2, "data"), (0, "metadata"), (1, "metadata"), (2, "metadata")]
-    {
-        backends.processes.push(Backends::spawn(dir.path(), cell, number));
-    }
-    round("all are back");
-    wait_for("the node to find them again", || {
-        let cells = node.run(&["cache", "ls", "-o", "json"]);
-        (cells.matches("\"live\":3").count() == 2).then_some(())
-    });
-    round("and connected");
-}
-
-#[test]
-fn a_killed_consumer_or_producer_is_nobody_else_s_concern() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
-    let survivor = Follower::start(&node, &["consume", "s"]);
-    let mut victim = Follower::start(&node, &["consume", "s"]);
-    let mut producer =
-        node.command(&["produce", "s"]).stdin(std::process::Stdio::piped()).spawn().expect("it starts");
-    node.produce("s", &numbered(0..100));
-    assert_eq!(victim.next(), "line 0");
-    victim.child().kill().expect("killed");
-    producer.kill().expect("killed");
-    producer.wait().expect("dead");
-    node.produce("s", &numbered(100..200));
-    for line in numbered(0..200) {
-        assert_eq!(survivor.next(), line);
-    }
-}
-
-#[test]
-fn a_stream_deleted_and_created_again_never_shows_its_old_bytes() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
-    node.produce("s", &numbered(0..10));
-    let mut reader = Follower::start(&node, &["consume", "s"]);
-    assert_eq!(reader.next(), "line 0");
-    node.run(&["stream", "delete", "s"]);
-    let told = wait_for("the reader to be told", || reader.child().try_wait().expect("ours"));
-    assert!(!told.success());
-    node.run(&["stream", "create", "s"]);
-    assert_eq!(node.consume("s"), Vec::<String>::new());
-    node.produce("s", &["fresh".to_owned()]);
-    assert_eq!(node.consume("s"), ["fresh"]);
 }
 
 /// A connection to any port, TCP or Unix.
@@ -407,8 +268,11 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     let dir = tempfile::tempdir().expect("a directory");
     let mount = dir.path().join("disk");
     std::fs::create_dir(&mount).expect("a directory");
-    let Some(_disk) = SmallDisk::mount(&mount, "160m") else {
-        eprintln!("mounting a small file system is not permitted here: nothing was tested");
+    let Some(_disk) = SmallDisk::mount(
+        &mount,
+        "160m",
+        "a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_resumes_when_there_is_room",
+    ) else {
         return;
     };
     let environment = [("TAILWATER_JOURNAL__FILE_BYTES", "16777216"), ("TAILWATER_JOURNAL__FILES_MAX", "4")];
@@ -503,44 +367,51 @@ fn try_produce(node: &Node, lines: &[String]) -> Result<usize, String> {
 /// A memory file system of a given size, unmounted with the test.
 struct SmallDisk(std::path::PathBuf);
 
+/// Set where a test runs a second time, in namespaces of its own.
+const IN_NAMESPACES: &str = "TEST_IN_NAMESPACES";
+
 impl SmallDisk {
-    fn mount(at: &Path, size: &str) -> Option<Self> {
+    /// Mounts one for `test`. Where that is not permitted, runs the test again in a user and a mount namespace, where
+    /// anybody may mount; `None` says that it passed there.
+    fn mount(at: &Path, size: &str, test: &str) -> Option<Self> {
         let mounted = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tailwater-test"])
             .arg(at)
-            .status();
-        mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
+            .output()
+            .expect("mount is part of every Debian: apt-get install mount");
+        if mounted.status.success() {
+            return Some(Self(at.to_owned()));
+        }
+        let refused = String::from_utf8_lossy(&mounted.stderr).into_owned();
+        assert!(std::env::var_os(IN_NAMESPACES).is_none(), "not even in a namespace of its own: {refused}");
+        let unshare = || {
+            let mut command = std::process::Command::new("unshare");
+            command.arg("-rm");
+            command
+        };
+        let permitted =
+            unshare().arg("true").output().expect("unshare is in util-linux: apt-get install util-linux");
+        assert!(
+            permitted.status.success(),
+            "no small disk can be mounted, so that it can't be tested what happens when one is full.\n\
+             mount: {refused}unshare -rm: {}\
+             Run the tests as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 \
+             user.max_user_namespaces=1000 kernel.apparmor_restrict_unprivileged_userns=0, as far as they are there",
+            String::from_utf8_lossy(&permitted.stderr)
+        );
+        let again = unshare()
+            .arg(std::env::current_exe().expect("this test"))
+            .args(["--exact", test, "--nocapture"])
+            .env(IN_NAMESPACES, "1")
+            .status()
+            .expect("it starts");
+        assert!(again.success(), "it failed in namespaces of its own, see above");
+        None
     }
 }
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-#[test]
-fn a_stopped_consumer_catches_up_and_holds_nobody_back() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
-    let mut stopped = Follower::start(&node, &["consume", "s"]);
-    let other = Follower::start(&node, &["consume", "s"]);
-    node.produce("s", &numbered(0..10));
-    for line in numbered(0..10) {
-        assert_eq!((stopped.next(), other.next()), (line.clone(), line));
-    }
-    let pid = rustix::process::Pid::from_child(stopped.child());
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
-    for round in 0..20 {
-        node.produce("s", &numbered(10 + round * 1_000..10 + (round + 1) * 1_000));
-        node.run(&["cache", "clear", "data"]);
-    }
-    for line in numbered(10..20_010) {
-        assert_eq!(other.next(), line, "while the other one is stopped");
-    }
-    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
-    for line in numbered(10..20_010) {
-        assert_eq!(stopped.next(), line);
     }
 }

@@ -1,10 +1,11 @@
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use futures::future::BoxFuture;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
 use super::*;
-use crate::testing::{Double, Faults, in_runtime, served, small};
+use crate::testing::{Double, Faults, in_runtime, served, small, world_by_hand};
 use crate::{Backend, BackendConfig};
 
 const ID: u64 = 77;
@@ -292,6 +293,46 @@ fn when_all_backends_stall_operations_end_at_the_deadline() {
         assert_eq!(world.cell.clear().await, 0);
         assert_eq!(world.cell.stats().failed, 2);
     });
+}
+
+/// More keys than one lookup, or one CALL, takes: some go behind others, and none of them begins to count anew.
+#[test]
+fn one_operation_with_many_keys_has_one_deadline_for_all() {
+    for can in [WIRE, WIRE_WITH_SCAR] {
+        let (by_hand, clock) = world_by_hand();
+        in_runtime(|env| async move {
+            let mut world = world(env, Mode::R32, 3, can).await;
+            let inner = Arc::get_mut(&mut world.cell.inner).expect("the only handle");
+            let deadline = inner.deadline;
+            (inner.env, inner.sending.env) = (by_hand.clone(), by_hand);
+            for faults in &world.faults {
+                faults.stalled.store(true, Ordering::Relaxed);
+            }
+            let items = items(2 * MUTATE_ENTRIES_MAX as u32 + 1, 1);
+            let keys = keys_of(&items);
+            assert!(keys.len() > 3 * KEYS_PER_LOOKUP_MAX);
+            let cell = &world.cell;
+            let late = vec![Lookup::Failed(Failure::Deadline); keys.len()];
+
+            let mut relaxed = std::pin::pin!(cell.get_relaxed(&keys));
+            assert!(futures::poll!(&mut relaxed).is_pending());
+            clock.advance(deadline);
+            assert_eq!(futures::poll!(&mut relaxed), Poll::Ready(late.clone()));
+
+            let mut consistent = std::pin::pin!(cell.get_consistent(&keys));
+            assert!(futures::poll!(&mut consistent).is_pending());
+            clock.advance(deadline);
+            assert_eq!(futures::poll!(&mut consistent), Poll::Ready(late));
+
+            let mut set = std::pin::pin!(cell.set(items));
+            assert!(futures::poll!(&mut set).is_pending());
+            clock.advance(deadline);
+            let Poll::Ready(results) = futures::poll!(&mut set) else { panic!("it waits for more than one") };
+            assert_eq!(results[..MUTATE_ENTRIES_MAX], [Err(SetError::Deadline); MUTATE_ENTRIES_MAX]);
+            // What was not sent by then is not sent any more.
+            assert!(results.iter().all(Result::is_err));
+        });
+    }
 }
 
 #[test]

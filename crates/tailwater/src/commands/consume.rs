@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use tailwater_client::{Batch, Client, Consumer, ConsumerConfig, Error, Start};
+use tailwater_client::{Batch, Client, ClientConfig, Consumer, ConsumerConfig, Error, Start, Transport};
 use tailwater_env::Env;
 use tailwater_format::batch::Record;
 
@@ -54,6 +54,40 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     stats: Option<u32>,
+    /// Which way to the cells.
+    #[arg(long, value_enum, default_value_t = TransportArg::Auto)]
+    transport: TransportArg,
+    /// Most bytes per second of each shard that are read from the durable layer, as a backlog is. The client library's
+    /// default if not given.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    catch_up_bytes_per_s: Option<u64>,
+}
+
+/// Which way to the cells.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum TransportArg {
+    /// Shared memory where the backend runs on this host, TCP elsewhere.
+    Auto,
+    /// Shared memory or nothing.
+    Shm,
+    /// TCP even on this host.
+    Tcp,
+}
+
+impl Args {
+    /// How the process reads.
+    fn client(&self) -> ClientConfig {
+        let transport = match self.transport {
+            TransportArg::Auto => Transport::Auto,
+            TransportArg::Shm => Transport::Shm,
+            TransportArg::Tcp => Transport::Tcp,
+        };
+        let mut config = ClientConfig { transport, ..ClientConfig::default() };
+        if let Some(bytes) = self.catch_up_bytes_per_s {
+            config.reader.catch_up_bytes_per_s = bytes;
+        }
+        config
+    }
 }
 
 #[derive(Serialize)]
@@ -86,7 +120,7 @@ pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
 }
 
 async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
-    let client = Client::connect(address).await?;
+    let client = Client::connect_with(Env::real(), address, args.client()).await?;
     let stream = client.stream(&args.name).await?;
     for shard in &args.shard {
         anyhow::ensure!(

@@ -4,6 +4,7 @@
 
 pub mod cassandra;
 pub mod kafka;
+pub mod load;
 pub mod raw;
 pub mod sqs;
 
@@ -263,12 +264,13 @@ impl Follower {
 
     /// Follows what a command writes.
     pub fn of(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("it starts");
+        Self::with_errors_to(command, Stdio::inherit())
+    }
+
+    /// Follows what a command writes to standard output; what it writes to standard error goes elsewhere.
+    pub fn with_errors_to(command: &mut Command, errors: Stdio) -> Self {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().expect("it starts");
         let out = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = std::sync::mpsc::channel();
         std::thread::Builder::new()
@@ -286,6 +288,15 @@ impl Follower {
     /// The next line.
     pub fn next(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("a record within our patience")
+    }
+
+    /// The next line, or that there are no more.
+    pub fn next_or_end(&self) -> Option<String> {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("neither a line nor its end came"),
+        }
     }
 
     /// The next line, if there is one already.

@@ -44,6 +44,8 @@ struct Reads {
     hedged: u64,
     consistent: u64,
     durable: u64,
+    cell_bytes: u64,
+    durable_bytes: u64,
 }
 
 impl Stats {
@@ -87,6 +89,8 @@ impl Stats {
             hedged: reads.hedged,
             consistent: reads.consistent,
             durable: reads.durable,
+            cell_bytes: reads.cell_bytes,
+            durable_bytes: reads.durable_bytes,
         };
         let records_per_s = (records_per_s * 10.0).round() / 10.0;
         let line = Line { records: self.records, records_per_s, lag, reads };
@@ -109,7 +113,8 @@ impl std::fmt::Display for Line {
                 None => write!(f, " in shard {}", slowest.shard)?,
             }
         }
-        let Reads { relaxed, hedged, consistent, durable } = self.reads;
-        write!(f, "; reads: {relaxed} relaxed, {hedged} hedged, {consistent} consistent, {durable} durable")
+        let Reads { relaxed, hedged, consistent, durable, cell_bytes, durable_bytes } = self.reads;
+        write!(f, "; reads: {relaxed} relaxed, {hedged} hedged, {consistent} consistent, {durable} durable")?;
+        write!(f, "; bytes: {cell_bytes} from cells, {durable_bytes} durable")
     }
 }

@@ -1,0 +1,278 @@
+//! What dies while producers append and one-sided consumers, each a process of its own, read: nobody else may notice more
+//! than a delay.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::support::load::{Lines, Load, Reader};
+use crate::support::{Node, Process, free_port, tailwater, wait_for};
+
+/// Bytes of a line where it does not matter.
+const LINE_BYTES: usize = 100;
+
+/// Consumers from the start of `stream`, through shared memory and over TCP.
+fn readers(node: &Node, stream: &str, dir: &Path) -> [Reader; 2] {
+    ["shm", "tcp"].map(|transport| {
+        let log = dir.join(format!("{transport}.log"));
+        Reader::start(node, stream, &log, &["--transport", transport])
+    })
+}
+
+/// Six backend processes, as the variables that a node needs to use them with R=3.2.
+struct Backends {
+    /// Three of the data cell, then three of the metadata cell.
+    processes: Vec<Process>,
+    /// Their addresses on TCP.
+    tcp: Vec<String>,
+    data: Vec<String>,
+    metadata: Vec<String>,
+}
+
+impl Backends {
+    fn start(dir: &Path) -> Self {
+        let mut backends =
+            Self { processes: Vec::new(), tcp: Vec::new(), data: Vec::new(), metadata: Vec::new() };
+        for cell in ["data", "metadata"] {
+            for number in 0..3 {
+                let socket = dir.join(format!("{cell}{number}.sock"));
+                let addresses = if cell == "data" { &mut backends.data } else { &mut backends.metadata };
+                let tcp = format!("127.0.0.1:{}", free_port());
+                addresses.push(format!("[\"unix:{}\",\"tcp:{tcp}\"]", socket.display()));
+                backends.processes.push(Self::spawn(dir, cell, number, &tcp));
+                backends.tcp.push(tcp);
+                wait_for("a backend to listen", || std::os::unix::net::UnixStream::connect(&socket).ok());
+            }
+        }
+        backends
+    }
+
+    /// Starts the one at this place again, after it ended.
+    fn respawn(&mut self, dir: &Path, place: usize) {
+        let cell = if place < 3 { "data" } else { "metadata" };
+        self.processes[place] = Self::spawn(dir, cell, place % 3, &self.tcp[place]);
+    }
+
+    fn spawn(dir: &Path, cell: &str, number: usize, tcp: &str) -> Process {
+        let socket = dir.join(format!("{cell}{number}.sock"));
+        let mut command = tailwater();
+        command.args(["cache", "serve", "--cell", cell, "--capacity-bytes", "33554432", "--tcp", tcp]);
+        Process::start(command.arg("--unix").arg(&socket), &dir.join(format!("{cell}{number}.log")))
+    }
+
+    fn environment(&self) -> [(&'static str, String); 4] {
+        [
+            ("TAILWATER_DATA_CELL__MODE", "R3.2".to_owned()),
+            ("TAILWATER_DATA_CELL__BACKENDS", format!("[{}]", self.data.join(","))),
+            ("TAILWATER_METADATA_CELL__MODE", "R3.2".to_owned()),
+            ("TAILWATER_METADATA_CELL__BACKENDS", format!("[{}]", self.metadata.join(","))),
+        ]
+    }
+}
+
+#[test]
+fn after_kill_9_under_load_every_acknowledged_record_is_there_in_order_and_one_sided_consumers_go_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let readers = readers(&node, "s", dir.path());
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    for round in 0..2 {
+        let what = format!("before kill {round}");
+        load.wait_for_more(1_000);
+        for reader in &readers {
+            reader.until_it_reads_from_a_cell();
+            reader.follow(&lines, load.acked(), &what);
+        }
+        node.process.kill();
+        let acked = load.acked();
+        node.restart();
+        let there = node.consume("s");
+        assert!(there.len() as u64 >= acked, "{} of {acked} acknowledged before kill {round}", there.len());
+        assert!(lines.range(0..there.len() as u64).eq(there.iter().cloned()), "after kill {round}");
+    }
+    // The same processes, which nobody told anything.
+    load.wait_for_more(1_000);
+    for reader in &readers {
+        reader.until_it_reads_from_a_cell();
+        reader.follow(&lines, load.acked(), "at the end");
+    }
+    let sent = load.finish();
+    for reader in &readers {
+        reader.follow(&lines, sent, "to its end");
+    }
+    assert_eq!(node.consume("s").len() as u64, sent, "each of them once");
+}
+
+#[test]
+fn a_producer_and_a_consumer_killed_under_load_are_nobody_else_s_concern() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let survivor = Reader::start(&node, "s", &dir.path().join("survivor.log"), &[]);
+    let mut victim = Reader::start(&node, "s", &dir.path().join("victim.log"), &[]);
+    let [killed, going_on] =
+        ["killed", "going-on"].map(|name| Load::start(&node, "s", &Lines::new(name, LINE_BYTES)));
+    killed.wait_for_more(500);
+    for _ in 0..500 {
+        victim.follower.next();
+    }
+    victim.follower.child().kill().expect("killed");
+    let acked = killed.kill();
+    going_on.wait_for_more(2_000);
+    let sent = going_on.finish();
+    let there = node.consume("s");
+    for line in &there {
+        assert_eq!(&survivor.follower.next(), line);
+    }
+    let of = |name: &str| {
+        let of: Vec<&str> = there.iter().map(String::as_str).filter(|line| line.starts_with(name)).collect();
+        let lines = Lines::new(name, LINE_BYTES);
+        assert!(lines.range(0..of.len() as u64).eq(of.iter().copied()), "those of {name} in order");
+        of.len() as u64
+    };
+    assert_eq!(of("going-on"), sent);
+    let left = of("killed");
+    assert!(left >= acked, "{left} of {acked} that were acknowledged");
+    assert_eq!(sent + left, there.len() as u64);
+}
+
+#[test]
+fn readers_of_a_stream_deleted_and_created_again_are_told_and_nobody_sees_old_bytes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let old = Lines::new("old", 1_000);
+    let load = Load::start(&node, "s", &old);
+    // One that is far behind, in the durable layer, when it happens.
+    let log = dir.path().join("slow.log");
+    let slow = Reader::start(&node, "s", &log, &["--catch-up-bytes-per-s", "100000"]);
+    load.wait_for_more(6_000);
+    node.run(&["cache", "clear", "data"]);
+    let mut attached = Vec::from(readers(&node, "s", dir.path()));
+    for reader in &attached {
+        reader.follow(&old, 6_000, "before it is deleted");
+    }
+    attached.push(slow);
+    node.run(&["stream", "delete", "s"]);
+    node.run(&["stream", "create", "s"]);
+    let fresh: Vec<String> = (0..500).map(|number| format!("fresh {number}")).collect();
+    node.produce("s", &fresh);
+    let (_, why) = load.failed();
+    assert!(why.contains("the stream does not exist"), "{why}");
+    for mut reader in attached {
+        let child = reader.follower.child();
+        let told = wait_for("a reader to be told", || child.try_wait().expect("ours"));
+        assert!(!told.success());
+        let log = reader.log();
+        assert!(log.contains("stream s was deleted"), "{log}");
+        // Records of the old one in order, and then no more: neither those of the new one nor any twice.
+        reader.follow_to_its_end(&old);
+    }
+    assert_eq!(node.consume("s"), fresh);
+}
+
+#[test]
+fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_a_lost_record() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut backends = Backends::start(dir.path());
+    let environment = backends.environment();
+    let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    node.run(&["stream", "create", "s"]);
+    let readers = readers(&node, "s", dir.path());
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    let go_on = |what: &str| {
+        let acked = load.wait_for_more(500);
+        for reader in &readers {
+            reader.follow(&lines, acked, what);
+        }
+    };
+    for reader in &readers {
+        reader.until_it_reads_from_a_cell();
+    }
+    go_on("all is well");
+    for cell in ["data", "metadata"] {
+        node.run(&["cache", "clear", cell]);
+        go_on(&format!("the {cell} cell was emptied"));
+    }
+    let killed = |kill: &mut Process, what: &str| {
+        kill.kill();
+        go_on(what);
+    };
+    for (place, process) in backends.processes.iter_mut().enumerate() {
+        killed(process, &format!("{} of three data and three metadata backends are dead", place + 1));
+    }
+    for reader in &readers {
+        let durable = || reader.bytes().map_or(0, |(_, durable)| durable);
+        let before = durable();
+        wait_for("reads of the durable layer", || (durable() > before).then_some(()));
+        assert!(!reader.log().contains("error"), "{}", reader.log());
+    }
+    for place in 0..backends.processes.len() {
+        backends.respawn(dir.path(), place);
+    }
+    go_on("all are back");
+    wait_for("the node to find them again", || {
+        let cells = node.run(&["cache", "ls", "-o", "json"]);
+        (cells.matches("\"live\":3").count() == 2).then_some(())
+    });
+    for reader in &readers {
+        reader.until_it_reads_from_a_cell();
+    }
+    go_on("and connected");
+    let sent = load.finish();
+    for reader in &readers {
+        reader.follow(&lines, sent, "to its end");
+    }
+    assert!(lines.range(0..sent).eq(node.consume("s")));
+}
+
+/// A number that the node tells at `/metrics`.
+fn metric(node: &Node, name: &str) -> f64 {
+    let page = node.get("/metrics").expect("it answers");
+    let line = page.lines().find_map(|line| line.strip_prefix(name)).expect("it is told");
+    line.trim().parse().expect("a number")
+}
+
+#[test]
+fn a_stopped_consumer_catches_up_through_the_durable_layer_at_its_rate_and_holds_nobody_back() {
+    const BYTES_PER_S: u64 = 2 << 20;
+    const LINE_BYTES: usize = 1_000;
+    const BACKLOG: u64 = 6_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    // Chunks that are forgotten long before the consumer goes on.
+    let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_DATA_CELL__TTL_MS", "1000")]);
+    node.run(&["stream", "create", "s"]);
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    let rate = BYTES_PER_S.to_string();
+    let log = dir.path().join("stopped.log");
+    let mut stopped = Reader::start(&node, "s", &log, &["--catch-up-bytes-per-s", &rate]);
+    let other = Reader::start(&node, "s", &dir.path().join("other.log"), &[]);
+    load.wait_for_more(100);
+    stopped.until_it_reads_from_a_cell();
+    stopped.follow(&lines, load.acked(), "before it is stopped");
+    let pid = rustix::process::Pid::from_child(stopped.follower.child());
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    let from = load.acked();
+    let to = load.wait_for_more(BACKLOG);
+    other.follow(&lines, to, "while the other one is stopped");
+    let expired = || metric(&node, "tailwater_backend_expirations_total{cell=\"data\"}");
+    let chunks = (to * LINE_BYTES as u64 / 4_096) as f64;
+    wait_for("its chunks to be forgotten", || (expired() >= chunks).then_some(()));
+    let sent = load.finish();
+    let (_, before) = stopped.bytes().expect("it told");
+    let continued = Instant::now();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+    stopped.follow(&lines, sent, "after it went on");
+    let took = continued.elapsed();
+    other.follow(&lines, sent, "to its end");
+    // A second's worth may be saved up, and a read of another second's worth overdraw.
+    let backlog = (sent - from) * LINE_BYTES as u64;
+    let least = Duration::from_millis(1_000 * (backlog - 2 * BYTES_PER_S) / BYTES_PER_S);
+    assert!(took >= least, "{backlog} bytes in {took:?}");
+    let durable = || stopped.bytes().map_or(0, |(_, durable)| durable - before);
+    wait_for("it to tell that they were durable reads", || (durable() >= backlog / 2).then_some(()));
+}
