@@ -10,10 +10,11 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::gate::Gate;
 use crate::pace::{Pace, Quotas};
 use crate::{Input, ServerConfig};
 use tailwater_broadcast::frame::{self, FrameReader, FrameWriter};
-use tailwater_broadcast::message::{Message, VERSION};
+use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::name::is_region;
 use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 
@@ -38,7 +39,7 @@ pub(crate) async fn accept(
     config: ServerConfig,
     inputs: mpsc::Sender<Input>,
 ) {
-    let ServerConfig { connections_max, quotas, .. } = config;
+    let ServerConfig { connections_max, quotas, authorizer, .. } = config;
     let room = Arc::new(Semaphore::new(connections_max));
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
@@ -60,8 +61,9 @@ pub(crate) async fn accept(
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
         let (env_, hello, inputs, quotas) = (env.clone(), hello.clone(), inputs.clone(), quotas.clone());
+        let gate = Gate::new(Arc::clone(&authorizer), peer);
         let task = env.spawn("broadcast-connection", async move {
-            if let Err(error) = accepted(&env_, stream, hello, &inputs, quotas).await {
+            if let Err(error) = accepted(&env_, stream, hello, &inputs, quotas, gate).await {
                 tracing::warn!(%peer, %error, "a broadcast connection was ended");
             }
             drop((alive, permit));
@@ -76,6 +78,7 @@ async fn accepted(
     hello: Message,
     inputs: &mpsc::Sender<Input>,
     quotas: Option<Arc<Quotas>>,
+    gate: Gate,
 ) -> anyhow::Result<()> {
     let (mut reader, mut writer) = frame::split(stream)?;
     let first = env.timeout(HELLO_TIMEOUT, reader.next()).await;
@@ -88,14 +91,17 @@ async fn accepted(
         Some(_) => anyhow::bail!("its first message is no hello"),
         None => return Ok(()),
     };
+    gate.admit(&role)?;
     writer.send(&hello).await?;
+    // What another replica hands on was allowed where it came from.
+    let gate = matches!(role, Role::Client(_)).then_some(gate);
     let peer = Peer::In(region, role);
     let pace = quotas.and_then(|quotas| quotas.pace(&peer));
-    run(env, peer, None, reader, writer, inputs, (None, pace)).await
+    run(env, peer, None, reader, writer, inputs, (None, pace, gate)).await
 }
 
 /// Serves a connection until it ends. `silence`: how long the other end may say nothing; `pace`: what its publishes
-/// wait for.
+/// wait for; `gate`: says what a client may do.
 pub(crate) async fn run(
     env: &Env,
     peer: Peer,
@@ -103,7 +109,7 @@ pub(crate) async fn run(
     mut reader: FrameReader<OwnedReadHalf>,
     writer: FrameWriter<OwnedWriteHalf>,
     inputs: &mpsc::Sender<Input>,
-    (silence, mut pace): (Option<Duration>, Option<Pace>),
+    (silence, mut pace, gate): (Option<Duration>, Option<Pace>, Option<Gate>),
 ) -> anyhow::Result<()> {
     let id = next_id();
     let (outbox, messages) = mpsc::unbounded_channel();
@@ -122,6 +128,14 @@ pub(crate) async fn run(
                 },
             };
             let Some(message) = next else { return Ok(()) };
+            if let Some(Err(denied)) = gate.as_ref().map(|gate| gate.check(&message)) {
+                // Whoever listens has no word for it but the connection's end.
+                let Message::Publish { stream, first, .. } = message else { return Err(denied.into()) };
+                if inputs.send(Input::Denied(id, stream, first, denied)).await.is_err() {
+                    return Ok(());
+                }
+                continue;
+            }
             if inputs.send(Input::Message(id, message)).await.is_err() {
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tailwater_access::Denied;
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::mpsc;
 
@@ -11,7 +12,7 @@ use crate::disk::{Happened, Keeper};
 use crate::handle::Wanted;
 use crate::region::Region;
 use crate::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
-use tailwater_broadcast::message::{Member, Message};
+use tailwater_broadcast::message::{Member, Message, Reason};
 use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
 
 /// Inputs that the replica is given before what follows from them is sent.
@@ -228,6 +229,9 @@ impl Core {
                 self.region.receive(now_ms, id, message, &mut self.replica);
             }
             Input::Message(id, message) => self.replica.receive(now_ms, id, message),
+            Input::Denied(id, stream, first, Denied(why)) => {
+                self.replica.refuse(id, stream, first, Reason::NotAuthorized, why);
+            }
         }
     }
 

@@ -48,5 +48,6 @@ async fn once(env: &Env, address: &str, hello: &Message, inputs: &mpsc::Sender<I
         anyhow::bail!("no answer within {CONNECT_TIMEOUT:?}");
     };
     let (reader, writer, peer) = connected?;
-    connection::run(env, peer, Some(address.to_owned()), reader, writer, inputs, (Some(SILENCE), None)).await
+    connection::run(env, peer, Some(address.to_owned()), reader, writer, inputs, (Some(SILENCE), None, None))
+        .await
 }

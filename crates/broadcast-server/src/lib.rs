@@ -15,6 +15,7 @@ mod connection;
 mod core;
 mod dial;
 pub mod disk;
+mod gate;
 mod handle;
 mod pace;
 mod region;
@@ -24,6 +25,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tailwater_access::{Authorizer, Denied};
 use tailwater_env::{Env, Task};
 use tailwater_journal::Journal;
 use tailwater_meta::Meta;
@@ -35,6 +37,7 @@ pub use self::pace::Quotas;
 pub use self::region::RegionSnapshot;
 use crate::disk::Disk;
 use tailwater_broadcast::message::{Chain, Member, Message, ReplicaId};
+use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::replica::{self, ConnectionId, Peer, Replica};
 
 /// Inputs that wait for the core task; readers pause beyond it.
@@ -73,6 +76,8 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// What publishers may publish; `None` is no bound.
     pub quotas: Option<Arc<Quotas>>,
+    /// Says what whoever connects may do.
+    pub authorizer: Arc<dyn Authorizer>,
 }
 
 /// Something for the core task.
@@ -81,6 +86,8 @@ pub(crate) enum Input {
     Opened { id: ConnectionId, peer: Peer, address: Option<String>, writer: mpsc::UnboundedSender<Message> },
     /// A message came.
     Message(ConnectionId, Message),
+    /// A publish came of somebody who may not: the events of this stream from this one on.
+    Denied(ConnectionId, Stream, u64, Denied),
     /// So many bytes of messages left.
     Drained(ConnectionId, usize),
     /// A connection is gone.

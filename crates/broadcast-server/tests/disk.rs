@@ -59,6 +59,7 @@ impl Region {
             lost_ms: 60_000,
             connections_max: 100,
             quotas: None,
+            authorizer: std::sync::Arc::new(tailwater_access::Everybody),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Server::start_with(env, listener, config, Some(self.open().unwrap())).unwrap()

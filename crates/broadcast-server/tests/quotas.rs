@@ -26,6 +26,7 @@ async fn proxy(env: &Env, dir: &std::path::Path, quotas: &Arc<Quotas>) -> Server
         lost_ms: 60_000,
         connections_max: 100,
         quotas: Some(Arc::clone(quotas)),
+        authorizer: std::sync::Arc::new(tailwater_access::Everybody),
     };
     Server::start(env, TcpListener::bind("127.0.0.1:0").await.unwrap(), config).unwrap()
 }

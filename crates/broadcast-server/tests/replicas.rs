@@ -38,6 +38,7 @@ fn start_on(
         lost_ms: 60_000,
         connections_max: 100,
         quotas: None,
+        authorizer: std::sync::Arc::new(tailwater_access::Everybody),
     };
     Server::start(env, listener, config).unwrap()
 }

@@ -115,6 +115,8 @@ pub enum Reason {
     Invalid,
     /// A quota or a limit; nothing is wrong with the event.
     Limit,
+    /// The publisher may not publish to the stream.
+    NotAuthorized,
 }
 
 /// A message; the connection says from whom.
@@ -444,6 +446,7 @@ impl Message {
                     1 => Reason::Gap,
                     2 => Reason::Invalid,
                     3 => Reason::Limit,
+                    4 => Reason::NotAuthorized,
                     other => return Err(BadMessage(format!("reason {other} is unknown"))),
                 };
                 Message::Refused { stream, first, reason, text }

@@ -26,6 +26,8 @@ pub const REFUSED_MALFORMED: u16 = 1;
 pub const REFUSED_CONFIG: u16 = 2;
 /// `Refusal::code`: no such method.
 pub const REFUSED_METHOD: u16 = 3;
+/// The peer may not do that.
+pub const REFUSED_NOT_AUTHORIZED: u16 = 4;
 
 /// A batch of SETs and ERASEs.
 #[derive(Clone, PartialEq, Message)]

@@ -27,6 +27,7 @@ async fn proxy(env: &Env, dir: &std::path::Path) -> Server {
         lost_ms: 60_000,
         connections_max: 100,
         quotas: None,
+        authorizer: Arc::new(tailwater_access::Everybody),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Server::start(env, listener, config).unwrap()

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use tailwater_access::{Authorizer, Request as Asked, Resource};
 use tailwater_env::{Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, StreamInfo};
@@ -45,6 +46,8 @@ pub(crate) type Answer = BoxFuture<'static, Outcome>;
 pub(crate) struct Peer {
     /// The client's address.
     pub address: SocketAddr,
+    /// The same in words, and on whose behalf it asks.
+    pub who: tailwater_access::Peer,
     /// The address at which it reached us.
     pub local: SocketAddr,
     /// The next fetch is looked at not before this.
@@ -57,6 +60,7 @@ pub(crate) struct Context {
     pub peer: Arc<Peer>,
     /// The name that the client gave itself; empty if none.
     pub client_id: Arc<str>,
+    pub api: Api,
     pub version: i16,
 }
 
@@ -70,6 +74,7 @@ pub struct Broker {
     pub(crate) pace: Pace,
     pub(crate) groups: Coordinator,
     pub(crate) record_times: RecordTimes,
+    authorizer: Arc<dyn Authorizer>,
     advertised: Option<(String, u16)>,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
@@ -82,12 +87,13 @@ impl std::fmt::Debug for Broker {
 }
 
 impl Broker {
-    /// A broker in front of `log`; `cluster_id` is what clients are told.
+    /// A broker in front of `log`; `cluster_id` is what clients are told, and `authorizer` says what each may do.
     pub async fn open(
         env: &Env,
         config: KafkaConfig,
         log: Log,
         cluster_id: String,
+        authorizer: Arc<dyn Authorizer>,
     ) -> Result<Arc<Self>, String> {
         config.check()?;
         let groups = Coordinator::open(env, config.groups.clone(), &log).await?;
@@ -99,6 +105,7 @@ impl Broker {
             pace: Pace::default(),
             groups,
             record_times: RecordTimes::default(),
+            authorizer,
             advertised: parse_address(&config.advertised),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max) as usize)),
             config,
@@ -158,6 +165,7 @@ impl Broker {
         let context = Context {
             peer: Arc::clone(peer),
             client_id: header.client_id.unwrap_or_default().into(),
+            api,
             version,
         };
         tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
@@ -253,12 +261,57 @@ impl Broker {
             .boxed())
     }
 
-    /// The stream that a request names, by id where its version has ids, else by name.
-    pub(crate) fn find_topic(&self, name: &str, id: Uuid, by_id: bool) -> Result<StreamInfo, ErrorCode> {
+    /// Whether a client may do what it asks for, to `resource`; the code that clients know for it if not.
+    pub(crate) fn authorize(&self, context: &Context, resource: Resource<'_>) -> Result<(), ErrorCode> {
+        let Context { peer, api, .. } = context;
+        let asked = Asked { protocol: tailwater_access::Protocol::Kafka, operation: api.name(), resource };
+        self.authorizer.authorize(&peer.who, asked).map_err(|denied| {
+            tracing::info!(peer = %peer.address, api = api.name(), ?resource, %denied, "refused");
+            match resource {
+                Resource::Stream(_) => ErrorCode::TopicAuthorizationFailed,
+                Resource::Group(_) => ErrorCode::GroupAuthorizationFailed,
+                _ => ErrorCode::ClusterAuthorizationFailed,
+            }
+        })
+    }
+
+    /// Whether a client may do what it asks for to a topic.
+    pub(crate) fn authorize_topic(&self, context: &Context, name: &str) -> Result<(), ErrorCode> {
+        self.authorize(context, Resource::Stream(name))
+    }
+
+    /// Whether a client may do what it asks for to a group.
+    pub(crate) fn authorize_group(&self, context: &Context, name: &str) -> Result<(), ErrorCode> {
+        self.authorize(context, Resource::Group(name))
+    }
+
+    /// Whether a client may do what it asks for to the cluster, which is this node.
+    pub(crate) fn authorize_cluster(&self, context: &Context) -> Result<(), ErrorCode> {
+        self.authorize(context, Resource::Node)
+    }
+
+    /// The streams that a client may know of.
+    pub(crate) fn visible_topics(&self, context: &Context) -> impl Iterator<Item = StreamInfo> {
+        let streams = self.log.list_streams().into_iter();
+        streams.filter(|stream| self.authorize_topic(context, &stream.name).is_ok())
+    }
+
+    /// The stream that a request names, by id where its version has ids, else by name, if the client may do to it what
+    /// it asks for.
+    pub(crate) fn find_topic(
+        &self,
+        context: &Context,
+        name: &str,
+        id: Uuid,
+        by_id: bool,
+    ) -> Result<StreamInfo, ErrorCode> {
         if by_id {
             let found = self.log.stream_by_id(tailwater_format::StreamId(id));
-            return found.map_err(|_| ErrorCode::UnknownTopicId);
+            let found = found.map_err(|_| ErrorCode::UnknownTopicId)?;
+            self.authorize_topic(context, &found.name)?;
+            return Ok(found);
         }
+        self.authorize_topic(context, name)?;
         self.log.stream(name).map_err(|_| ErrorCode::UnknownTopicOrPartition)
     }
 }

@@ -77,9 +77,10 @@ pub(crate) enum Closing {
 /// Answers a client until it goes away or errs.
 pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, broker: Arc<Broker>) {
     let local = stream.local_addr().unwrap_or(broker.config.listen);
+    let who = tailwater_access::Peer::anonymous(peer.to_string());
     broker.stats.connection_opened();
     let mut connection = Connection {
-        peer: Arc::new(Peer { address: peer, local, next_fetch: Mutex::new(broker.env.now()) }),
+        peer: Arc::new(Peer { address: peer, who, local, next_fetch: Mutex::new(broker.env.now()) }),
         stream,
         buffer: BytesMut::new(),
         room: Room::None,

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
+use tailwater_access::{Authorizer, Protocol, Request, Resource};
+use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_MUTATE, REFUSED_NOT_AUTHORIZED};
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
-use tailwater_rma::{Backing, Server, ServerConfig, Service};
+use tailwater_rma::{Backing, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service};
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +76,12 @@ pub struct ServedBackend {
 }
 
 impl ServedBackend {
-    /// Starts one.
-    pub fn start(env: &Env, options: &BackendOptions) -> anyhow::Result<Self> {
+    /// Starts one; `authorizer` says what whoever connects may do.
+    pub fn start(
+        env: &Env,
+        options: &BackendOptions,
+        authorizer: Arc<dyn Authorizer>,
+    ) -> anyhow::Result<Self> {
         let (kind, capacity) = (options.kind, options.capacity_bytes);
         let mut config = match kind {
             CellKind::Data => {
@@ -100,7 +107,7 @@ impl ServedBackend {
             connections_max: options.connections_max,
             ..ServerConfig::default()
         };
-        let service: Arc<dyn Service> = backend.clone();
+        let service: Arc<dyn Service> = Arc::new(Guarded { backend: Arc::clone(&backend), authorizer });
         let server = Server::start(env, config, service)
             .with_context(|| format!("the {name} cell's backend can't listen"))?;
         let doorbell = server.doorbell();
@@ -108,7 +115,7 @@ impl ServedBackend {
         Ok(Self { backend, server })
     }
 
-    /// The backend itself.
+    /// The backend itself, for this process.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
@@ -121,5 +128,51 @@ impl ServedBackend {
     /// Its address on this host.
     pub fn unix_path(&self) -> Option<&Path> {
         self.server.unix_path()
+    }
+}
+
+/// A backend that asks whether its peers may do what they want: to read, once, when they connect, as no one-sided read
+/// asks anybody, and for each of their CALLs.
+struct Guarded {
+    backend: Arc<Backend>,
+    authorizer: Arc<dyn Authorizer>,
+}
+
+impl Guarded {
+    fn ask(&self, peer: &Peer, operation: &str) -> Result<(), Refusal> {
+        let request = Request { protocol: Protocol::Cell, operation, resource: Resource::Node };
+        self.authorizer
+            .authorize(peer, request)
+            .map_err(|denied| Refusal { code: REFUSED_NOT_AUTHORIZED, message: denied.to_string() })
+    }
+}
+
+impl Service for Guarded {
+    fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
+        self.ask(peer, "read")
+    }
+
+    fn regions(&self) -> Vec<Arc<Region>> {
+        self.backend.regions()
+    }
+
+    fn scar(&self, op: &ScarOp) -> Option<ScarHit> {
+        self.backend.scar(op)
+    }
+
+    fn is_short(&self, method: u16, payload: &Bytes) -> bool {
+        self.backend.is_short(method, payload)
+    }
+
+    fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        let operation = match method {
+            METHOD_MUTATE => "mutate",
+            METHOD_CLEAR => "clear",
+            _ => "read",
+        };
+        match self.ask(peer, operation) {
+            Ok(()) => self.backend.call(peer, method, payload, reply),
+            Err(refusal) => reply.send(Err(refusal)),
+        }
     }
 }

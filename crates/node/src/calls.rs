@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tailwater_access::{Authorizer, Protocol, Request, Resource};
 use tailwater_env::{Env, Instant};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallMessage, CallRefusal,
@@ -26,7 +27,6 @@ use tailwater_log::{
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::metrics::Meters;
-use crate::principal::authorize;
 use crate::views;
 
 /// Bytes that one durable read answers at most.
@@ -38,12 +38,27 @@ pub struct NodeService {
     log: Log,
     info: NodeInfo,
     meters: Arc<Meters>,
+    authorizer: Arc<dyn Authorizer>,
 }
 
 impl NodeService {
-    /// A service in front of `log`; `info` is what it answers to a greeting, and `meters` count what it does.
-    pub fn new(env: Env, log: Log, info: NodeInfo, meters: Arc<Meters>) -> Self {
-        Self { env, log, info, meters }
+    /// A service in front of `log`; `info` is what it answers to a greeting, `meters` count what it does, and
+    /// `authorizer` says what each peer may do.
+    pub fn new(
+        env: Env,
+        log: Log,
+        info: NodeInfo,
+        meters: Arc<Meters>,
+        authorizer: Arc<dyn Authorizer>,
+    ) -> Self {
+        Self { env, log, info, meters, authorizer }
+    }
+
+    fn authorize(&self, peer: &Peer, method: Method) -> Result<(), CallRefusal> {
+        let request =
+            Request { protocol: Protocol::Call, operation: method.name(), resource: Resource::Node };
+        let allowed = self.authorizer.authorize(peer, request);
+        allowed.map_err(|denied| CallRefusal::new(ErrorCode::NotAuthorized, denied.to_string()))
     }
 
     /// Answers `reply` with what `answer` comes to, without keeping the caller.
@@ -223,7 +238,7 @@ impl Service for NodeService {
             .ok_or_else(|| CallRefusal::new(ErrorCode::UnknownMethod, format!("there is no method {method}")))
             .and_then(|method| {
                 self.meters.of(method).calls.fetch_add(1, Ordering::Relaxed);
-                authorize(&peer.principal, &peer.address, method.name()).map(|()| method)
+                self.authorize(peer, method).map(|()| method)
             });
         let refused = match known {
             Ok(method) => match self.dispatch(method, payload, reply) {

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use tailwater_access::Authorizer;
 use tailwater_cache::{Backends, Cell, CellConfig as ClientConfig, Mode};
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
@@ -30,13 +32,18 @@ pub struct NodeCell {
 
 impl NodeCell {
     /// Starts the backend if it is the node's own, and connects.
-    pub async fn start(env: &Env, kind: CellKind, config: &Config) -> anyhow::Result<Self> {
+    pub async fn start(
+        env: &Env,
+        kind: CellKind,
+        config: &Config,
+        authorizer: &Arc<dyn Authorizer>,
+    ) -> anyhow::Result<Self> {
         let cell_config = match kind {
             CellKind::Data => &config.data_cell,
             CellKind::Metadata => &config.metadata_cell,
         };
         if cell_config.backends.is_empty() {
-            return Self::start_own(env, kind, cell_config, config).await;
+            return Self::start_own(env, kind, cell_config, config, authorizer).await;
         }
         let mut addresses = Vec::new();
         for backend in &cell_config.backends {
@@ -54,6 +61,7 @@ impl NodeCell {
         kind: CellKind,
         cell_config: &CellConfig,
         config: &Config,
+        authorizer: &Arc<dyn Authorizer>,
     ) -> anyhow::Result<Self> {
         let listen = &config.listen;
         let options = BackendOptions {
@@ -67,7 +75,7 @@ impl NodeCell {
             connections_max: listen.connections_max,
             engines: listen.engines.max(1),
         };
-        let own = ServedBackend::start(env, &options)?;
+        let own = ServedBackend::start(env, &options, Arc::clone(authorizer))?;
         let addresses = vec![addresses_of(&own, listen.advertised_data)];
         let connection = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
         let backends = Backends::connected(vec![connection]);

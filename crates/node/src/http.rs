@@ -30,15 +30,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 pub use connections::{Limits, Sender, serve};
+use tailwater_access::{Authorizer, Denied, Protocol, Resource};
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::Locate;
-use tailwater_rma::ANONYMOUS;
 
 use crate::Shared;
 use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
-use crate::principal::authorize;
 use crate::{metrics, views};
 
 type Answer<T> = Result<Json<T>, Failed>;
@@ -62,7 +61,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/groups/{name}", get(groups::describe).delete(groups::delete))
         .route("/v1/groups/{name}/reset", post(groups::reset))
         .fallback(unknown_path)
-        .layer(middleware::from_fn(authorized))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorized))
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
@@ -74,13 +73,20 @@ fn refused(status: StatusCode, code: ErrorCode, message: String) -> Response {
 }
 
 /// Lets a request through that its sender may make.
-async fn authorized(request: Request, next: Next) -> Response {
-    let sender = request.extensions().get::<Sender>().map_or(String::new(), |Sender(peer)| peer.to_string());
-    let what = format!("{} {}", request.method(), request.uri().path());
-    match authorize(ANONYMOUS, &sender, &what) {
+async fn authorized(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match ask(&*shared.authorizer, Protocol::Http, &request) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => Failed(refusal).into_response(),
+        Err(denied) => Failed(CallRefusal::new(ErrorCode::NotAuthorized, denied.to_string())).into_response(),
     }
+}
+
+/// Whether a request's sender may make it.
+pub(crate) fn ask(authorizer: &dyn Authorizer, protocol: Protocol, request: &Request) -> Result<(), Denied> {
+    let Some(Sender { peer, .. }) = request.extensions().get::<Sender>() else {
+        return Err(Denied("nobody knows who sent this".to_owned()));
+    };
+    let (operation, resource) = (request.method().as_str(), Resource::Path(request.uri().path()));
+    authorizer.authorize(peer, tailwater_access::Request { protocol, operation, resource })
 }
 
 async fn unknown_path(uri: Uri) -> Response {

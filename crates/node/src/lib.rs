@@ -21,7 +21,6 @@ mod config;
 mod http;
 pub mod logging;
 mod metrics;
-mod principal;
 mod queues;
 pub mod signal;
 mod views;
@@ -33,6 +32,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
+use tailwater_access::{Authorizer, Everybody};
 use tailwater_env::Env;
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
@@ -76,6 +76,7 @@ struct Shared {
     /// Dropped before the log closes.
     bridges: Mutex<Option<Bridges>>,
     meters: Arc<Meters>,
+    authorizer: Arc<dyn Authorizer>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -104,6 +105,14 @@ impl Node {
     /// Starts everything, bottom up: cells, log (which recovers), calls, HTTP. After an error nothing is left
     /// running.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
+        // It binds to loopback unless it is told otherwise, and whoever tells it otherwise puts it into a network that he
+        // trusts.
+        Self::start_with(config, Arc::new(Everybody)).await
+    }
+
+    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. SQS has accounts of
+    /// its own, with keys and policies.
+    pub async fn start_with(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let env = Env::real();
         env.disk()
             .create_dir_all(&config.data)
@@ -134,8 +143,8 @@ impl Node {
         };
         // The directory's lock comes first of all: a second node must not touch the first one's sockets.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
-        let data_cell = NodeCell::start(&env, CellKind::Data, &config).await?;
-        let metadata_cell = NodeCell::start(&env, CellKind::Metadata, &config).await?;
+        let data_cell = NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?;
+        let metadata_cell = NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?;
         let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
         let mut recovery = queues::Recovery::begin(&env, &config)?;
         let mut others = |tag, position, bytes: &[u8]| match tag {
@@ -155,7 +164,7 @@ impl Node {
         };
         let meters = Arc::new(Meters::default());
         let kafka = match kafka {
-            Some(listener) => Some(start_kafka(&env, &config, listener, &log, &id).await?),
+            Some(listener) => Some(start_kafka(&env, &config, listener, &log, &id, &authorizer).await?),
             None => None,
         };
         let sqs = match sqs {
@@ -165,14 +174,15 @@ impl Node {
         let broadcast = match broadcast {
             Some(listener) => {
                 let (config, data) = (&config.broadcast, &config.data);
-                Some(Broadcast::start(&env, listener, config, data, log.meta()).await?)
+                Some(Broadcast::start(&env, listener, config, data, log.meta(), &authorizer).await?)
             }
             None => None,
         };
         let bridges = broadcast
             .as_ref()
             .map(|broadcast| Bridges::start(&env, &log, broadcast.regions(), &config.bridge));
-        let service = NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters));
+        let service =
+            NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters), Arc::clone(&authorizer));
         let service: Arc<dyn Service> = Arc::new(service);
         let server = start_server(&env, &config, service)?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
@@ -192,6 +202,7 @@ impl Node {
             broadcast,
             bridges: Mutex::new(bridges),
             meters,
+            authorizer,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -264,8 +275,10 @@ async fn start_kafka(
     listener: TcpListener,
     log: &Log,
     id: &str,
+    authorizer: &Arc<dyn Authorizer>,
 ) -> anyhow::Result<tailwater_kafka::Server> {
-    let broker = tailwater_kafka::Broker::open(env, config.kafka.clone(), log.clone(), id.to_owned()).await;
+    let (kafka, log, id) = (config.kafka.clone(), log.clone(), id.to_owned());
+    let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(authorizer)).await;
     let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
     let server = tailwater_kafka::Server::start(listener, broker)?;
     tracing::info!(kafka = %server.address(), "Kafka's clients are answered");

@@ -47,4 +47,5 @@ pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};
 pub use local::LocalDoorbell;
 pub use region::{Backing, Region};
 pub use server::{EngineKind, Server, ServerConfig};
-pub use service::{ANONYMOUS, Peer, REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};
+pub use service::{REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};
+pub use tailwater_access::Peer;

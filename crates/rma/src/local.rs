@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use tailwater_access::Peer;
 use tailwater_env::Env;
 use tokio::sync::{oneshot, watch};
 
@@ -15,7 +16,7 @@ use crate::connection::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
 };
 use crate::limits::{CALL_BYTES_MAX, DOORBELL_START};
-use crate::service::{ANONYMOUS, Peer, REFUSED_TOO_LARGE, Refusal, Reply, Service};
+use crate::service::{REFUSED_TOO_LARGE, Refusal, Reply, Service};
 use crate::table::Table;
 
 /// The doorbell of a service in the same process.
@@ -51,7 +52,7 @@ impl Default for LocalDoorbell {
 /// Connects to a service in this process. CALLs run on the task that makes them.
 pub fn connect(service: Arc<dyn Service>, doorbell: LocalDoorbell, env: &Env) -> Arc<dyn Connection> {
     let table = Table::of(&*service);
-    let peer = Peer { address: "local".to_owned(), principal: ANONYMOUS.into() };
+    let peer = Peer::anonymous("local".to_owned());
     Arc::new(Local { service, table, doorbell, env: env.clone(), peer })
 }
 

@@ -3,21 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tailwater_access::Peer;
 
 use crate::connection::ScarOp;
 use crate::region::Region;
-
-/// On whose behalf a peer asks that nobody authenticated.
-pub const ANONYMOUS: &str = "anonymous";
-
-/// Who is at the other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Address, or process id on a Unix socket.
-    pub address: String,
-    /// On whose behalf it asks; [`ANONYMOUS`] where nobody authenticated.
-    pub principal: Arc<str>,
-}
 
 /// Where the data of a SCAR lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +20,13 @@ pub struct ScarHit {
 /// An application behind a server. Everything but `call` is called on engine threads, which serve all
 /// connections: it must neither block, nor take a lock that a writer holds for long.
 pub trait Service: Send + Sync + 'static {
+    /// Whether a peer is served at all; asked when it says HELLO, before it learns of any region: its one-sided reads ask
+    /// nobody. The reason for which it is not is for the log.
+    fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
+        let _ = peer;
+        Ok(())
+    }
+
     /// The regions that clients may read, in the order of their ids; new connections are told of these.
     fn regions(&self) -> Vec<Arc<Region>>;
 

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::durability::{Durabilities, Durability};
 use crate::history::HistoryOptions;
-use crate::message::{Chain, Message, PublisherId, ReplicaId, Role, VERSION};
+use crate::message::{Chain, Message, PublisherId, Reason, ReplicaId, Role, VERSION};
 use crate::name::Stream;
 use crate::record::Record;
 pub use delays::Delays;
@@ -443,6 +443,13 @@ impl Replica {
             }
             StreamState::new(options.clone())
         })
+    }
+
+    /// Answers a publisher that its events from `first` on are not published, for a reason that was found before they
+    /// came here.
+    pub fn refuse(&mut self, to: ConnectionId, stream: Stream, first: u64, reason: Reason, text: String) {
+        self.counters.refused += 1;
+        self.send(to, Message::Refused { stream, first, reason, text });
     }
 
     fn send(&mut self, to: ConnectionId, message: Message) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tailwater_log::StreamInfo;
+use uuid::Uuid;
 
 use crate::answers::metadata::{CLUSTER_OPERATIONS, TOPIC_OPERATIONS};
 use crate::broker::{Broker, Context};
@@ -41,6 +42,9 @@ pub(crate) async fn describe_cluster(
             ..Default::default()
         };
     }
+    if let Err(error) = broker.authorize_cluster(&context) {
+        return DescribeClusterResponse { error_code: error.number(), ..Default::default() };
+    }
     let (host, port) = broker.address_for(&context.peer);
     let broker_id = broker.config.broker_id;
     DescribeClusterResponse {
@@ -58,21 +62,21 @@ pub(crate) async fn describe_cluster(
 /// Topics in the order of their names, so many partitions at a time; the answer says where to go on.
 pub(crate) async fn describe_topic_partitions(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
     let asks_for_all = request.topics.is_empty();
-    let mut topics: BTreeMap<String, Option<StreamInfo>> = match asks_for_all {
-        true => {
-            broker.log.list_streams().into_iter().map(|stream| (stream.name.clone(), Some(stream))).collect()
-        }
-        false => {
-            let asked = request.topics.into_iter();
-            asked
-                .map(|topic| (broker.log.stream(&topic.name).ok(), topic.name))
-                .map(|(a, b)| (b, a))
-                .collect()
-        }
+    let find = |name: &str| {
+        broker.find_topic(&context, name, Uuid::nil(), false).map_err(|error| match error {
+            ErrorCode::UnknownTopicOrPartition if tailwater_log::check_name(name).is_err() => {
+                ErrorCode::InvalidTopic
+            }
+            error => error,
+        })
+    };
+    let mut topics: BTreeMap<String, Result<StreamInfo, ErrorCode>> = match asks_for_all {
+        true => broker.visible_topics(&context).map(|stream| (stream.name.clone(), Ok(stream))).collect(),
+        false => request.topics.into_iter().map(|topic| (topic.name.clone(), find(&topic.name))).collect(),
     };
     let mut first = 0;
     if let Some(cursor) = &request.cursor {
@@ -94,18 +98,17 @@ pub(crate) async fn describe_topic_partitions(
     let mut room = usize::try_from(request.response_partition_limit).unwrap_or(0).clamp(1, PARTITIONS_MAX);
     let mut response = DescribeTopicPartitionsResponse::default();
     for (name, stream) in topics {
-        let Some(stream) = stream else {
-            let error = match tailwater_log::check_name(&name) {
-                Ok(()) => ErrorCode::UnknownTopicOrPartition,
-                Err(_) => ErrorCode::InvalidTopic,
-            };
-            response.topics.push(DescribeTopicPartitionsResponseTopic {
-                error_code: error.number(),
-                name: Some(name),
-                topic_authorized_operations: TOPIC_OPERATIONS,
-                ..Default::default()
-            });
-            continue;
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                response.topics.push(DescribeTopicPartitionsResponseTopic {
+                    error_code: error.number(),
+                    name: Some(name),
+                    topic_authorized_operations: TOPIC_OPERATIONS,
+                    ..Default::default()
+                });
+                continue;
+            }
         };
         if room == 0 {
             response.next_cursor =
@@ -149,9 +152,12 @@ pub(crate) async fn describe_topic_partitions(
 /// The one directory that everything is in, and how much of it each partition takes.
 pub(crate) async fn describe_log_dirs(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse {
+    if let Err(error) = broker.authorize_cluster(&context) {
+        return DescribeLogDirsResponse { error_code: error.number(), ..Default::default() };
+    }
     let wanted: BTreeMap<String, Option<Vec<i32>>> = match request.topics {
         None => broker.log.list_streams().into_iter().map(|stream| (stream.name, None)).collect(),
         Some(topics) => topics.into_iter().map(|topic| (topic.topic, Some(topic.partitions))).collect(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tailwater_log::{StreamConfig, StreamError};
 
+use crate::answers::topics::may;
 use crate::broker::{Broker, Context};
 use crate::errors::{ErrorCode, Refused};
 use crate::messages::configs::{
@@ -35,7 +36,7 @@ const SUBTRACT: i8 = 3;
 
 pub(crate) async fn describe_configs(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
     let describe = |asked: &DescribeConfigsResource| {
@@ -43,11 +44,13 @@ pub(crate) async fn describe_configs(
         match asked.resource_type {
             TOPIC => {
                 let name = &asked.resource_name;
+                may(&broker, &context, name)?;
                 tailwater_log::check_name(name).map_err(StreamError::from)?;
                 let stream = broker.log.stream(name)?;
                 Ok(of_topic(&broker, &stream.config, keys, request.include_synonyms))
             }
-            BROKER => of_broker(&broker, &asked.resource_name, keys, request.include_synonyms),
+            BROKER => may_cluster(&broker, &context)
+                .and_then(|()| of_broker(&broker, &asked.resource_name, keys, request.include_synonyms)),
             other => Err(no_such_resource(other)),
         }
     };
@@ -68,6 +71,11 @@ pub(crate) async fn describe_configs(
         }
     });
     DescribeConfigsResponse { results: results.collect(), ..Default::default() }
+}
+
+fn may_cluster(broker: &Broker, context: &Context) -> Result<(), Refused> {
+    let refused = |error| Refused::new(error, "this client may not do that to the broker");
+    broker.authorize_cluster(context).map_err(refused)
 }
 
 fn no_such_resource(given: i8) -> Refused {
@@ -182,7 +190,7 @@ struct Edit {
 
 pub(crate) async fn alter_configs(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: AlterConfigsRequest,
 ) -> AlterConfigsResponse {
     let twice = repeated(request.resources.iter().map(|one| (one.resource_type, one.resource_name.as_str())));
@@ -192,8 +200,9 @@ pub(crate) async fn alter_configs(
         let edits = edits.map(|config| Edit { name: config.name, operation: SET, value: config.value });
         let target = (resource.resource_type, resource.resource_name);
         // What is not named goes back to its default.
-        let refused =
-            edit(&broker, &target, &twice, edits.collect(), true, request.validate_only).await.err();
+        let refused = edit(&broker, &context, &target, &twice, edits.collect(), true, request.validate_only)
+            .await
+            .err();
         responses.push(AlterConfigsResponseResourceResponse {
             error_code: refused.as_ref().map_or(0, |refused| refused.error.number()),
             error_message: refused.map(|refused| refused.why),
@@ -206,7 +215,7 @@ pub(crate) async fn alter_configs(
 
 pub(crate) async fn incremental_alter_configs(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
     let twice = repeated(request.resources.iter().map(|one| (one.resource_type, one.resource_name.as_str())));
@@ -219,8 +228,9 @@ pub(crate) async fn incremental_alter_configs(
             value: config.value,
         });
         let target = (resource.resource_type, resource.resource_name);
-        let refused =
-            edit(&broker, &target, &twice, edits.collect(), false, request.validate_only).await.err();
+        let refused = edit(&broker, &context, &target, &twice, edits.collect(), false, request.validate_only)
+            .await
+            .err();
         responses.push(IncrementalAlterConfigsResponseAlterConfigsResourceResponse {
             error_code: refused.as_ref().map_or(0, |refused| refused.error.number()),
             error_message: refused.map(|refused| refused.why),
@@ -245,6 +255,7 @@ fn repeated<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<Reso
 /// Changes the configuration of one resource; from the defaults on, if `all_of_it`.
 async fn edit(
     broker: &Broker,
+    context: &Context,
     (kind, name): &Resource,
     twice: &BTreeSet<Resource>,
     edits: Vec<Edit>,
@@ -255,12 +266,14 @@ async fn edit(
         return Err(Refused::new(ErrorCode::InvalidRequest, "the resource is named twice in one request"));
     }
     if *kind == BROKER {
+        may_cluster(broker, context)?;
         let why = "the node's configuration is in its file, and read when it starts";
         return Err(Refused::new(ErrorCode::InvalidRequest, why));
     }
     if *kind != TOPIC {
         return Err(no_such_resource(*kind));
     }
+    may(broker, context, name)?;
     let after_max_ms = broker.log.timestamp_after_max_ms();
     let change = move |old: &StreamConfig| apply(old, &edits, all_of_it, after_max_ms);
     if only_look {
@@ -341,7 +354,7 @@ pub(crate) async fn list_config_resources(
     }
     let mut resources = Vec::new();
     if asked.contains(&TOPIC) {
-        let streams = broker.log.list_streams().into_iter();
+        let streams = broker.visible_topics(&context);
         resources.extend(
             streams.map(|stream| ConfigResource { resource_name: stream.name, resource_type: TOPIC }),
         );

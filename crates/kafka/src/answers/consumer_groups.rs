@@ -32,7 +32,10 @@ pub(crate) async fn heartbeat(
     request: ConsumerGroupHeartbeatRequest,
 ) -> ConsumerGroupHeartbeatResponse {
     let group = request.group_id.clone();
-    let beat = check(&context, request).map(|beat| with_id(&broker, &context, beat));
+    let allowed = broker.authorize_group(&context, &group);
+    let allowed = allowed.map_err(|error| (error, "this client may not take part in the group".to_owned()));
+    let beat = allowed.and_then(|()| check(&context, request));
+    let beat = beat.map(|beat| with_id(&broker, &context, beat));
     match beat.and_then(|beat| broker.groups.beat(&group, beat)) {
         Ok((told, interval)) => ConsumerGroupHeartbeatResponse {
             member_id: Some(told.member_id),
@@ -126,7 +129,7 @@ fn given(partitions: Partitions) -> Given {
 
 pub(crate) async fn describe(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: ConsumerGroupDescribeRequest,
 ) -> ConsumerGroupDescribeResponse {
     let names: BTreeMap<StreamId, String> =
@@ -134,9 +137,12 @@ pub(crate) async fn describe(
     let authorized_operations =
         if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
     let groups = request.group_ids.into_iter().map(|group_id| {
-        let described = match broker.groups.group(&group_id).map(|snapshot| snapshot.group) {
-            Some(Group::Consumer(group)) => describe_group(&group, &names),
-            found => {
+        let allowed = broker.authorize_group(&context, &group_id);
+        let found = allowed.map(|()| broker.groups.group(&group_id).map(|snapshot| snapshot.group));
+        let described = match found {
+            Err(error) => Described { error_code: error.number(), ..Default::default() },
+            Ok(Some(Group::Consumer(group))) => describe_group(&group, &names),
+            Ok(found) => {
                 let what = if found.is_some() { "is not a consumer group" } else { "not found" };
                 let error =
                     if group_id.is_empty() { ErrorCode::InvalidGroupId } else { ErrorCode::GroupIdNotFound };

@@ -40,7 +40,7 @@ pub(crate) async fn fetch(broker: Arc<Broker>, context: Context, request: FetchR
     }
     let by_id = context.version >= IDS_FROM_VERSION;
     let topics = request.topics.into_iter().map(|topic| {
-        let stream = broker.find_topic(&topic.topic, topic.topic_id, by_id);
+        let stream = broker.find_topic(&context, &topic.topic, topic.topic_id, by_id);
         let asked = topic.partitions.into_iter().map(|partition| {
             let shard = stream
                 .as_ref()

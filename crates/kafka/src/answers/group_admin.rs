@@ -22,7 +22,7 @@ const NOT_FOUND_FROM_VERSION: i16 = 6;
 
 pub(crate) async fn list_groups(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: ListGroupsRequest,
 ) -> ListGroupsResponse {
     let is_wanted = |filter: &[String], value: &str| {
@@ -35,7 +35,8 @@ pub(crate) async fn list_groups(
         group_type: snapshot.group.kind().name().to_owned(),
     });
     let groups = groups.filter(|group| {
-        is_wanted(&request.states_filter, &group.group_state)
+        broker.authorize_group(&context, &group.group_id).is_ok()
+            && is_wanted(&request.states_filter, &group.group_state)
             && is_wanted(&request.types_filter, &group.group_type)
     });
     ListGroupsResponse { groups: groups.collect(), ..Default::default() }
@@ -49,10 +50,14 @@ pub(crate) async fn describe_groups(
     let authorized_operations =
         if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
     let groups = request.groups.into_iter().map(|name| {
-        let described = match broker.groups.group(&name) {
-            Some(Snapshot { group: Group::Classic(group), .. }) => describe(&group),
-            Some(_) => not_found(context.version, format!("Group {name} is not a classic group.")),
-            None => not_found(context.version, format!("Group {name} not found.")),
+        let found = broker.authorize_group(&context, &name).map(|()| broker.groups.group(&name));
+        let described = match found {
+            Ok(Some(Snapshot { group: Group::Classic(group), .. })) => describe(&group),
+            Ok(Some(_)) => not_found(context.version, format!("Group {name} is not a classic group.")),
+            Ok(None) => not_found(context.version, format!("Group {name} not found.")),
+            Err(error) => {
+                DescribeGroupsResponseDescribedGroup { error_code: error.number(), ..Default::default() }
+            }
         };
         let authorized_operations = if described.error_code == 0 { authorized_operations } else { i32::MIN };
         DescribeGroupsResponseDescribedGroup { group_id: name, authorized_operations, ..described }
@@ -94,12 +99,15 @@ fn describe(group: &ClassicGroup) -> DescribeGroupsResponseDescribedGroup {
 
 pub(crate) async fn delete_groups(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: DeleteGroupsRequest,
 ) -> DeleteGroupsResponse {
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in request.groups_names {
-        let deleted = broker.groups.delete(&group_id).await;
+        let deleted = match broker.authorize_group(&context, &group_id) {
+            Ok(()) => broker.groups.delete(&group_id).await,
+            Err(error) => Err(error),
+        };
         if deleted.is_ok() {
             tracing::info!(group = group_id, "deleted");
         }

@@ -35,6 +35,14 @@ pub(crate) async fn find_coordinator(
     let (host, port) = broker.address_for(&context.peer);
     let node_id = broker.config.broker_id;
     let find = |key: String| match request.key_type {
+        GROUP if broker.authorize_group(&context, &key).is_err() => Coordinator {
+            key,
+            node_id: -1,
+            port: -1,
+            error_code: ErrorCode::GroupAuthorizationFailed.number(),
+            error_message: Some("this client may not take part in the group".to_owned()),
+            ..Default::default()
+        },
         // A producer with transactions is told when it asks for its id that there are none.
         GROUP | TRANSACTION => {
             let error_message = Some("NONE".to_owned()).filter(|_| context.version < KEYS_FROM_VERSION);
@@ -62,6 +70,15 @@ pub(crate) async fn join_group(
     context: Context,
     request: JoinGroupRequest,
 ) -> JoinGroupResponse {
+    if let Err(error) = broker.authorize_group(&context, &request.group_id) {
+        return JoinGroupResponse {
+            error_code: error.number(),
+            generation_id: -1,
+            member_id: request.member_id,
+            protocol_name: (context.version < NULL_PROTOCOL_FROM_VERSION).then(String::new),
+            ..Default::default()
+        };
+    }
     let groups = &broker.groups;
     let name = request.group_instance_id.as_deref().unwrap_or(&context.client_id);
     let join = Join {
@@ -90,9 +107,12 @@ pub(crate) async fn join_group(
 
 pub(crate) async fn sync_group(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: SyncGroupRequest,
 ) -> SyncGroupResponse {
+    if let Err(error) = broker.authorize_group(&context, &request.group_id) {
+        return SyncGroupResponse { error_code: error.number(), ..Default::default() };
+    }
     let assignments = request.assignments.into_iter();
     let sync = Sync {
         member_id: request.member_id,
@@ -109,11 +129,13 @@ pub(crate) async fn sync_group(
 
 pub(crate) async fn heartbeat(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: HeartbeatRequest,
 ) -> HeartbeatResponse {
     let HeartbeatRequest { group_id, generation_id, member_id, group_instance_id } = request;
-    let heard = broker.groups.heartbeat(&group_id, &member_id, group_instance_id.as_deref(), generation_id);
+    let heard = broker.authorize_group(&context, &group_id).and_then(|()| {
+        broker.groups.heartbeat(&group_id, &member_id, group_instance_id.as_deref(), generation_id)
+    });
     HeartbeatResponse { error_code: code(heard), ..Default::default() }
 }
 
@@ -122,6 +144,9 @@ pub(crate) async fn leave_group(
     context: Context,
     request: LeaveGroupRequest,
 ) -> LeaveGroupResponse {
+    if let Err(error) = broker.authorize_group(&context, &request.group_id) {
+        return LeaveGroupResponse { error_code: error.number(), ..Default::default() };
+    }
     let groups = &broker.groups;
     if context.version < MEMBERS_FROM_VERSION {
         let left = groups.leave(&request.group_id, &request.member_id, None);

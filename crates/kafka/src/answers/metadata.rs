@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tailwater_format::{ShardNumber, StreamId};
+use tailwater_format::ShardNumber;
 use tailwater_log::{StreamConfig, StreamError, StreamInfo};
 use uuid::Uuid;
 
@@ -47,12 +47,12 @@ pub(crate) async fn metadata(
     let may_create = broker.config.auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
     let mut topics = Vec::new();
     if asks_for_all {
-        topics.extend(broker.log.list_streams().iter().map(|stream| broker.describe_topic(stream)));
+        topics.extend(broker.visible_topics(&context).map(|stream| broker.describe_topic(&stream)));
     } else {
         for asked in request.topics.unwrap_or_default() {
             let topic = match asked.name {
                 Some(name) if asked.topic_id == Uuid::nil() => {
-                    match broker.topic_or_new(&name, may_create).await {
+                    match broker.topic_or_new(&context, &name, may_create).await {
                         Ok(stream) => broker.describe_topic(&stream),
                         Err(error) => failed(error, Some(name), Uuid::nil()),
                     }
@@ -61,9 +61,9 @@ pub(crate) async fn metadata(
                 None if version < IDS_ASKED_FROM_VERSION => {
                     failed(ErrorCode::InvalidTopic, Some(String::new()), Uuid::nil())
                 }
-                _ => match broker.log.stream_by_id(StreamId(asked.topic_id)) {
+                _ => match broker.find_topic(&context, "", asked.topic_id, true) {
                     Ok(stream) => broker.describe_topic(&stream),
-                    Err(_) => failed(ErrorCode::UnknownTopicId, None, asked.topic_id),
+                    Err(error) => failed(error, None, asked.topic_id),
                 },
             };
             topics.push(topic);
@@ -117,7 +117,13 @@ impl Broker {
     }
 
     /// The topic of that name; a new one if there is none and one may be created.
-    async fn topic_or_new(&self, name: &str, may_create: bool) -> Result<StreamInfo, ErrorCode> {
+    async fn topic_or_new(
+        &self,
+        context: &Context,
+        name: &str,
+        may_create: bool,
+    ) -> Result<StreamInfo, ErrorCode> {
+        self.authorize_topic(context, name)?;
         match self.log.stream(name) {
             Ok(stream) => return Ok(stream),
             Err(_) if tailwater_log::check_name(name).is_err() => return Err(ErrorCode::InvalidTopic),

@@ -40,7 +40,9 @@ pub(crate) async fn offset_commit(
         instance: request.group_instance_id,
         generation: request.generation_id_or_member_epoch,
     };
-    let allowed = broker.groups.check_commit(&request.group_id, &committer).map_err(|error| match error {
+    let allowed = broker.authorize_group(&context, &request.group_id);
+    let allowed = allowed.and_then(|()| broker.groups.check_commit(&request.group_id, &committer));
+    let allowed = allowed.map_err(|error| match error {
         // What clients knew before KIP-848.
         ErrorCode::GroupIdNotFound if context.version < EPOCHS_FROM_VERSION => ErrorCode::IllegalGeneration,
         error => error,
@@ -55,7 +57,7 @@ pub(crate) async fn offset_commit(
     let mut bytes = 0;
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
-        let stream = broker.find_topic(&topic.name, topic.topic_id, by_id);
+        let stream = broker.find_topic(&context, &topic.name, topic.topic_id, by_id);
         let mut take = |partition: OffsetCommitRequestPartition| {
             let stream = stream.as_ref().map_err(|error| *error)?;
             let shard = shard_of(stream, partition.partition_index)?;
@@ -103,7 +105,7 @@ pub(crate) async fn offset_fetch(
 ) -> OffsetFetchResponse {
     if context.version >= GROUPS_FROM_VERSION {
         let by_id = context.version >= IDS_FROM_VERSION;
-        let groups = request.groups.into_iter().map(|group| fetch_group(&broker, group, by_id));
+        let groups = request.groups.into_iter().map(|group| fetch_group(&broker, &context, group, by_id));
         return OffsetFetchResponse { groups: groups.collect(), ..Default::default() };
     }
     let named =
@@ -115,7 +117,7 @@ pub(crate) async fn offset_fetch(
         }),
         ..Default::default()
     };
-    let group = fetch_group(&broker, group, false);
+    let group = fetch_group(&broker, &context, group, false);
     let topics = group.topics.into_iter().map(|topic| OffsetFetchResponseTopic {
         name: topic.name,
         partitions: topic.partitions.into_iter().map(old_form).collect(),
@@ -140,30 +142,40 @@ fn old_form(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePart
     }
 }
 
-fn fetch_group(broker: &Broker, group: OffsetFetchRequestGroup, by_id: bool) -> OffsetFetchResponseGroup {
+fn fetch_group(
+    broker: &Broker,
+    context: &Context,
+    group: OffsetFetchRequestGroup,
+    by_id: bool,
+) -> OffsetFetchResponseGroup {
     let OffsetFetchRequestGroup { group_id, topics, member_id, member_epoch } = group;
-    if let Err(error) = broker.groups.check_fetch(&group_id, member_id.as_deref(), member_epoch) {
+    let allowed = broker.authorize_group(context, &group_id);
+    let allowed =
+        allowed.and_then(|()| broker.groups.check_fetch(&group_id, member_id.as_deref(), member_epoch));
+    if let Err(error) = allowed {
         return OffsetFetchResponseGroup { group_id, error_code: error.number(), ..Default::default() };
     }
     let topics = match topics {
         Some(topics) => {
-            topics.into_iter().map(|topic| fetch_topic(broker, &group_id, topic, by_id)).collect()
+            topics.into_iter().map(|topic| fetch_topic(broker, context, &group_id, topic, by_id)).collect()
         }
-        None => fetch_all(broker, &group_id),
+        None => fetch_all(broker, context, &group_id),
     };
     OffsetFetchResponseGroup { group_id, topics, ..Default::default() }
 }
 
 fn fetch_topic(
     broker: &Broker,
+    context: &Context,
     group: &str,
     topic: OffsetFetchRequestTopics,
     by_id: bool,
 ) -> OffsetFetchResponseTopics {
     let OffsetFetchRequestTopics { name, topic_id, partition_indexes } = topic;
-    let stream = broker.find_topic(&name, topic_id, by_id);
+    let stream = broker.find_topic(context, &name, topic_id, by_id);
     // By name, a topic that is not there is one that nothing was committed of.
-    let error = if by_id { stream.as_ref().err().copied() } else { None };
+    let error = stream.as_ref().err().copied();
+    let error = error.filter(|error| by_id || *error == ErrorCode::TopicAuthorizationFailed);
     let partitions = partition_indexes.into_iter().map(|index| {
         let number = u32::try_from(index).ok();
         let found = stream.as_ref().ok().zip(number);
@@ -174,14 +186,14 @@ fn fetch_topic(
     OffsetFetchResponseTopics { partitions: partitions.collect(), name, topic_id }
 }
 
-fn fetch_all(broker: &Broker, group: &str) -> Vec<OffsetFetchResponseTopics> {
+fn fetch_all(broker: &Broker, context: &Context, group: &str) -> Vec<OffsetFetchResponseTopics> {
     let mut topics: BTreeMap<StreamId, Vec<OffsetFetchResponsePartitions>> = BTreeMap::new();
     for ((stream, number), committed) in broker.groups.offsets().of(group) {
         topics.entry(stream).or_default().push(partition(number as i32, Some(committed), None));
     }
     let topics = topics.into_iter().filter_map(|(id, partitions)| {
         // Those of a deleted one are not removed yet.
-        let name = broker.log.stream_by_id(id).ok()?.name;
+        let name = broker.find_topic(context, "", id.0, true).ok()?.name;
         Some(OffsetFetchResponseTopics { name, topic_id: id.0, partitions })
     });
     topics.collect()
@@ -213,13 +225,13 @@ fn partition(
 
 pub(crate) async fn offset_delete(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: OffsetDeleteRequest,
 ) -> OffsetDeleteResponse {
     let name = request.group_id;
     let refused =
         |error: ErrorCode| OffsetDeleteResponse { error_code: error.number(), ..Default::default() };
-    if let Err(error) = check_name(&name) {
+    if let Err(error) = broker.authorize_group(&context, &name).and_then(|()| check_name(&name)) {
         return refused(error);
     }
     let subscribed = match broker.groups.subscribed(&name) {
@@ -229,7 +241,7 @@ pub(crate) async fn offset_delete(
     let mut partitions = BTreeSet::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
-        let stream = broker.find_topic(&topic.name, Uuid::nil(), false);
+        let stream = broker.find_topic(&context, &topic.name, Uuid::nil(), false);
         let check = |index: i32| -> Result<(StreamId, u32), ErrorCode> {
             let stream: &StreamInfo = stream.as_ref().map_err(|error| *error)?;
             let shard = shard_of(stream, index)?;

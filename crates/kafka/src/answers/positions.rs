@@ -26,12 +26,12 @@ const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
 pub(crate) async fn list_offsets(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
     let mut topics = Vec::new();
     for topic in request.topics {
-        let stream = broker.find_topic(&topic.name, Uuid::nil(), false);
+        let stream = broker.find_topic(&context, &topic.name, Uuid::nil(), false);
         let mut partitions = Vec::new();
         for asked in topic.partitions {
             let found = match &stream {
@@ -153,11 +153,11 @@ pub(crate) fn epoch_end(view: &View, wanted: i32) -> (i32, i64) {
 
 pub(crate) async fn offset_for_leader_epoch(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let end = |topic: &str, asked: &OffsetForLeaderPartition| {
-        let stream = broker.find_topic(topic, Uuid::nil(), false)?;
+        let stream = broker.find_topic(&context, topic, Uuid::nil(), false)?;
         let shard = shard_of(&stream, asked.partition)?;
         let view = broker.log.view(shard).map_err(|error| read_error(&error))?;
         check_epoch(&view, asked.current_leader_epoch)?;

@@ -53,8 +53,11 @@ pub(crate) fn produce(
     };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
-        let found = broker.find_topic(&topic.name, topic.topic_id, version >= IDS_FROM_VERSION);
-        let found = found.map_err(|error| Refused::new(error, "there is no such topic"));
+        let found = broker.find_topic(context, &topic.name, topic.topic_id, version >= IDS_FROM_VERSION);
+        let found = found.map_err(|error| match error {
+            ErrorCode::TopicAuthorizationFailed => Refused::new(error, "this client may not append to it"),
+            error => Refused::new(error, "there is no such topic"),
+        });
         let partitions = topic.partition_data.into_iter().map(|partition| {
             let stream = match (&refused, &found) {
                 (Some(refused), _) | (None, Err(refused)) => Err(refused.clone()),
@@ -215,7 +218,7 @@ fn done(partition: i32, log_start: i64, append_time: bool, appended: &Appended) 
 
 pub(crate) async fn init_producer_id(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse {
     let refused = |error: ErrorCode| InitProducerIdResponse {
@@ -230,6 +233,9 @@ pub(crate) async fn init_producer_id(
     if request.transactional_id.is_some() {
         // What every client takes for final: of other errors some try again for ever.
         return refused(ErrorCode::TransactionalIdAuthorizationFailed);
+    }
+    if let Err(error) = broker.authorize_cluster(&context) {
+        return refused(error);
     }
     match broker.log.init_producer_id().await {
         Ok(producer_id) => InitProducerIdResponse { producer_id, ..Default::default() },

@@ -36,6 +36,12 @@ fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     counts.into_iter().filter(|(_, count)| *count > 1).map(|(name, _)| name.to_owned()).collect()
 }
 
+/// Whether a client may do to a topic what it asks for.
+pub(crate) fn may(broker: &Broker, context: &Context, topic: &str) -> Result<(), Refused> {
+    let refused = |error| Refused::new(error, format!("this client may not do that to topic {topic}"));
+    broker.authorize_topic(context, topic).map_err(refused)
+}
+
 fn twice() -> Refused {
     Refused::new(ErrorCode::InvalidRequest, "the topic is named twice in one request")
 }
@@ -49,7 +55,7 @@ pub(crate) async fn create_topics(
     let mut topics: Vec<CreatableTopicResult> =
         repeated.iter().map(|name| not_created(name.clone(), twice())).collect();
     for topic in request.topics.into_iter().filter(|topic| !repeated.contains(&topic.name)) {
-        let created = create(&broker, &topic, request.validate_only).await;
+        let created = create(&broker, &context, &topic, request.validate_only).await;
         topics.push(match created {
             Ok((id, config)) => created_topic(&broker, &context, topic.name, id, &config),
             Err(refused) => {
@@ -103,9 +109,11 @@ fn created_topic(
 /// Creates a topic, or only looks whether it could be; its id, which is nil then, and its configuration.
 async fn create(
     broker: &Broker,
+    context: &Context,
     topic: &CreatableTopic,
     only_look: bool,
 ) -> Result<(Uuid, StreamConfig), Refused> {
+    may(broker, context, &topic.name)?;
     tailwater_log::check_name(&topic.name).map_err(|error| Refused::from(StreamError::from(error)))?;
     if broker.log.stream(&topic.name).is_ok() {
         return Err(StreamError::Exists(topic.name.clone()).into());
@@ -191,7 +199,7 @@ pub(crate) async fn delete_topics(
                 }
                 Err(twice())
             }
-            _ => delete(&broker, &topic).await,
+            _ => delete(&broker, &context, &topic).await,
         };
         responses.push(match outcome {
             Ok(deleted) => DeletableTopicResult {
@@ -210,22 +218,26 @@ pub(crate) async fn delete_topics(
     DeleteTopicsResponse { responses, ..Default::default() }
 }
 
-async fn delete(broker: &Broker, topic: &DeleteTopicState) -> Result<StreamInfo, Refused> {
+async fn delete(broker: &Broker, context: &Context, topic: &DeleteTopicState) -> Result<StreamInfo, Refused> {
     let stream = match (&topic.name, topic.topic_id) {
-        (Some(name), id) if id.is_nil() => broker.log.stream(name)?,
+        (Some(name), id) if id.is_nil() => {
+            may(broker, context, name)?;
+            broker.log.stream(name)?
+        }
         (None, id) if !id.is_nil() => broker
             .log
             .stream_by_id(StreamId(id))
             .map_err(|error| Refused::new(ErrorCode::UnknownTopicId, error.to_string()))?,
         _ => return Err(Refused::new(ErrorCode::InvalidRequest, "a topic has a name or an id, not both")),
     };
+    may(broker, context, &stream.name)?;
     broker.log.delete_stream(&stream.name).await?;
     Ok(stream)
 }
 
 pub(crate) async fn create_partitions(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let repeated = repeated(request.topics.iter().map(|topic| topic.name.as_str()));
@@ -240,12 +252,18 @@ pub(crate) async fn create_partitions(
     let mut results: Vec<_> = repeated.iter().map(|name| result(name.clone(), Err(twice()))).collect();
     for topic in request.topics.into_iter().filter(|topic| !repeated.contains(&topic.name)) {
         let name = topic.name.clone();
-        results.push(result(name, grow(&broker, topic, request.validate_only).await));
+        results.push(result(name, grow(&broker, &context, topic, request.validate_only).await));
     }
     CreatePartitionsResponse { results, ..Default::default() }
 }
 
-async fn grow(broker: &Broker, topic: CreatePartitionsTopic, only_look: bool) -> Result<(), Refused> {
+async fn grow(
+    broker: &Broker,
+    context: &Context,
+    topic: CreatePartitionsTopic,
+    only_look: bool,
+) -> Result<(), Refused> {
+    may(broker, context, &topic.name)?;
     if let Some(assignments) = &topic.assignments {
         for assignment in assignments {
             assigned(broker, &assignment.broker_ids)?;
@@ -274,12 +292,12 @@ async fn grow(broker: &Broker, topic: CreatePartitionsTopic, only_look: bool) ->
 
 pub(crate) async fn delete_records(
     broker: Arc<Broker>,
-    _: Context,
+    context: Context,
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse {
     let mut topics = Vec::new();
     for topic in request.topics {
-        let stream = broker.find_topic(&topic.name, Uuid::nil(), false);
+        let stream = broker.find_topic(&context, &topic.name, Uuid::nil(), false);
         let mut partitions = Vec::new();
         for asked in &topic.partitions {
             let truncated = match &stream {

@@ -4,9 +4,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tailwater_access::Everybody;
 use tailwater_env::Env;
 use tailwater_format::{BatchBuilder, BatchError, Codec, Producer};
 use tailwater_kafka::api::Request;
@@ -42,8 +44,9 @@ impl Tailwater {
             log_config.journal.file_bytes = 16 << 20;
             log_config.journal.files_max = 8;
             let log = Log::open(&env, log_config, dir.path(), None).await.expect("opened");
-            let broker =
-                Broker::open(&env, config, log.clone(), "tailwater".to_owned()).await.expect("a broker");
+            let broker = Broker::open(&env, config, log.clone(), "tailwater".to_owned(), Arc::new(Everybody))
+                .await
+                .expect("a broker");
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let server = Server::start(listener, broker).expect("it listens");
             (env, log, server)

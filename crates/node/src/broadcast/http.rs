@@ -21,6 +21,7 @@ use axum::{Extension, Json, Router};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
+use tailwater_access::{Authorizer, Protocol};
 use tailwater_broadcast::client::{PublishError, Publisher};
 use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
@@ -55,6 +56,7 @@ pub struct Front {
     sockets: Arc<Semaphore>,
     /// Closes when they have to end.
     stopping: watch::Receiver<()>,
+    authorizer: Arc<dyn Authorizer>,
 }
 
 struct Failed(StatusCode, &'static str, String);
@@ -75,6 +77,9 @@ impl From<PublishError> for Failed {
             PublishError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
             PublishError::Malformed(_) => (StatusCode::PAYLOAD_TOO_LARGE, "malformed"),
             PublishError::Refused { reason: Reason::Limit, .. } => (StatusCode::TOO_MANY_REQUESTS, "limit"),
+            PublishError::Refused { reason: Reason::NotAuthorized, .. } => {
+                (StatusCode::FORBIDDEN, "not_authorized")
+            }
             PublishError::Refused { .. } => (StatusCode::CONFLICT, "refused"),
             PublishError::Full | PublishError::Ended => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
         };
@@ -90,12 +95,24 @@ impl Front {
         handle: Handle,
         regions: BTreeMap<String, Vec<String>>,
         stopping: watch::Receiver<()>,
+        authorizer: Arc<dyn Authorizer>,
     ) -> Arc<Self> {
         let (hub, publishers) = Default::default();
         let sockets = Arc::new(Semaphore::new(config.http.connections_max));
         let quotas = Addresses::new(env, config.quotas.publisher());
         let env = env.clone();
-        Arc::new(Self { env, config, handle, regions, hub, publishers, quotas, sockets, stopping })
+        Arc::new(Self {
+            env,
+            config,
+            handle,
+            regions,
+            hub,
+            publishers,
+            quotas,
+            sockets,
+            stopping,
+            authorizer,
+        })
     }
 
     /// The routes.
@@ -105,6 +122,7 @@ impl Front {
             .route("/v1/events", get(listen))
             .route("/v1/ws", get(open_socket))
             .layer(DefaultBodyLimit::disable())
+            .layer(middleware::from_fn_with_state(Arc::clone(&self), authorized))
             .layer(middleware::from_fn_with_state(Arc::clone(&self), check_origin))
             .with_state(self)
     }
@@ -169,6 +187,14 @@ async fn check_origin(State(front): State<Arc<Front>>, request: Request, next: N
     answer
 }
 
+/// Lets a request through that its sender may make.
+async fn authorized(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+    match crate::http::ask(&*front.authorizer, Protocol::Broadcast, &request) {
+        Ok(()) => next.run(request).await,
+        Err(denied) => Failed(StatusCode::FORBIDDEN, "not_authorized", denied.to_string()).into_response(),
+    }
+}
+
 /// An event that is to be published.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -224,7 +250,7 @@ fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed
 async fn publish(
     State(front): State<Arc<Front>>,
     Path((region, name)): Path<(String, String)>,
-    Extension(Sender(sender)): Extension<Sender>,
+    Extension(Sender { address: sender, .. }): Extension<Sender>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Failed> {

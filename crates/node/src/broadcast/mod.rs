@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
+use tailwater_access::Authorizer;
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
@@ -54,6 +55,7 @@ impl Broadcast {
         config: &BroadcastConfig,
         data: &Path,
         meta: &Arc<dyn Meta>,
+        authorizer: &Arc<dyn Authorizer>,
     ) -> anyhow::Result<Self> {
         let disk = open_disk(env, config, &data.join("broadcast")).await?;
         let id = disk.as_ref().map_or_else(|| fresh_id(env), Disk::id);
@@ -80,18 +82,19 @@ impl Broadcast {
             lost_ms: config.lost_ms,
             connections_max: config.connections_max,
             quotas: quotas.clone(),
+            authorizer: Arc::clone(authorizer),
         };
         let server = Server::start_with(env, listener, server, disk)?;
         tracing::info!(broadcast = %server.address(), region = config.region, "broadcasts are carried");
         let broadcast = Self { server, id, config: config.clone(), quotas, http: Mutex::default() };
         if config.http.enabled {
-            let http = broadcast.serve_http(env).await?;
+            let http = broadcast.serve_http(env, authorizer).await?;
             *broadcast.http.lock() = Some(http);
         }
         Ok(broadcast)
     }
 
-    async fn serve_http(&self, env: &Env) -> anyhow::Result<Http> {
+    async fn serve_http(&self, env: &Env, authorizer: &Arc<dyn Authorizer>) -> anyhow::Result<Http> {
         let config = &self.config.http;
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             let listen = config.listen;
@@ -100,7 +103,14 @@ impl Broadcast {
         let address = listener.local_addr()?;
         let handle = self.server.handle().clone();
         let stopping = watch::Sender::new(());
-        let front = http::Front::new(env, self.config.clone(), handle, self.regions(), stopping.subscribe());
+        let front = http::Front::new(
+            env,
+            self.config.clone(),
+            handle,
+            self.regions(),
+            stopping.subscribe(),
+            Arc::clone(authorizer),
+        );
         let limits = Limits {
             section: "[broadcast.http]",
             connections_max: config.connections_max,

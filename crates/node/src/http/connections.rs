@@ -23,6 +23,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
+use tailwater_access::Peer;
 use tailwater_env::{Env, Instant};
 use tailwater_format::call::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
@@ -42,8 +43,13 @@ const LINES_EVERY: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who sent a request: an extension of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Sender(pub SocketAddr);
+#[derive(Clone, Debug)]
+pub struct Sender {
+    /// From where.
+    pub address: SocketAddr,
+    /// The same in words, and on whose behalf.
+    pub peer: Arc<Peer>,
+}
 
 /// What requests may take.
 #[derive(Clone, Debug)]
@@ -126,8 +132,9 @@ pub async fn serve(
         // Best effort: without it the peer is dropped later.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, timeout_ms);
         let routes = TowerToHyperService::new(routes.clone());
+        let sender = Sender { address: peer, peer: Arc::new(Peer::anonymous(peer.to_string())) };
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(Sender(peer));
+            request.extensions_mut().insert(sender.clone());
             routes.call(request)
         });
         let connection = http.serve_connection(TokioIo::new(socket), service).with_upgrades();

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use tailwater_access::Peer;
 use tailwater_env::Env;
 
 use crate::atomics::{AtomicUsize, Ordering};
 use crate::frame::CallAnswer;
 use crate::limits::CALL_BYTES_MAX;
 use crate::server::mailbox::{Mailbox, Message};
-use crate::service::{Peer, REFUSED_TOO_LARGE, Refusal, Reply, Service};
+use crate::service::{REFUSED_TOO_LARGE, Refusal, Reply, Service};
 
 /// A CALL on its way to the application, and the way back.
 pub(crate) struct Job {

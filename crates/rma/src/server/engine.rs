@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use tailwater_access::Peer;
 use tailwater_env::{HashMap, Instant};
 
 use crate::limits::LOOK_AGAIN;
@@ -20,7 +21,6 @@ use crate::server::listen::{Accepted, Listener};
 use crate::server::mailbox::{Mailbox, Message};
 use crate::server::session::{Call, Session, World};
 use crate::server::shared::Shared;
-use crate::service::Peer;
 
 /// Connections accepted before those that are there have their turn.
 const ACCEPT_MAX: usize = 64;
@@ -271,6 +271,7 @@ impl<D: Driver> Engine<D> {
         let world = World {
             now: shared.env.now(),
             service: &*shared.service,
+            peer,
             doorbell: &doorbell,
             files: *unix,
             submit: &mut submit,

@@ -10,8 +10,8 @@ use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, connect,
     getsockname, listen, socket_with, sockopt,
 };
+use tailwater_access::Peer;
 
-use crate::service::{ANONYMOUS, Peer};
 use crate::socket::tune_tcp;
 
 /// Connections that the kernel completes before we accept them.
@@ -95,7 +95,7 @@ fn flags() -> SocketFlags {
 }
 
 fn anonymous(address: String) -> Arc<Peer> {
-    Arc::new(Peer { address, principal: ANONYMOUS.into() })
+    Arc::new(Peer::anonymous(address))
 }
 
 /// Whether a socket file is there that nobody listens at.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tailwater_access::Peer;
 use tailwater_env::Instant;
 
 use crate::connection::{OpError, ScarOp};
@@ -43,6 +44,8 @@ pub(crate) enum Ended {
     Version { lowest: u8, highest: u8 },
     #[error("asked for {0} bytes in one frame")]
     BatchTooLarge(u64),
+    #[error("refused: {0}")]
+    Refused(String),
     #[error("did not say HELLO within {0:?}")]
     Silent(Duration),
     #[error("stopped in the middle of a frame for {0:?}")]
@@ -67,6 +70,7 @@ pub(crate) struct Call {
 pub(crate) struct World<'a> {
     pub(crate) now: Instant,
     pub(crate) service: &'a dyn Service,
+    pub(crate) peer: &'a Peer,
     /// The doorbell's word.
     pub(crate) doorbell: &'a dyn Fn() -> u32,
     /// Descriptors can be passed to this peer.
@@ -319,6 +323,7 @@ impl PeerState {
         if !(lowest..=highest).contains(&frame::VERSION) {
             return Err(Ended::Version { lowest, highest });
         }
+        world.service.admit(world.peer).map_err(|refusal| Ended::Refused(refusal.message))?;
         let table = Table::of(world.service);
         let files = world.files && table.regions().iter().all(|region| region.file().is_some());
         let probe = ScarOp { bucket: 0, key_hash: 0 };

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::Value;
+use tailwater_access::Everybody;
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
@@ -130,7 +132,7 @@ fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
-        let served = ServedBackend::start(&Env::real(), options)?;
+        let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody))?;
         tracing::info!(
             cell = options.kind.name(),
             tcp = ?served.tcp_addr(),

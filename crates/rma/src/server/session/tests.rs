@@ -4,7 +4,7 @@ use super::*;
 use crate::connection::{ReadOp, RegionId};
 use crate::limits::CALL_BYTES_MAX;
 use crate::region::{Backing, Region};
-use crate::service::{Peer, Reply, ScarHit};
+use crate::service::{Reply, ScarHit};
 
 struct Nothing(Arc<Region>);
 
@@ -86,6 +86,7 @@ impl Test {
         let mut world = World {
             now: self.now,
             service: &self.service,
+            peer: &Peer::anonymous("test".to_owned()),
             doorbell: &|| doorbell,
             files: false,
             submit: &mut submit,

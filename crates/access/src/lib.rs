@@ -1,0 +1,89 @@
+//! Who asks, and whether he may.
+//!
+//! Every server gives each connection that it accepts a [`Peer`], and asks an [`Authorizer`] before it does what the
+//! peer wants. Which one that is, whoever starts the server decides: authentication and authorization are then in one
+//! place, whatever the protocol. A refusal goes back in the form that the protocol's clients understand.
+
+use std::sync::Arc;
+
+/// On whose behalf a peer asks that nobody authenticated.
+pub const ANONYMOUS: &str = "anonymous";
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Address, or process id on a Unix socket.
+    pub address: String,
+    /// On whose behalf it asks; [`ANONYMOUS`] where nobody authenticated.
+    pub principal: Arc<str>,
+}
+
+impl Peer {
+    /// One that nobody authenticated.
+    pub fn anonymous(address: String) -> Self {
+        Self { address, principal: ANONYMOUS.into() }
+    }
+}
+
+/// The ways in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// CALLs of the client library to a node.
+    Call,
+    /// A cell's backend: one-sided reads, and CALLs that change it.
+    Cell,
+    /// A node's admin HTTP.
+    Http,
+    /// Kafka's.
+    Kafka,
+    /// Broadcasts, over frames of their own or over HTTP.
+    Broadcast,
+}
+
+/// What an operation is carried out on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource<'a> {
+    /// The node or backend as a whole, or what the operation does not say beforehand.
+    Node,
+    /// A stream of the log, by its name.
+    Stream(&'a str),
+    /// A group of Kafka's, by its name.
+    Group(&'a str),
+    /// A stream of broadcasts, as `REGION/NAME`.
+    Broadcast(&'a str),
+    /// A path of HTTP.
+    Path(&'a str),
+}
+
+/// What a peer wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// By which way it came.
+    pub protocol: Protocol,
+    /// The protocol's own name for it: a method, an API, a message.
+    pub operation: &'a str,
+    /// To what.
+    pub resource: Resource<'a>,
+}
+
+/// That a peer may not do what it wants, and why, in words for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Denied(pub String);
+
+/// Decides. It is asked once for each resource that a request names, on the thread that serves the connection: it must
+/// not block.
+pub trait Authorizer: Send + Sync + 'static {
+    /// Whether `peer` may do what it wants.
+    fn authorize(&self, peer: &Peer, request: Request<'_>) -> Result<(), Denied>;
+}
+
+/// Lets everybody do everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Everybody;
+
+impl Authorizer for Everybody {
+    fn authorize(&self, _: &Peer, _: Request<'_>) -> Result<(), Denied> {
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! One authorizer for all protocols: what it refuses is refused in each, in the form that the protocol's clients know.
+
+#![allow(clippy::disallowed_methods)] // a test of real sockets, which waits for their other ends
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use tailwater_access::{ANONYMOUS, Authorizer, Denied, Peer, Protocol, Request, Resource};
+use tailwater_broadcast::client::{PublishError, Publisher};
+use tailwater_broadcast::message::Reason;
+use tailwater_broadcast::{Content, Stream};
+use tailwater_cache::protocol::{METHOD_INFO, REFUSED_NOT_AUTHORIZED};
+use tailwater_client::{Client, Error, ProducerConfig};
+use tailwater_env::Env;
+use tailwater_format::call::ErrorCode;
+use tailwater_kafka_wire::ErrorCode as KafkaError;
+use tailwater_kafka_wire::api::Request as KafkaRequest;
+use tailwater_kafka_wire::messages::cluster::{
+    DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic,
+};
+use tailwater_kafka_wire::messages::header::{read_response, request};
+use tailwater_kafka_wire::messages::membership::HeartbeatRequest;
+use tailwater_kafka_wire::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use tailwater_kafka_wire::messages::topics::{CreatableTopic, CreateTopicsRequest};
+use tailwater_node::{Config, Node};
+use tailwater_rma::{Address, CallError, ConnectError};
+
+/// Lets everybody in until it is shut, and remembers what it was asked.
+#[derive(Default)]
+struct Door {
+    shut: AtomicBool,
+    asked: Mutex<BTreeSet<String>>,
+}
+
+const WHY: &str = "the door is shut";
+
+impl Authorizer for Door {
+    fn authorize(
+        &self,
+        peer: &Peer,
+        Request { protocol, operation, resource }: Request<'_>,
+    ) -> Result<(), Denied> {
+        assert_eq!(&*peer.principal, ANONYMOUS);
+        assert!(peer.address.contains("127.0.0.1:") || peer.address.starts_with("unix:"), "{peer:?}");
+        self.asked.lock().unwrap().insert(format!("{protocol:?} {operation} {resource:?}"));
+        match self.shut.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Denied(WHY.to_owned())),
+        }
+    }
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    let kind = "content-type: application/json\r\nconnection: close";
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: node\r\n{kind}\r\ncontent-length: {}", body.len());
+    socket.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn kafka<R: KafkaRequest>(socket: &mut TcpStream, version: i16, asked: &R) -> R::Response {
+    socket.write_all(&request(asked, version, 7, "test").concat()).unwrap();
+    let mut len = [0; 4];
+    socket.read_exact(&mut len).unwrap();
+    let mut answer = vec![0; u32::from_be_bytes(len) as usize];
+    socket.read_exact(&mut answer).unwrap();
+    read_response(R::API, version, answer.into()).unwrap().1
+}
+
+#[test]
+fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
+    (config.listen.data, config.listen.admin) = (free_address(), free_address());
+    (config.kafka.listen, config.broadcast.listen) = (free_address(), free_address());
+    config.broadcast.http.listen = free_address();
+    config.sqs.enabled = false;
+    let (admin, broadcast_http) = (config.listen.admin, config.broadcast.http.listen);
+    let (data, kafka_at) = (config.listen.data.to_string(), config.kafka.listen);
+    let broadcast = config.broadcast.listen.to_string();
+    let region = config.broadcast.region.clone();
+    let door = Arc::new(Door::default());
+    let node = runtime.block_on(Node::start_with(config, Arc::clone(&door) as _)).unwrap();
+    let _entered = runtime.enter();
+    let env = Env::real();
+
+    // All is well.
+    assert!(http(admin, "POST", "/v1/streams", "{\"name\":\"s\"}").starts_with("HTTP/1.1 200 "));
+    let view = http(admin, "GET", "/v1/node", "");
+    let view: serde_json::Value = serde_json::from_str(&view[view.find("\r\n\r\n").unwrap()..]).unwrap();
+    let cell: Vec<Address> = view["cells"][0]["backends"][0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|address| address.as_str().unwrap().parse().unwrap())
+        .collect();
+    let client = runtime.block_on(Client::connect(&data)).unwrap();
+    let backend = runtime.block_on(tailwater_rma::connect(&env, &cell[0])).unwrap();
+    let info = runtime.block_on(backend.call(METHOD_INFO, Bytes::new()));
+    assert!(info.is_ok());
+    let stream = Stream::parse(&format!("{region}/news")).unwrap();
+    let publisher = Publisher::new(&env, vec![broadcast]);
+    let content = Content { payload: "1".into(), ..Content::default() };
+    assert_eq!(runtime.block_on(publisher.publish(&stream, &content, None)).unwrap(), 1);
+    let producing = async {
+        let producer = client.producer("s", ProducerConfig::default()).await.unwrap();
+        producer.send(None, b"1").unwrap().await.unwrap();
+        producer
+    };
+    let producer = runtime.block_on(producing);
+    let mut socket = TcpStream::connect(kafka_at).unwrap();
+    let topics = || Some(vec![MetadataRequestTopic { name: Some("s".to_owned()), ..Default::default() }]);
+    let metadata = MetadataRequest { topics: topics(), ..Default::default() };
+    assert_eq!(kafka(&mut socket, 9, &metadata).topics[0].error_code, 0);
+
+    door.shut.store(true, Ordering::Relaxed);
+
+    let answer = http(admin, "GET", "/v1/streams", "");
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains(WHY), "{answer}");
+    let answer = http(broadcast_http, "POST", &format!("/v1/streams/{stream}/events"), "{}");
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains(WHY), "{answer}");
+
+    let is_refused =
+        |error: &Error| matches!(error, Error::Refused(refusal) if refusal.code == ErrorCode::NotAuthorized);
+    let found = runtime.block_on(client.stream("s")).unwrap_err();
+    assert!(is_refused(&found), "{found}");
+    let sent = runtime.block_on(producer.send(None, b"2").unwrap()).unwrap_err();
+    assert!(is_refused(&sent), "{sent}");
+
+    // Who is connected to a cell may make no CALL, and nobody else is told where anything lies.
+    let called = runtime.block_on(backend.call(METHOD_INFO, Bytes::new()));
+    assert!(matches!(called, Err(CallError::Refused { code: REFUSED_NOT_AUTHORIZED, .. })), "{called:?}");
+    for address in &cell {
+        let connected = runtime.block_on(tailwater_rma::connect(&env, address));
+        assert!(!matches!(connected, Ok(_) | Err(ConnectError::Timeout { .. })), "{address}");
+    }
+
+    let data = PartitionProduceData { index: 0, ..Default::default() };
+    let data = TopicProduceData { name: "s".to_owned(), partition_data: vec![data], ..Default::default() };
+    let produce =
+        ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![data], ..Default::default() };
+    let created = CreatableTopic {
+        name: "t".to_owned(),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let create = CreateTopicsRequest { topics: vec![created], timeout_ms: 1_000, ..Default::default() };
+    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".to_owned()], ..Default::default() };
+    let beat = HeartbeatRequest { group_id: "g".to_owned(), ..Default::default() };
+    let refused = [
+        (
+            kafka(&mut socket, 9, &produce).responses[0].partition_responses[0].error_code,
+            KafkaError::TopicAuthorizationFailed,
+        ),
+        (kafka(&mut socket, 9, &metadata).topics[0].error_code, KafkaError::TopicAuthorizationFailed),
+        (kafka(&mut socket, 5, &create).topics[0].error_code, KafkaError::TopicAuthorizationFailed),
+        (kafka(&mut socket, 4, &find).coordinators[0].error_code, KafkaError::GroupAuthorizationFailed),
+        (kafka(&mut socket, 4, &beat).error_code, KafkaError::GroupAuthorizationFailed),
+        (
+            kafka(&mut socket, 0, &DescribeClusterRequest::default()).error_code,
+            KafkaError::ClusterAuthorizationFailed,
+        ),
+    ];
+    for (answered, expected) in refused {
+        assert_eq!(answered, expected.number(), "{expected:?}");
+    }
+    let all = kafka(&mut socket, 9, &MetadataRequest::default());
+    assert!(all.topics.is_empty(), "{all:?}");
+
+    let published = runtime.block_on(publisher.publish(&stream, &content, None)).unwrap_err();
+    let PublishError::Refused { reason, text, .. } = published else { panic!("{published}") };
+    assert_eq!((reason, text.as_str()), (Reason::NotAuthorized, WHY));
+
+    door.shut.store(false, Ordering::Relaxed);
+    assert_eq!(
+        runtime.block_on(publisher.publish(&stream, &content, None)).unwrap(),
+        2,
+        "nothing between them"
+    );
+    let asked = door.asked.lock().unwrap().clone();
+    for (protocol, operation, resource) in [
+        (Protocol::Call, "append", Resource::Node),
+        (Protocol::Cell, "read", Resource::Node),
+        (Protocol::Http, "GET", Resource::Path("/v1/streams")),
+        (Protocol::Kafka, "Produce", Resource::Stream("s")),
+        (Protocol::Kafka, "Heartbeat", Resource::Group("g")),
+        (Protocol::Broadcast, "connect", Resource::Node),
+        (Protocol::Broadcast, "publish", Resource::Broadcast(stream.as_str())),
+    ] {
+        let question = format!("{protocol:?} {operation} {resource:?}");
+        assert!(asked.contains(&question), "{question} among {asked:#?}");
+    }
+    drop(publisher);
+    runtime.block_on(node.stop()).unwrap();
+}
