@@ -12,9 +12,7 @@ use super::numbers::sent_at;
 use super::rows::{Body, Partition, Tuple};
 use super::{Front, Known};
 use crate::ids::{Number, Receipt, Sequence, Token};
-use crate::limits::{
-    AUTO_LOOKS_EVERY, BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS,
-};
+use crate::limits::{BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS};
 use crate::order_hint::choose;
 use crate::request::{Message, QueueError, Receive};
 use crate::settings::{Consistency, OrderHint};
@@ -320,7 +318,7 @@ impl Front {
     /// Now and then, looks whether another receiver has the message, too: then it has another tuple beside this one.
     async fn look(&self, known: &Known, moved: &Tuple) {
         let is_auto = known.record().settings.order_hint == OrderHint::Auto;
-        let every = if is_auto { AUTO_LOOKS_EVERY } else { LOOKS_EVERY };
+        let every = if is_auto { known.hint.lock().looks_every() } else { LOOKS_EVERY };
         if self.env.random_below(every) > 0 {
             return;
         }
