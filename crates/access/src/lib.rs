@@ -1,4 +1,4 @@
-//! Who asks, and whether he may.
+//! Who asks, and whether they may.
 //!
 //! Every server gives each connection that it accepts a [`Peer`], and asks an [`Authorizer`] before it does what the
 //! peer wants. Which one that is, whoever starts the server decides: authentication and authorization are then in one

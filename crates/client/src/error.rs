@@ -73,6 +73,14 @@ pub enum Error {
         /// The bound.
         bytes_max: usize,
     },
+    /// SQS's API did not do what was asked for.
+    #[error("{message}")]
+    Queue {
+        /// Its code, as `AWS.SimpleQueueService.NonExistentQueue`.
+        code: String,
+        /// In words.
+        message: String,
+    },
     /// A group does not take this member, or what it says.
     #[error("group {group}: {code:?}")]
     Group {
@@ -91,6 +99,9 @@ impl Error {
     pub fn is_retriable(&self) -> bool {
         match self {
             Error::Refused(refusal) => refusal.code.is_retriable(),
+            Error::Queue { code, .. } => {
+                matches!(code.as_str(), "RequestThrottled" | "ServiceUnavailable" | "InternalFailure")
+            }
             Error::Unreachable { .. } | Error::Deadline { .. } | Error::BufferFull { .. } => true,
             _ => false,
         }

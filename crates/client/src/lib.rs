@@ -17,7 +17,9 @@
 //!
 //! [`broadcast`] has what an application needs of broadcasts, and a cache that they keep up to date.
 //!
-//! `examples/produce.rs`, `examples/consume.rs` and `examples/cache.rs` are whole programs.
+//! [`queue`] has queues: messages that stay invisible for as long as they are worked on.
+//!
+//! `examples/produce.rs`, `examples/consume.rs`, `examples/cache.rs` and `examples/worker.rs` are whole programs.
 //!
 //! Nothing in here is a database or an engine: what is not in the cells is asked of a node by CALL.
 
@@ -30,6 +32,7 @@ mod error;
 mod group;
 pub mod limits;
 mod producer;
+pub mod queue;
 mod source;
 
 pub use client::{Client, ClientConfig, Stream, Transport};

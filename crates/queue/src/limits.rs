@@ -118,7 +118,7 @@ pub const COUNTED_MAX: usize = 1_000_000;
 /// The shared store: most parts of a queue.
 pub const PARTS_MAX: u16 = 64;
 
-/// The shared store: of so many receives one is looked after for duplicates; with K = auto of [`AUTO_LOOKS_EVERY`].
+/// The shared store: of so many receives one is looked after for duplicates; with K = auto of [`AUTO_LOOKS_EVERY`], once it knows where it is.
 pub const LOOKS_EVERY: u64 = 16;
 
 /// The shared store: see [`LOOKS_EVERY`].

@@ -12,8 +12,9 @@
 //! - Where the chance is not quite inverse to K, it still settles where duplicates are what is aimed at: a little below the
 //!   target, as it is met by chance and not exactly.
 //! - What was seen counts for half after some 350 looks, so K follows a load that changes.
+//! - It is near after the first few duplicates: until it has looked a hundred times it looks after every receive.
 
-use crate::limits::ORDER_HINT_MAX;
+use crate::limits::{AUTO_LOOKS_EVERY, ORDER_HINT_MAX};
 
 /// Chooses `count` of `candidates` by chance, each subset as likely as any other; the order stays. The second is how many of
 /// those that are left are older than a chosen one, counted for each of the chosen.
@@ -47,6 +48,9 @@ const LOOKS: f64 = 512.0;
 /// Looks before the first one that count as without duplicates.
 const LOOKS_BEFORE: f64 = 16.0;
 
+/// Looks, those before the first one included, until which every receive is looked after.
+const LOOKS_EAGER: f64 = 128.0;
+
 /// Part of the target that is aimed at.
 const AIM: f64 = 0.8;
 
@@ -69,6 +73,11 @@ impl AutoHint {
     pub(crate) fn k(&self) -> u32 {
         let k = (self.concurrency / self.aim).ceil();
         (k as u32).clamp(1, ORDER_HINT_MAX)
+    }
+
+    /// Of so many receives one is to be looked after.
+    pub(crate) fn looks_every(&self) -> u64 {
+        if self.looks < LOOKS_EAGER { 1 } else { AUTO_LOOKS_EVERY }
     }
 
     /// It was looked whether another receiver took the same message as a receive did.
@@ -98,18 +107,21 @@ mod tests {
         assert_eq!(choose(vec![1, 2], 3, |_| 0), (vec![1, 2], 0));
     }
 
+    /// Each of the others reads the index within this one's window half of the time, and takes one of K as well.
+    fn collides(hint: &AutoHint, receivers: u32, random: &mut u64) -> bool {
+        let k = u64::from(hint.k());
+        (1..receivers).fold(false, |is_duplicate, _| {
+            is_duplicate | (random_below(random, 2) == 0 && random_below(random, k) == 0)
+        })
+    }
+
     /// Lets it run where `receivers` collide as chance has it; the mean K and the rate of duplicates over the second half.
     fn settle(receivers: u32, seed: u64) -> (f64, f64) {
         let (mut hint, mut random) = (AutoHint::new(20), seed);
         let (mut sum, mut duplicates) = (0_u64, 0_u64);
         const LOOKS: u64 = 40_000;
         for look in 0..LOOKS {
-            // Each of the others reads the index within this one's window half of the time, and takes one of K as well.
-            let mut is_duplicate = false;
-            for _ in 1..receivers {
-                is_duplicate |=
-                    random_below(&mut random, 2) == 0 && random_below(&mut random, u64::from(hint.k())) == 0;
-            }
+            let is_duplicate = collides(&hint, receivers, &mut random);
             hint.looked(is_duplicate);
             if look >= LOOKS / 2 {
                 sum += u64::from(hint.k());
@@ -131,6 +143,25 @@ mod tests {
                 assert!((1.0..1.6).contains(&(k / smallest)), "{receivers} receivers: K {k}, not {smallest}");
                 assert!(rate <= 0.02, "{receivers} receivers: {rate}");
             }
+        }
+    }
+
+    #[test]
+    fn after_the_sixty_receives_of_a_short_queue_it_is_near_and_few_of_them_were_duplicates() {
+        for seed in 1..20 {
+            let (mut hint, mut random, mut duplicates) = (AutoHint::new(20), seed, 0);
+            for _ in 0..60 {
+                assert_eq!(hint.looks_every(), 1);
+                let is_duplicate = collides(&hint, 3, &mut random);
+                hint.looked(is_duplicate);
+                duplicates += u32::from(is_duplicate);
+            }
+            // 50 is what it settles at.
+            assert!(
+                (10..=250).contains(&hint.k()) && duplicates <= 8,
+                "K {}, {duplicates} duplicates",
+                hint.k()
+            );
         }
     }
 

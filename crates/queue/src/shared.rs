@@ -39,6 +39,7 @@ pub mod rows;
 mod sending;
 mod store;
 mod sweeper;
+mod takes;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,7 @@ use directory::Directory;
 use heads::{Heads, Margin, bucket_of, part_of};
 use numbers::Numbers;
 use rows::{Partition, Rows, RowsError, Tuple};
+use takes::Takes;
 
 /// How front ends use a shared store. All of one store have to agree on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +123,7 @@ struct Known {
     /// Buckets of bodies that this front end has put into the list.
     bodies: Mutex<BTreeSet<u64>>,
     /// Tuples that receives of this front end are taking: others of it leave them alone.
-    taking: Mutex<BTreeSet<(u64, Number)>>,
+    takes: Mutex<Takes>,
     /// Where receipts' tuples are whose visibility this front end has changed.
     forwards: Mutex<BTreeMap<(Number, u32), (u64, u32)>>,
     /// Rung at a send through this front end.
@@ -146,7 +148,7 @@ impl Known {
             parts,
             heads: Mutex::default(),
             bodies: Mutex::default(),
-            taking: Mutex::default(),
+            takes: Mutex::default(),
             forwards: Mutex::default(),
             sent: Notify::new(),
             turn: tokio::sync::Mutex::new(()),

@@ -1,14 +1,16 @@
 //! Who asks, and how much each account may use.
 //!
 //! Quotas are buckets that fill at the rate of the quota and hold a second's worth of it. Whoever is over is refused
-//! before anything is read of the request but its head, so that it costs the others nothing.
+//! before anything is read of the request but its head, so that it costs the others nothing. Messages in flight are counted
+//! ([`crate::in_flight`]) where they are received.
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Instant};
-use tailwater_queue::QueueStore;
+use tailwater_queue::{QueueError, QueueStore};
 
 use crate::config::{AccountConfig, SqsConfig};
 use crate::error::{Code, Refusal};
+use crate::in_flight::InFlight;
 
 /// Whoever asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,7 @@ struct Account {
     config: AccountConfig,
     requests: Mutex<Bucket>,
     bytes: Mutex<Bucket>,
+    in_flight: Mutex<InFlight>,
 }
 
 /// What may still be used at the moment.
@@ -66,7 +69,8 @@ impl Accounts {
             }
             let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
             let (requests, bytes) = (full(account.requests_per_s), full(account.bytes_per_s));
-            by_id.insert(account.id.clone(), Account { config: account.clone(), requests, bytes });
+            let in_flight = Mutex::default();
+            by_id.insert(account.id.clone(), Account { config: account.clone(), requests, bytes, in_flight });
         }
         Self { env: env.clone(), everybody, by_id, keys }
     }
@@ -112,6 +116,54 @@ impl Accounts {
             true => Ok(()),
             false => Err(Refusal::new(Code::OverLimit, format!("The account may have {most} queues."))),
         }
+    }
+
+    /// How many messages of an account's queues may be received, of `wanted`: at least one.
+    pub(crate) async fn admit_receive(
+        &self,
+        account: &str,
+        wanted: usize,
+        queues: &dyn QueueStore,
+    ) -> Result<usize, Refusal> {
+        let Some((account, most)) = self.in_flight_quota(account) else { return Ok(wanted) };
+        if account.in_flight.lock().is_due(self.env.now()) {
+            let mut counted = 0;
+            for queue in queues.list(&account.config.id, "", None, usize::MAX).await? {
+                match queues.figures(&queue).await {
+                    Ok(figures) => counted += figures.counts.in_flight,
+                    Err(QueueError::NoQueue) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            account.in_flight.lock().count(counted);
+        }
+        match usize::try_from(account.in_flight.lock().room(most)).unwrap_or(usize::MAX) {
+            0 => Err(Refusal::new(
+                Code::OverLimit,
+                format!("Too many messages in flight: the account may have {most}."),
+            )),
+            room => Ok(wanted.min(room)),
+        }
+    }
+
+    /// Messages of an account's queues were received.
+    pub(crate) fn received(&self, account: &str, count: usize) {
+        if let Some((account, _)) = self.in_flight_quota(account) {
+            account.in_flight.lock().received(count);
+        }
+    }
+
+    /// Messages of an account's queues were deleted.
+    pub(crate) fn deleted(&self, account: &str, count: usize) {
+        if let Some((account, _)) = self.in_flight_quota(account) {
+            account.in_flight.lock().deleted(count);
+        }
+    }
+
+    fn in_flight_quota(&self, account: &str) -> Option<(&Account, u64)> {
+        let account = self.by_id.get(account)?;
+        let most = account.config.in_flight_max;
+        (most > 0).then_some((account, most))
     }
 }
 

@@ -50,6 +50,9 @@ pub struct AccountConfig {
     /// Queues; 0 is any number.
     #[serde(default)]
     pub queues_max: usize,
+    /// Messages in flight, in all its queues; 0 is any number.
+    #[serde(default)]
+    pub in_flight_max: u64,
 }
 
 /// An access key.
@@ -168,6 +171,7 @@ mod tests {
             requests_per_s: 0,
             bytes_per_s: 0,
             queues_max: 0,
+            in_flight_max: 0,
         });
         config.check().expect("with accounts it may");
         assert!(!format!("{config:?}").contains("secret:"), "a secret is not shown");

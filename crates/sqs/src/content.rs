@@ -183,15 +183,6 @@ pub fn md5_of_attributes<'a>(
     (!is_empty).then(|| hash.finalize().into())
 }
 
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 0xf])
-        .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -227,7 +218,7 @@ mod tests {
 
     #[test]
     fn checksums_are_those_that_amazon_s_clients_compute() {
-        assert_eq!(hex(&md5_of(b"hello")), "5d41402abc4b2a76b9719d911017c592");
+        assert_eq!(tailwater_sqs_wire::hex(&md5_of(b"hello")), "5d41402abc4b2a76b9719d911017c592");
         // From botocore's own computation for {"test_attr": {"DataType": "String", "StringValue": "test"}}.
         let attribute = Attribute { data_type: "String".to_owned(), value: Value::Text("test".to_owned()) };
         let attributes = Attributes::from([("test_attr".to_owned(), attribute)]);

@@ -9,23 +9,16 @@ mod chunked;
 use std::fmt::Write;
 
 use bytes::Bytes;
-use hmac::{Hmac, Mac};
 use hyper::header::HeaderMap;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
+use tailwater_sqs_wire::{ALGORITHM, canonical_head, hex, is_signature, signing_key, string_to_sign};
 
-use crate::content::hex;
 use crate::error::{Code, Refusal};
 use crate::limits::{PRESIGNED_S_MAX, SKEW_S};
 
-const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 const STREAMING: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
-
-/// What the specification calls unreserved stays as it is.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// The same in a path.
-const ESCAPED_IN_PATH: &AsciiSet = &ESCAPED.remove(b'/');
 
 /// A request, as it came.
 #[derive(Clone, Copy, Debug)]
@@ -85,32 +78,6 @@ pub fn verify(
         false => None,
     };
     Ok((claim.key_id, body))
-}
-
-/// Signs a request in its header: the values of `X-Amz-Date` and `Authorization`. Host and date are what is signed of the
-/// headers.
-pub fn sign(
-    request: &Signed<'_>,
-    host: &str,
-    time: jiff::Timestamp,
-    (key_id, secret): (&str, &str),
-    region: &str,
-) -> (String, String) {
-    let time = time.strftime("%Y%m%dT%H%M%SZ").to_string();
-    let scope = format!("{}/{region}/sqs/aws4_request", &time[..8]);
-    let canonical = format!(
-        "{}\n{}\n{}\nhost:{host}\nx-amz-date:{time}\n\nhost;x-amz-date\n{}",
-        request.method,
-        utf8_percent_encode(request.path, ESCAPED_IN_PATH),
-        canonical_query(request.query),
-        hex(&Sha256::digest(request.body)),
-    );
-    let key = signing_key(secret, &scope).expect("the scope has four parts");
-    let signature = hex(&code(&key, string_to_sign(&time, &scope, &canonical).as_bytes()));
-    let authorization = format!(
-        "{ALGORITHM} Credential={key_id}/{scope}, SignedHeaders=host;x-amz-date, Signature={signature}"
-    );
-    (time, authorization)
 }
 
 fn mismatch() -> Refusal {
@@ -176,7 +143,7 @@ fn check_time(claim: &Claim, now_s: u64) -> Result<(), Refusal> {
     let parsed = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", &claim.time);
     let zoned = parsed.and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC)).map_err(|_| incomplete())?;
     let signed_s = u64::try_from(zoned.timestamp().as_second()).map_err(|_| incomplete())?;
-    if !claim.scope.starts_with(&claim.time[..8]) {
+    if claim.time.get(..8).is_none_or(|date| !claim.scope.starts_with(date)) {
         return Err(incomplete());
     }
     let for_s = match claim.expires_s {
@@ -193,12 +160,7 @@ fn check_time(claim: &Claim, now_s: u64) -> Result<(), Refusal> {
 }
 
 fn canonical_request(request: &Signed<'_>, claim: &Claim, payload: &str) -> Result<String, Refusal> {
-    let mut canonical = format!(
-        "{}\n{}\n{}\n",
-        request.method,
-        utf8_percent_encode(request.path, ESCAPED_IN_PATH),
-        canonical_query(request.query)
-    );
+    let mut canonical = canonical_head(request.method, request.path, request.query);
     let mut has_host = false;
     for name in claim.signed_headers.split(';') {
         has_host |= name == "host";
@@ -218,59 +180,6 @@ fn canonical_request(request: &Signed<'_>, claim: &Claim, payload: &str) -> Resu
     }
     write!(canonical, "\n{}\n{payload}", claim.signed_headers).expect("a string takes everything");
     Ok(canonical)
-}
-
-/// The address's parameters in the order of their names, escaped as the specification has it, but for the signature.
-fn canonical_query(query: &str) -> String {
-    let mut pairs: Vec<String> = query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .filter(|(name, _)| *name != "X-Amz-Signature")
-        .map(|(name, value)| {
-            let again = |text: &str| {
-                let bytes: Vec<u8> = percent_decode_str(text).collect();
-                percent_encoding::percent_encode(&bytes, ESCAPED).to_string()
-            };
-            format!("{}={}", again(name), again(value))
-        })
-        .collect();
-    pairs.sort();
-    pairs.join("&")
-}
-
-fn string_to_sign(time: &str, scope: &str, canonical: &str) -> String {
-    format!("{ALGORITHM}\n{time}\n{scope}\n{}", hex(&Sha256::digest(canonical)))
-}
-
-fn signing_key(secret: &str, scope: &str) -> Option<[u8; 32]> {
-    let mut parts = scope.split('/');
-    let (date, region, service, end) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    if end != "aws4_request" || parts.next().is_some() {
-        return None;
-    }
-    let first = code(format!("AWS4{secret}").as_bytes(), date.as_bytes());
-    Some([region, service, end].iter().fold(first, |key, part| code(&key, part.as_bytes())))
-}
-
-fn code(key: &[u8], message: &[u8]) -> [u8; 32] {
-    keyed(key, message).finalize().into_bytes().into()
-}
-
-fn keyed(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
-    let mut code = Hmac::<Sha256>::new_from_slice(key).expect("a key may have any length");
-    code.update(message);
-    code
-}
-
-/// Whether a signature in hexadecimal digits is the one of that text; takes as long for any wrong one.
-fn is_signature(key: &[u8], text: &str, signature: &str) -> bool {
-    let digits: Option<Vec<u8>> = signature
-        .as_bytes()
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect();
-    digits.is_some_and(|digits| keyed(key, text.as_bytes()).verify_slice(&digits).is_ok())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Requests in both forms, as they come over the wire, and their answers.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_queue::{QueuesConfig, Recovery};
-use tailwater_sqs::{AccountConfig, Front, KeyConfig, SqsConfig, signature};
+use tailwater_sqs::{AccountConfig, Front, KeyConfig, SqsConfig};
+use tailwater_sqs_wire::{Unsigned, sign};
 
 struct Api {
     front: Arc<Front>,
@@ -320,6 +322,7 @@ fn two_accounts() -> SqsConfig {
         requests_per_s,
         bytes_per_s: 0,
         queues_max: 1,
+        in_flight_max: 0,
     };
     SqsConfig {
         accounts: vec![account("111111111111", 0), account("222222222222", 3)],
@@ -331,12 +334,11 @@ impl Api {
     /// An action of an account, signed; the error's code, or the answer.
     async fn signed(&self, account: &str, action: &str, parameters: Value) -> Result<Value, String> {
         let body = Bytes::from(parameters.to_string());
-        let bare = hyper::HeaderMap::new();
-        let signed = signature::Signed { method: "POST", path: "/", query: "", headers: &bare, body: &body };
+        let unsigned = Unsigned { method: "POST", path: "/", query: "", host: "h:1", body: &body };
         let (key, secret) = (format!("AK{account}"), format!("secret of {account}"));
         let now = Env::real().wall_ms() / 1_000;
         let time = jiff::Timestamp::from_second(now).expect("a time");
-        let (date, authorization) = signature::sign(&signed, "h:1", time, (&key, &secret), "eu-west-1");
+        let (date, authorization) = sign(&unsigned, time, (&key, &secret), "eu-west-1");
         let request =
             Request::post("/").header("host", "h:1").header("x-amz-target", format!("AmazonSQS.{action}"));
         let request = request.header("x-amz-date", date).header("authorization", authorization);
@@ -377,6 +379,88 @@ async fn accounts_sign_have_their_own_queues_and_share_what_they_permit() {
     assert_eq!(api.front.stats().read().throttled, throttled as u64);
     let received = api.signed(one, "ReceiveMessage", receive).await.expect("received");
     assert_eq!(received["Messages"][0]["Attributes"]["SenderId"], two);
+}
+
+#[tokio::test]
+async fn an_account_at_ten_times_its_quota_leaves_another_s_requests_answered() {
+    let api = Api::open(two_accounts());
+    let (one, two) = ("111111111111", "222222222222");
+    let url =
+        api.signed(one, "CreateQueue", json!({"QueueName": "q"})).await.expect("created")["QueueUrl"].clone();
+    let (tried, done, is_over) = (Cell::new(0), Cell::new(0), Cell::new(false));
+    let flood = async || {
+        while !is_over.get() {
+            let answer = api.signed(two, "ListQueues", json!({})).await;
+            tried.set(tried.get() + 1);
+            match answer {
+                Ok(_) => done.set(done.get() + 1),
+                Err(code) => assert_eq!(code, "RequestThrottled"),
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let work = async {
+        let mut cycles = 0;
+        while cycles < 30 || tried.get() < 10 * done.get() {
+            let message = json!({"QueueUrl": url, "MessageBody": cycles.to_string()});
+            api.signed(one, "SendMessage", message).await.expect("sent");
+            let received =
+                api.signed(one, "ReceiveMessage", json!({"QueueUrl": url})).await.expect("received");
+            let message = &received["Messages"][0];
+            assert_eq!(message["Body"], cycles.to_string());
+            let delete = json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]});
+            api.signed(one, "DeleteMessage", delete).await.expect("deleted");
+            cycles += 1;
+        }
+        is_over.set(true);
+    };
+    futures::join!(flood(), flood(), flood(), flood(), work);
+    assert_eq!(api.front.stats().read().throttled, tried.get() - done.get());
+}
+
+#[tokio::test]
+async fn an_account_has_so_many_messages_in_flight_and_no_more_in_all_its_queues() {
+    let mut config = two_accounts();
+    (config.accounts[0].queues_max, config.accounts[0].in_flight_max) = (2, 5);
+    let api = Api::open(config);
+    let account = "111111111111";
+    let mut urls = Vec::new();
+    for name in ["q1", "q2"] {
+        let created = api.signed(account, "CreateQueue", json!({"QueueName": name})).await.expect("created");
+        let url = created["QueueUrl"].clone();
+        let entries: Vec<Value> =
+            (0..8).map(|number| json!({"Id": number.to_string(), "MessageBody": "m"})).collect();
+        api.signed(account, "SendMessageBatch", json!({"QueueUrl": url, "Entries": entries}))
+            .await
+            .expect("sent");
+        urls.push(url);
+    }
+    let receive = async |url: &Value| {
+        let asked = json!({"QueueUrl": url, "MaxNumberOfMessages": 10});
+        let answer = api.signed(account, "ReceiveMessage", asked).await?;
+        Ok::<_, String>(answer["Messages"].as_array().cloned().unwrap_or_default())
+    };
+    let mut held = receive(&urls[0]).await.expect("received");
+    assert_eq!(held.len(), 5);
+    for url in &urls {
+        assert_eq!(receive(url).await, Err("OverLimit".to_owned()));
+    }
+    for message in held.drain(..2) {
+        let delete = json!({"QueueUrl": urls[0], "ReceiptHandle": message["ReceiptHandle"]});
+        api.signed(account, "DeleteMessage", delete).await.expect("deleted");
+    }
+    assert_eq!(receive(&urls[1]).await.expect("received").len(), 2);
+    // What is visible again is not in flight, which is known a while later.
+    let again =
+        json!({"QueueUrl": urls[0], "ReceiptHandle": held[0]["ReceiptHandle"], "VisibilityTimeout": 0});
+    api.signed(account, "ChangeMessageVisibility", again).await.expect("changed");
+    let received = loop {
+        match receive(&urls[1]).await {
+            Ok(received) => break received,
+            Err(code) => assert_eq!(code, "OverLimit"),
+        }
+    };
+    assert_eq!(received.len(), 1);
 }
 
 #[tokio::test]

@@ -60,12 +60,10 @@ pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
     let code = error.chain().find_map(|cause| {
         let by_call = cause.downcast_ref().and_then(|error| match error {
             tailwater_client::Error::Refused(refusal) => Some(refusal.code.name()),
+            tailwater_client::Error::Queue { code, .. } => Some(code.as_str()),
             _ => None,
         });
-        let by_queue = || Some(cause.downcast_ref::<crate::commands::queue::Refused>()?.code.as_str());
-        by_call
-            .or_else(by_queue)
-            .or_else(|| Some(cause.downcast_ref::<crate::admin::Refused>()?.0.error.as_str()))
+        by_call.or_else(|| Some(cause.downcast_ref::<crate::admin::Refused>()?.0.error.as_str()))
     });
     match code? {
         "unknown_stream" => {

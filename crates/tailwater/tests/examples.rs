@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use support::Node;
+use support::{Node, wait_for};
 
 /// Builds examples of the client library; where each one's executable is.
 ///
@@ -102,8 +102,34 @@ fn the_cache_example_reads_what_it_changed() {
 }
 
 #[test]
+fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_failed_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["queue", "create", "jobs", "--visibility-timeout", "1"]);
+    node.run(&["queue", "send", "jobs", "2500"]);
+    let worker = &build(&["worker"])[0];
+    let printed = std::thread::scope(|scope| {
+        let work = scope.spawn(|| lines_of(worker, &[&node.sqs, "jobs", "1"]));
+        wait_for("the message to be in hand", || {
+            node.run(&["queue", "ls", "-o", "json"]).contains("\"in_flight\":\"1\"").then_some(())
+        });
+        while !work.is_finished() {
+            assert_eq!(node.run(&["queue", "receive", "jobs", "--wait", "1"]), "", "somebody works on it");
+        }
+        work.join().expect("it ends")
+    });
+    assert_eq!(printed, ["2500 done, receive 1"]);
+
+    node.run(&["queue", "send", "jobs", "5!"]);
+    let printed = lines_of(worker, &[&node.sqs, "jobs", "1"]);
+    assert_eq!(printed, ["5! failed: the first time", "5 done, receive 2"]);
+    let left = node.run(&["queue", "ls", "-o", "json"]);
+    assert!(left.contains("\"messages\":\"0\"") && left.contains("\"in_flight\":\"0\""), "{left}");
+}
+
+#[test]
 fn examples_without_arguments_say_how_they_are_used() {
-    for example in build(&["produce", "consume", "cache"]) {
+    for example in build(&["produce", "consume", "cache", "worker"]) {
         let output = Command::new(&example).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("usage: "));

@@ -10,11 +10,10 @@ use tailwater_env::Instant;
 use super::heads::{begin_of, slices};
 use super::numbers::sent_at;
 use super::rows::{Body, Partition, Tuple};
+use super::takes::{Moment, Place};
 use super::{Front, Known};
-use crate::ids::{Number, Receipt, Sequence, Token};
-use crate::limits::{
-    AUTO_LOOKS_EVERY, BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS,
-};
+use crate::ids::{Receipt, Sequence, Token};
+use crate::limits::{BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS};
 use crate::order_hint::choose;
 use crate::request::{Message, QueueError, Receive};
 use crate::settings::{Consistency, OrderHint};
@@ -32,18 +31,34 @@ pub(super) struct Want {
     pub(super) visibility_ms: u64,
 }
 
-/// A tuple that this front end's other receives leave alone while it is there.
+/// Tuples that this front end's other receives leave alone while it is there.
 struct Taking<'a> {
     known: &'a Known,
-    tuples: Vec<(u64, Number)>,
+    tuples: Vec<Place>,
 }
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        let mut taking = self.known.taking.lock();
-        for tuple in &self.tuples {
-            taking.remove(tuple);
-        }
+        let mut takes = self.known.takes.lock();
+        self.tuples.iter().for_each(|tuple| takes.let_go(*tuple));
+    }
+}
+
+/// A read of the index, until it was chosen from.
+struct Reading<'a> {
+    known: &'a Known,
+    begun: Moment,
+}
+
+impl<'a> Reading<'a> {
+    fn begin(known: &'a Known) -> Self {
+        Self { known, begun: known.takes.lock().begin_read() }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.known.takes.lock().end_read(self.begun);
     }
 }
 
@@ -153,18 +168,20 @@ impl Front {
         let now = self.now();
         self.refresh(known, now).await?;
         let is_sampled = known.record().settings.order_hint == OrderHint::Infinity;
+        let reading = Reading::begin(known);
         // Those that are being taken may still be there.
-        let most = hint as usize + count - 1 + known.taking.lock().len();
+        let most = hint as usize + count - 1 + known.takes.lock().hidden();
         let mut candidates = match is_sampled {
             true => self.sample(known, now, most).await?,
             false => self.oldest(known, now, most).await?,
         };
-        let mut taking = known.taking.lock();
-        candidates.retain(|tuple| !taking.contains(&(tuple.visible_at, tuple.number)));
+        let mut takes = known.takes.lock();
+        candidates.retain(|tuple| takes.is_free(&(tuple.visible_at, tuple.number), reading.begun));
         candidates.truncate(hint as usize + count - 1);
         let (chosen, passed) = choose(candidates, count, |bound| self.env.random_below(bound));
         let tuples: Vec<_> = chosen.iter().map(|tuple| (tuple.visible_at, tuple.number)).collect();
-        taking.extend(tuples.iter().copied());
+        takes.take(tuples.iter().copied());
+        drop(takes);
         if !is_sampled {
             known.happened.lock().displaced += passed;
         }
@@ -320,7 +337,7 @@ impl Front {
     /// Now and then, looks whether another receiver has the message, too: then it has another tuple beside this one.
     async fn look(&self, known: &Known, moved: &Tuple) {
         let is_auto = known.record().settings.order_hint == OrderHint::Auto;
-        let every = if is_auto { AUTO_LOOKS_EVERY } else { LOOKS_EVERY };
+        let every = if is_auto { known.hint.lock().looks_every() } else { LOOKS_EVERY };
         if self.env.random_below(every) > 0 {
             return;
         }

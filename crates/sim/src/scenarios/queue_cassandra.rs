@@ -345,17 +345,32 @@ mod tests {
     use super::*;
 
     /// What real Cassandra is tested for, too: the model is one where it holds.
+    fn holds<F: Future<Output = ()> + std::marker::Send + 'static>(check: fn(Env, SharedQueues) -> F) {
+        for seed in [1, 7, 20] {
+            let world = World::new(seed);
+            let cluster = Cluster::new(world.outside(), Rng::new(seed, "cluster"), 0);
+            let env = world.node("front").env();
+            let run = async move {
+                let rows = Arc::new(SimRows::new(&cluster, &env, Plant::None));
+                let store = SharedQueues::start(&env, rows, SharedConfig::default()).await.expect("started");
+                check(env, store).await;
+            };
+            let node = world.node("tests");
+            world.run(node.run("tests", run)).expect("it ends").expect("it does not crash");
+        }
+    }
+
+    #[test]
+    fn standard_queues_over_the_model_are_what_the_contract_says() {
+        holds(
+            |env, store| async move { tailwater_queue::conformance::check(&env, &store, "standard").await },
+        );
+    }
+
     #[test]
     fn fifo_queues_over_the_model_are_what_the_contract_says() {
-        let world = World::new(7);
-        let cluster = Cluster::new(world.outside(), Rng::new(7, "cluster"), 0);
-        let env = world.node("front").env();
-        let run = async move {
-            let rows = Arc::new(SimRows::new(&cluster, &env, Plant::None));
-            let store = SharedQueues::start(&env, rows, SharedConfig::default()).await.expect("started");
-            tailwater_queue::conformance::check_fifo(&env, &store, "fifo").await;
-        };
-        let node = world.node("tests");
-        world.run(node.run("tests", run)).expect("it ends").expect("it does not crash");
+        holds(
+            |env, store| async move { tailwater_queue::conformance::check_fifo(&env, &store, "fifo").await },
+        );
     }
 }

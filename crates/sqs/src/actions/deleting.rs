@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tailwater_queue::{Receipt, ReceiptError, View};
+use tailwater_queue::{Outcomes, Receipt, ReceiptError, View};
 
 use super::batches::{self, BatchAnswer, DoneEntry, FailedEntry};
 use crate::error::{Code, Refusal};
@@ -31,7 +31,7 @@ pub(super) async fn delete(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let one: One = context.asked.parameters()?;
     let queue = context.queue(one.queue_url.as_deref()).await?;
     let receipt = receipt(context, &queue, &one)?;
-    let outcome = context.front.queues.delete(&queue, vec![receipt]).await?;
+    let outcome = delete_all(context, &queue, vec![receipt]).await?;
     outcome[0].map_err(|error| refusal(error, &one))?;
     Ok(Nothing {})
 }
@@ -49,7 +49,7 @@ pub(super) async fn delete_batch(context: &Context<'_>) -> Result<BatchAnswer<Do
     let (queue, entries) = batch(context, "DeleteMessageBatchRequestEntry").await?;
     let (ready, failed) = divide(entries, |one| receipt(context, &queue, one));
     let (entries, receipts): (Vec<One>, Vec<Receipt>) = ready.into_iter().unzip();
-    let outcomes = context.front.queues.delete(&queue, receipts).await?;
+    let outcomes = delete_all(context, &queue, receipts).await?;
     Ok(collect(entries, outcomes, failed))
 }
 
@@ -59,6 +59,17 @@ pub(super) async fn change_batch(context: &Context<'_>) -> Result<BatchAnswer<Do
     let (entries, changes): (Vec<One>, Vec<(Receipt, Duration)>) = ready.into_iter().unzip();
     let outcomes = context.front.queues.change_visibility(&queue, changes).await?;
     Ok(collect(entries, outcomes, failed))
+}
+
+async fn delete_all(
+    context: &Context<'_>,
+    queue: &View,
+    receipts: Vec<Receipt>,
+) -> Result<Outcomes, Refusal> {
+    let outcomes = context.front.queues.delete(queue, receipts).await?;
+    let deleted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    context.front.accounts.deleted(&queue.account, deleted);
+    Ok(outcomes)
 }
 
 async fn batch(context: &Context<'_>, kind: &str) -> Result<(std::sync::Arc<View>, Vec<One>), Refusal> {

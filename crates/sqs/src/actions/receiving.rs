@@ -8,9 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use tailwater_queue::{Message, Receive, View};
+use tailwater_sqs_wire::hex;
 
 use super::sending::checked_id;
-use crate::content::{Attribute, Content, Value, hex, md5_of_attributes};
+use crate::content::{Attribute, Content, Value, md5_of_attributes};
 use crate::error::{Code, Refusal};
 use crate::front::Context;
 use crate::limits::{VISIBILITY_S, WAIT_S};
@@ -84,8 +85,10 @@ pub(super) async fn receive(context: &Context<'_>) -> Result<ReceivedAnswer, Ref
         "Must be >= 0 and <= 20, if provided.",
     )?;
     let attempt = checked_id(parameters.receive_request_attempt_id, "ReceiveRequestAttemptId")?;
-    let receive = Receive { count, visibility, wait, attempt };
-    let messages = context.front.queues.receive(&queue, receive).await?;
+    let (queues, accounts) = (&context.front.queues, &context.front.accounts);
+    let count = accounts.admit_receive(&queue.account, count, &**queues).await?;
+    let messages = queues.receive(&queue, Receive { count, visibility, wait, attempt }).await?;
+    accounts.received(&queue.account, messages.len());
     let asked = Wanted {
         system: parameters
             .attribute_names

@@ -8,9 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tailwater_queue::{QueueRecord, Send, Sent};
+use tailwater_sqs_wire::hex;
 
 use super::batches::{self, BatchAnswer, FailedEntry};
-use crate::content::{Attribute, Attributes, Content, Value, hex, md5_of, md5_of_attributes};
+use crate::content::{Attribute, Attributes, Content, Value, md5_of, md5_of_attributes};
 use crate::error::{Code, Refusal};
 use crate::front::Context;
 use crate::limits::{ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTES_MAX, DELAY_S, ID_CHARS_MAX, MESSAGE_BYTES};

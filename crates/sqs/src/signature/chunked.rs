@@ -6,9 +6,9 @@
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use tailwater_sqs_wire::{hex, is_signature};
 
-use super::{Claim, is_signature};
-use crate::content::hex;
+use super::Claim;
 
 /// The body, if all its chunks are signed, and the last one is there.
 pub(super) fn read(framed: &Bytes, key: &[u8; 32], claim: &Claim) -> Option<Bytes> {

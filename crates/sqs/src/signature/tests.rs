@@ -1,4 +1,5 @@
 use hyper::header::HeaderValue;
+use tailwater_sqs_wire::{Unsigned, sign};
 
 use super::*;
 
@@ -44,10 +45,9 @@ fn amazon_s_own_example_is_verified() {
 }
 
 fn signed(body: &Bytes) -> HeaderMap {
-    let bare = HeaderMap::new();
-    let request = Signed { method: "POST", path: "/", query: "", headers: &bare, body };
+    let request = Unsigned { method: "POST", path: "/", query: "", host: "localhost:9324", body };
     let time = jiff::Timestamp::from_second(NOW_S as i64).expect("a time");
-    let (date, authorization) = sign(&request, "localhost:9324", time, KEY, "eu-central-1");
+    let (date, authorization) = sign(&request, time, KEY, "eu-central-1");
     headers(&[("host", "localhost:9324"), ("x-amz-date", &date), ("authorization", &authorization)])
 }
 
@@ -103,7 +103,8 @@ fn a_request_that_was_signed_in_advance_is_good_for_as_long_as_it_says() {
     );
     let canonical = format!("GET\n/\n{query}\nhost:localhost:9324\n\nhost\n{}", hex(&Sha256::digest(b"")));
     let key = signing_key(KEY.1, scope).expect("a scope");
-    let signature = hex(&code(&key, string_to_sign("20150830T123600Z", scope, &canonical).as_bytes()));
+    let signature =
+        tailwater_sqs_wire::signature(&key, &string_to_sign("20150830T123600Z", scope, &canonical));
     let query = format!("{query}&X-Amz-Signature={signature}");
     let request = Signed { method: "GET", path: "/", query: &query, headers: &headers, body: &body };
     assert_eq!(verify(&request, NOW_S + 60, secret_of).map(|(key, _)| key), Ok(KEY.0.to_owned()));
@@ -116,7 +117,8 @@ fn a_body_in_chunks_is_put_together_if_each_is_signed() {
     let canonical = "POST\n/\n\nhost:h\nx-amz-content-sha256:STREAMING-AWS4-HMAC-SHA256-PAYLOAD\n\
         x-amz-date:20150830T123600Z\n\nhost;x-amz-content-sha256;x-amz-date\nSTREAMING-AWS4-HMAC-SHA256-PAYLOAD";
     let key = signing_key(KEY.1, scope).expect("a scope");
-    let signature = hex(&code(&key, string_to_sign("20150830T123600Z", scope, canonical).as_bytes()));
+    let signature =
+        tailwater_sqs_wire::signature(&key, &string_to_sign("20150830T123600Z", scope, canonical));
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/{scope}, SignedHeaders=host;x-amz-content-sha256;x-amz-date, \
          Signature={signature}"
@@ -134,7 +136,7 @@ fn a_body_in_chunks_is_put_together_if_each_is_signed() {
             hex(&Sha256::digest(b"")),
             hex(&Sha256::digest(chunk))
         );
-        before = hex(&code(&key, to_sign.as_bytes()));
+        before = tailwater_sqs_wire::signature(&key, &to_sign);
         framed.extend_from_slice(format!("{:x};chunk-signature={before}\r\n", chunk.len()).as_bytes());
         framed.extend_from_slice(chunk);
         framed.extend_from_slice(b"\r\n");

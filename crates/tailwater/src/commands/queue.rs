@@ -9,11 +9,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
-use tailwater_env::Env;
+use tailwater_client::Error;
 
 use crate::admin::Server;
 use crate::output::{self, Format};
-pub use client::Refused;
 use client::{Client, Endpoint};
 
 /// Messages of one batch.
@@ -400,65 +399,47 @@ impl Batch<'_> {
         }
         match answer["Failed"].as_array().and_then(|failed| failed.first()) {
             None => Ok(()),
-            Some(failed) => Err(Refused {
-                code: failed["Code"].as_str().unwrap_or_default().to_owned(),
-                message: failed["Message"].as_str().unwrap_or_default().to_owned(),
+            Some(failed) => {
+                let text = |name: &str| failed[name].as_str().unwrap_or_default().to_owned();
+                Err(Error::Queue { code: text("Code"), message: text("Message") }.into())
             }
-            .into()),
         }
     }
 }
 
 fn receive(client: &Client, receive: Receive) -> anyhow::Result<()> {
+    if let Some(command) = &receive.exec {
+        return client.block_on(handle::work_off(client, &receive, command));
+    }
     let url = client.url(&receive.name)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let visibility_s = match (receive.visibility_timeout, &receive.exec) {
-            (None, Some(_)) => {
-                attributes(client, &url)?["VisibilityTimeout"].as_str().and_then(|text| text.parse().ok())
+    let wanted = receive.count.unwrap_or(1);
+    let mut received = 0;
+    while received < wanted {
+        let mut parameters = json!({
+            "QueueUrl": url, "MaxNumberOfMessages": BATCH.min(wanted - received), "WaitTimeSeconds": receive.wait,
+            "AttributeNames": ["All"], "MessageAttributeNames": ["All"],
+        });
+        if let Some(seconds) = receive.visibility_timeout {
+            parameters["VisibilityTimeout"] = seconds.into();
+        }
+        let answer = client.call("ReceiveMessage", &parameters)?;
+        let messages = answer["Messages"].as_array().cloned().unwrap_or_default();
+        if messages.is_empty() {
+            break;
+        }
+        for message in messages {
+            received += 1;
+            match receive.output {
+                Format::Json => output::print_json(&message)?,
+                Format::Table => output::print(&message["Body"].as_str().unwrap_or_default())?,
             }
-            (given, _) => given,
-        };
-        let wanted = receive.count.unwrap_or(if receive.exec.is_some() { usize::MAX } else { 1 });
-        let (mut received, mut failed) = (0, 0);
-        let env = Env::real();
-        while received < wanted {
-            // One at a time where each may take long: those behind it would become visible meanwhile.
-            let at_once = if receive.exec.is_some() { 1 } else { BATCH.min(wanted - received) };
-            let mut parameters = json!({
-                "QueueUrl": url, "MaxNumberOfMessages": at_once, "WaitTimeSeconds": receive.wait,
-                "AttributeNames": ["All"], "MessageAttributeNames": ["All"],
-            });
-            if let Some(seconds) = visibility_s {
-                parameters["VisibilityTimeout"] = seconds.into();
-            }
-            let answer = client.call("ReceiveMessage", &parameters)?;
-            let messages = answer["Messages"].as_array().cloned().unwrap_or_default();
-            if messages.is_empty() {
-                break;
-            }
-            for message in messages {
-                received += 1;
-                if let Some(command) = &receive.exec {
-                    let visibility_s = visibility_s.unwrap_or(30);
-                    failed += usize::from(
-                        !handle::handle(&env, client, &url, &message, command, visibility_s).await?,
-                    );
-                    continue;
-                }
-                match receive.output {
-                    Format::Json => output::print_json(&message)?,
-                    Format::Table => output::print(&message["Body"].as_str().unwrap_or_default())?,
-                }
-                if receive.delete {
-                    let receipt = &message["ReceiptHandle"];
-                    client.call("DeleteMessage", &json!({"QueueUrl": url, "ReceiptHandle": receipt}))?;
-                }
+            if receive.delete {
+                let receipt = &message["ReceiptHandle"];
+                client.call("DeleteMessage", &json!({"QueueUrl": url, "ReceiptHandle": receipt}))?;
             }
         }
-        anyhow::ensure!(failed == 0, "{failed} of {received} messages were not handled");
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 fn peek(client: &Client, name: &str, count: usize, format: Format) -> anyhow::Result<()> {
@@ -512,18 +493,14 @@ fn move_back(
         parameters["MaxNumberOfMessagesPerSecond"] = rate.into();
     }
     client.call("StartMessageMoveTask", &parameters)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let task = runtime.block_on(async {
-        let env = Env::real();
-        loop {
-            let listed = client.call("ListMessageMoveTasks", &json!({"SourceArn": arn}))?;
-            let task = listed["Results"][0].clone();
-            if task["Status"] != "RUNNING" {
-                return anyhow::Ok(task);
-            }
-            env.sleep(std::time::Duration::from_millis(50)).await;
+    let task = loop {
+        let listed = client.call("ListMessageMoveTasks", &json!({"SourceArn": arn}))?;
+        let task = listed["Results"][0].clone();
+        if task["Status"] != "RUNNING" {
+            break task;
         }
-    })?;
+        client.pause(std::time::Duration::from_millis(50));
+    };
     match format {
         Format::Json => output::print_json(&task)?,
         Format::Table => output::print(&format!("{} moved", task["ApproximateNumberOfMessagesMoved"]))?,

@@ -1,6 +1,6 @@
 """What people do with SQS, through boto3: `python scenarios.py ENDPOINT SCENARIO`.
 
-Run by sqs_boto3.rs with a new boto3, which speaks JSON, and with an old one, which speaks Query. Both verify the MD5 of
+Run by sqs_clients.rs with a new boto3, which speaks JSON, and with an old one, which speaks Query. Both verify the MD5 of
 every message and raise if one is wrong. A scenario that does not hold raises.
 """
 

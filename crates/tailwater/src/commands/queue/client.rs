@@ -1,28 +1,18 @@
-//! SQS's API as the command line uses it: JSON over HTTP, signed if there are credentials.
+//! SQS's API as the command line uses it: the client library's, one action after the other.
+
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
+use tailwater_client::Error;
+use tailwater_client::queue::{self, Credentials};
+use tailwater_env::Env;
 use tailwater_node::api::NodeView;
-use tailwater_sqs::signature::{self, Signed};
 
 use crate::admin::Server;
 
-/// What a node answered instead of doing it.
-#[derive(Debug)]
-pub struct Refused {
-    /// SQS's code.
-    pub code: String,
-    /// In words.
-    pub message: String,
-}
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Refused {}
+/// How long an answer may take; a receive waits up to 20 s.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where the queues are.
 #[derive(clap::Args, Clone)]
@@ -35,74 +25,54 @@ pub struct Endpoint {
 
 /// A client of one endpoint.
 pub struct Client {
-    base: String,
-    credentials: Option<(String, String)>,
-    agent: ureq::Agent,
+    runtime: tokio::runtime::Runtime,
+    env: Env,
+    endpoint: queue::Endpoint,
 }
 
 impl Client {
     /// A client of the endpoint, or of the node's.
     pub fn new(server: &Server, endpoint: Endpoint) -> anyhow::Result<Self> {
-        let base = match endpoint.endpoint {
-            Some(given) if given.contains("://") => given.trim_end_matches('/').to_owned(),
-            Some(given) => format!("http://{given}"),
+        let address = match endpoint.endpoint {
+            Some(given) => given,
             None => {
                 let node: NodeView = server.get("/v1/node")?;
-                let address = node.sqs.context("the node does not speak SQS's protocol: [sqs] enabled")?;
-                format!("http://{address}")
+                node.sqs.context("the node does not speak SQS's protocol: [sqs] enabled")?.to_string()
             }
         };
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let credentials = variable("AWS_ACCESS_KEY_ID").zip(variable("AWS_SECRET_ACCESS_KEY"));
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
-        Ok(Self { base, credentials, agent })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let env = {
+            let _inside = runtime.enter();
+            Env::real()
+        };
+        let endpoint = queue::Endpoint::new(&env, &address, Credentials::from_env())
+            .context("--endpoint, or AWS_ENDPOINT_URL_SQS")?;
+        Ok(Self { runtime, env, endpoint })
+    }
+
+    /// The library's client.
+    pub fn endpoint(&self) -> &queue::Endpoint {
+        &self.endpoint
+    }
+
+    /// Runs something that waits.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Waits a while.
+    pub fn pause(&self, pause: Duration) {
+        self.block_on(async { self.env.sleep(pause).await });
     }
 
     /// An action of SQS.
     pub fn call(&self, action: &str, parameters: &Value) -> anyhow::Result<Value> {
-        self.call_target(&format!("AmazonSQS.{action}"), parameters)
+        self.block_on(self.endpoint.call_within(action, parameters, DEADLINE)).map_err(explained)
     }
 
     /// An action that only Tailwater has.
     pub fn call_own(&self, action: &str, parameters: &Value) -> anyhow::Result<Value> {
-        self.call_target(&format!("Tailwater.{action}"), parameters)
-    }
-
-    fn call_target(&self, target: &str, parameters: &Value) -> anyhow::Result<Value> {
-        let body = parameters.to_string();
-        let mut request = self.agent.post(format!("{}/", self.base));
-        request = request.header("content-type", "application/x-amz-json-1.0").header("x-amz-target", target);
-        if let Some((key, secret)) = &self.credentials {
-            let host = self.base.split("://").nth(1).unwrap_or_default();
-            let headers = hyper::HeaderMap::new();
-            let bytes = body.clone().into();
-            let signed = Signed { method: "POST", path: "/", query: "", headers: &headers, body: &bytes };
-            let now = jiff::Timestamp::now();
-            let (date, authorization) = signature::sign(&signed, host, now, (key, secret), "us-east-1");
-            request = request.header("x-amz-date", date).header("authorization", authorization);
-        }
-        let mut answer = request.send(&body).map_err(|error| {
-            anyhow!(
-                "nobody answers SQS's protocol at {} ({error}): start a node with `tailwater serve --data DIR`, or name \
-                 another address with --endpoint or AWS_ENDPOINT_URL_SQS",
-                self.base
-            )
-        })?;
-        if answer.status().is_success() {
-            return answer
-                .body_mut()
-                .with_config()
-                .limit(64 << 20)
-                .read_json()
-                .context("the answer makes no sense");
-        }
-        let code = answer.headers().get("x-amzn-query-error").and_then(|value| value.to_str().ok());
-        let code = code.and_then(|code| code.split(';').next()).unwrap_or_default().to_owned();
-        let status = answer.status();
-        let body: Value = answer.body_mut().read_json().unwrap_or_default();
-        let message =
-            body["message"].as_str().map_or_else(|| format!("the answer is {status}"), str::to_owned);
-        Err(Refused { code, message }.into())
+        self.call(&format!("Tailwater.{action}"), parameters)
     }
 
     /// The address of a queue, by its name.
@@ -117,5 +87,16 @@ impl Client {
         let answer =
             self.call("GetQueueAttributes", &json!({"QueueUrl": url, "AttributeNames": ["QueueArn"]}))?;
         answer["Attributes"]["QueueArn"].as_str().map(str::to_owned).context("the answer has no QueueArn")
+    }
+}
+
+/// An error, with what to do about it.
+pub fn explained(error: Error) -> anyhow::Error {
+    match error {
+        Error::Unreachable { address, reason } => anyhow!(
+            "nobody answers SQS's protocol at {address} ({reason}): start a node with `tailwater serve --data DIR`, or name \
+             another address with --endpoint or AWS_ENDPOINT_URL_SQS"
+        ),
+        other => other.into(),
     }
 }

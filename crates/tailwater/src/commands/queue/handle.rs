@@ -1,74 +1,79 @@
 //! `queue receive --exec`: a command handles each message, which stays invisible for as long as that runs.
 
-use std::process::Stdio;
+use std::fmt;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::Context;
-use serde_json::{Value, json};
-use tailwater_env::Env;
+use tailwater_client::queue::{Message, Unhandled};
 use tokio::io::AsyncWriteExt;
 
-use super::client::Client;
+use super::Receive;
+use super::client::{Client, explained};
 
-/// Runs `command` in a shell, the message's body on its standard input. While it runs, the message's visibility timeout of
-/// `visibility_s` seconds is begun anew each time a third of it is over. If it ends well the message is deleted; if not, it
-/// is visible again at once. Whether it ended well.
-pub async fn handle(
-    env: &Env,
-    client: &Client,
-    url: &str,
-    message: &Value,
-    command: &str,
-    visibility_s: u64,
-) -> anyhow::Result<bool> {
-    let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
+/// Receives messages and runs `command` for each, one after the other: those behind one that takes long would become visible meanwhile.
+pub async fn work_off(client: &Client, receive: &Receive, command: &str) -> anyhow::Result<()> {
+    let mut queue = client.endpoint().queue(&receive.name).await.map_err(explained)?;
+    queue = queue.with_wait(Duration::from_secs(receive.wait.into()));
+    if let Some(seconds) = receive.visibility_timeout {
+        queue = queue.with_visibility_s(seconds);
+    }
+    let wanted = receive.count.unwrap_or(usize::MAX);
+    let (mut received, mut failed) = (0_usize, 0_usize);
+    while received < wanted {
+        let Some(message) = queue.receive(1).await.map_err(explained)?.pop() else { break };
+        received += 1;
+        let missed = |error: &tailwater_client::Error| {
+            eprintln!("tailwater: the message may become visible while it is handled: {error}");
+        };
+        match queue.handle_telling(&message, run(&message, command), missed).await {
+            Ok(()) => {}
+            Err(Unhandled::NotDeleted((), error)) => return Err(explained(error)),
+            Err(Unhandled::Failed(why)) => {
+                failed += 1;
+                eprintln!("tailwater: {} was not handled ({why}) and is visible again", message.id);
+            }
+        }
+    }
+    anyhow::ensure!(failed == 0, "{failed} of {received} messages were not handled");
+    Ok(())
+}
+
+/// Why a message was not handled.
+enum Failure {
+    Start(std::io::Error),
+    Ended(ExitStatus),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(error) => write!(f, "sh can't be run: {error}"),
+            Self::Ended(status) => write!(f, "{status}"),
+        }
+    }
+}
+
+/// Runs `command` in a shell, the message's body on its standard input.
+async fn run(message: &Message, command: &str) -> Result<(), Failure> {
+    let group = message.answer["Attributes"]["MessageGroupId"].as_str().unwrap_or_default();
     let mut child = tokio::process::Command::new("sh")
         .arg("-c")
         .arg(command)
         .stdin(Stdio::piped())
-        .env("TAILWATER_MESSAGE_ID", text("MessageId"))
-        .env(
-            "TAILWATER_RECEIVE_COUNT",
-            message["Attributes"]["ApproximateReceiveCount"].as_str().unwrap_or("1"),
-        )
-        .env("TAILWATER_GROUP", message["Attributes"]["MessageGroupId"].as_str().unwrap_or_default())
+        .env("TAILWATER_MESSAGE_ID", &message.id)
+        .env("TAILWATER_RECEIVE_COUNT", message.receives.to_string())
+        .env("TAILWATER_GROUP", group)
         .spawn()
-        .with_context(|| format!("sh can't be started for {command:?}"))?;
+        .map_err(Failure::Start)?;
     let mut stdin = child.stdin.take().expect("piped");
-    let body = text("Body");
-    let write = async move {
+    let write = async {
         // A command may end without reading all of it.
-        let _ = stdin.write_all(body.as_bytes()).await;
+        let _ = stdin.write_all(message.body.as_bytes()).await;
         drop(stdin);
     };
-    let receipt = text("ReceiptHandle");
-    let beat = Duration::from_secs(visibility_s.max(3)) / 3;
-    let heartbeats = async {
-        loop {
-            env.sleep(beat).await;
-            let parameters =
-                json!({"QueueUrl": url, "ReceiptHandle": receipt, "VisibilityTimeout": visibility_s});
-            if let Err(error) = client.call("ChangeMessageVisibility", &parameters) {
-                // It goes on: the message may be handled twice, which is better than never.
-                eprintln!("tailwater: the message may become visible while it is handled: {error:#}");
-            }
-        }
-    };
-    let ended = async {
-        let ((), status) = futures::join!(write, child.wait());
-        status
-    };
-    let status = tokio::select! {
-        biased;
-        status = ended => status?,
-        () = heartbeats => unreachable!("they go on for ever"),
-    };
-    if status.success() {
-        client.call("DeleteMessage", &json!({"QueueUrl": url, "ReceiptHandle": receipt}))?;
-    } else {
-        eprintln!("tailwater: {} was not handled ({status}) and is visible again", text("MessageId"));
-        let parameters = json!({"QueueUrl": url, "ReceiptHandle": receipt, "VisibilityTimeout": 0});
-        client.call("ChangeMessageVisibility", &parameters)?;
+    let ((), status) = futures::join!(write, child.wait());
+    match status.map_err(Failure::Start)? {
+        status if status.success() => Ok(()),
+        status => Err(Failure::Ended(status)),
     }
-    Ok(status.success())
 }

@@ -1,0 +1,211 @@
+//! A server of SQS's protocol, asked in JSON over HTTP.
+//!
+//! Connections are kept and used again, one for each call at a time, so that there are as many as there are calls at the same time; a call
+//! that is dropped closes its connection, which ends a receive that waits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tailwater_env::{Env, Task};
+use tailwater_sqs_wire::{Unsigned, sign};
+use tokio::net::TcpStream;
+
+use super::CALL_DEADLINE;
+use crate::error::Error;
+
+/// Connections that are kept while nothing is asked.
+const IDLE_MAX: usize = 16;
+
+/// Bytes of an answer: ten messages of 1 MiB, each character escaped.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// What requests are signed with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The access key's id.
+    pub key_id: String,
+    /// The secret.
+    pub secret: String,
+    /// The region that they are signed for.
+    pub region: String,
+}
+
+impl Credentials {
+    /// Those of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, if both are set, for AWS_REGION.
+    pub fn from_env() -> Option<Self> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Some(Self {
+            key_id: variable("AWS_ACCESS_KEY_ID")?,
+            secret: variable("AWS_SECRET_ACCESS_KEY")?,
+            region: variable("AWS_REGION").unwrap_or_else(|| "us-east-1".to_owned()),
+        })
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("key_id", &self.key_id).finish_non_exhaustive()
+    }
+}
+
+/// A server of SQS's protocol. Clones share its connections.
+#[derive(Clone)]
+pub struct Endpoint(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    /// As it was given.
+    host: String,
+    /// Where that is.
+    address: String,
+    credentials: Option<Credentials>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// Drives it.
+    _task: Task,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("host", &self.0.host).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// The one at `http://HOST:PORT`, or `HOST:PORT`; it is connected to when it is asked. Without credentials nothing is signed. There is
+    /// no TLS: a server behind it needs a proxy on this host.
+    pub fn new(env: &Env, address: &str, credentials: Option<Credentials>) -> Result<Self, Error> {
+        let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+        if host.is_empty() || host.contains('/') {
+            return Err(Error::Address(format!("{address} is no http://HOST:PORT")));
+        }
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let address = if has_port { host.to_owned() } else { format!("{host}:80") };
+        let (env, host, idle) = (env.clone(), host.to_owned(), Mutex::default());
+        Ok(Self(Arc::new(Inner { env, host, address, credentials, idle })))
+    }
+
+    /// An action of SQS with its parameters; its answer. Waits 30 s for it.
+    pub async fn call(&self, action: &str, parameters: &Value) -> Result<Value, Error> {
+        self.call_within(action, parameters, CALL_DEADLINE).await
+    }
+
+    /// The same, with another time to wait. An action that is not SQS's has its service before it: `Tailwater.PeekMessages`.
+    pub async fn call_within(
+        &self,
+        action: &str,
+        parameters: &Value,
+        deadline: Duration,
+    ) -> Result<Value, Error> {
+        let service = if action.contains('.') { "" } else { "AmazonSQS." };
+        let request = self.request(&format!("{service}{action}"), parameters.to_string().into())?;
+        match self.0.env.timeout(deadline, self.exchange(request)).await {
+            Some(answer) => answer,
+            None => Err(Error::Deadline { address: self.0.host.clone(), deadline }),
+        }
+    }
+
+    /// `HOST:PORT`, as it was given.
+    pub fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    fn request(&self, target: &str, body: Bytes) -> Result<Request<Full<Bytes>>, Error> {
+        let host = &self.0.host;
+        let mut request = Request::post("/")
+            .header("host", host)
+            .header("content-type", "application/x-amz-json-1.0")
+            .header("x-amz-target", target);
+        if let Some(Credentials { key_id, secret, region }) = &self.0.credentials {
+            let now = jiff::Timestamp::from_millisecond(self.0.env.wall_ms());
+            let now = now.map_err(|error| Error::Malformed(error.to_string()))?;
+            let unsigned = Unsigned { method: "POST", path: "/", query: "", host, body: &body };
+            let (date, authorization) = sign(&unsigned, now, (key_id, secret), region);
+            request = request.header("x-amz-date", date).header("authorization", authorization);
+        }
+        request.body(Full::new(body)).map_err(|error| Error::Address(format!("{host}: {error}")))
+    }
+
+    async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Result<Value, Error> {
+        let unreachable = |error: &dyn fmt::Display| Error::Unreachable {
+            address: self.0.host.clone(),
+            reason: error.to_string(),
+        };
+        loop {
+            let kept = self.0.idle.lock().pop();
+            let was_kept = kept.is_some();
+            let mut connection = match kept {
+                Some(mut connection) => match connection.sender.ready().await {
+                    Ok(()) => connection,
+                    Err(_) => continue, // closed meanwhile
+                },
+                None => self.connect().await.map_err(|error| unreachable(&error))?,
+            };
+            let answer = match connection.sender.try_send_request(request).await {
+                Ok(answer) => answer,
+                Err(mut failed) => match failed.take_message() {
+                    // It was closed while nothing was asked, and nothing was sent.
+                    Some(unsent) if was_kept => {
+                        request = unsent;
+                        continue;
+                    }
+                    _ => return Err(unreachable(failed.error())),
+                },
+            };
+            let (status, code) = (answer.status(), code_of(&answer));
+            let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| unreachable(&error))?.to_bytes();
+            self.keep(connection);
+            let body: Result<Value, _> = serde_json::from_slice(&body);
+            return match (status.is_success(), body) {
+                (true, body) => body.map_err(|error| Error::Malformed(error.to_string())),
+                (false, body) => {
+                    let message = body.ok().and_then(|body| Some(body["message"].as_str()?.to_owned()));
+                    let message = message.unwrap_or_else(|| format!("the answer is {status}"));
+                    Err(Error::Queue { code, message })
+                }
+            };
+        }
+    }
+
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.0.idle.lock();
+        if idle.len() < IDLE_MAX && !connection.sender.is_closed() {
+            idle.push(connection);
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, Box<dyn std::error::Error + Send + Sync>> {
+        let stream = TcpStream::connect(&self.0.address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let driven = async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to queues ended");
+            }
+        };
+        Ok(Connection { sender, _task: self.0.env.spawn("queue-connection", driven) })
+    }
+}
+
+/// The code of an error, as the Query protocol has it, which is what people know.
+fn code_of(answer: &hyper::Response<Incoming>) -> String {
+    let code = answer.headers().get("x-amzn-query-error").and_then(|value| value.to_str().ok());
+    code.and_then(|code| code.split(';').next()).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,80 @@
+//! Clients of Amazon SQS against the node, unmodified, one program for each below `tests/sqs/`: boto3, a new one, which speaks JSON,
+//! and an old one, which speaks Query; the AWS command line; the AWS SDKs for Java, Go and JavaScript.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::Node;
+use support::kafka::run;
+
+/// What boto3 does.
+const BOTO3: [&str; 6] = ["work_queue", "redrive", "fifo", "long_polling", "batches", "administration"];
+
+/// Where a client is, once it is installed.
+fn client(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let done = Command::new(root.join(".ci/sqs-clients")).arg(name).status().expect("it runs");
+    assert!(done.success(), "{name} can't be installed: see above");
+    root.join(".tools/sqs-clients").join(name)
+}
+
+/// A program below `tests/sqs`.
+fn program(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sqs").join(name)
+}
+
+/// Runs scenarios on a node; all have to hold.
+fn holds(command: &mut Command, scenarios: &[&str]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    command.arg(format!("http://{}", node.sqs)).args(scenarios);
+    let (ok, out, err) = run(command, "");
+    assert!(ok, "after these scenarios:\n{out}\n{err}");
+    assert_eq!(out.lines().collect::<Vec<_>>(), scenarios);
+}
+
+#[test]
+fn a_new_boto3_does_its_work_in_json() {
+    holds(Command::new(client("boto3").join("bin/python")).arg(program("scenarios.py")), &BOTO3);
+}
+
+#[test]
+fn an_old_boto3_does_its_work_in_the_query_protocol() {
+    holds(Command::new(client("boto3-query").join("bin/python")).arg(program("scenarios.py")), &BOTO3);
+}
+
+#[test]
+fn the_aws_command_line_sends_batches_and_brings_dead_letters_back() {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", client("aws").join("bin").display());
+    for scenario in ["batches", "redrive"] {
+        holds(Command::new(program("aws.sh")).env("PATH", &path), &[scenario]);
+    }
+}
+
+#[test]
+fn the_aws_sdk_for_java_works_off_a_queue_keeps_groups_in_order_and_sends_batches() {
+    let tools = client("java");
+    let mut command = Command::new("java");
+    // Small and short-lived: what optimizes would take longer than it saves.
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp"]);
+    command.arg(format!("{}:{}", tools.join("classes").display(), tools.join("lib/*").display()));
+    holds(command.arg("Scenarios"), &["work_queue", "fifo", "batches"]);
+}
+
+#[test]
+fn the_aws_sdk_for_go_keeps_groups_in_order_waits_with_fifty_clients_and_brings_dead_letters_back() {
+    holds(&mut Command::new(client("go").join("scenarios")), &["fifo", "long_polling", "redrive"]);
+}
+
+#[test]
+fn the_aws_sdk_for_javascript_works_off_a_queue_waits_with_fifty_clients_and_sends_batches() {
+    let tools = client("js");
+    // Modules are found from where a program is.
+    std::fs::copy(program("js/scenarios.mjs"), tools.join("scenarios.mjs")).expect("it is copied");
+    holds(Command::new("node").arg(tools.join("scenarios.mjs")), &["work_queue", "long_polling", "batches"]);
+}
