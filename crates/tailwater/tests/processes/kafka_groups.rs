@@ -1,18 +1,14 @@
 //! Consumer groups on real processes: kcat's members, ours, and requests one by one.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::kafka::{kcat, need};
+use crate::support::raw::Raw;
+use crate::support::{Follower, Node, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::kafka::{kcat, need};
-use support::raw::Raw;
-use support::{Follower, Node, wait_for};
 use tailwater_kafka_wire::ErrorCode;
 use tailwater_kafka_wire::messages::cluster::FindCoordinatorRequest;
 use tailwater_kafka_wire::messages::groups::{

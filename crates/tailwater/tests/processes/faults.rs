@@ -1,15 +1,11 @@
 //! What must go well when things go wrong, with real processes.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-#[path = "faults/under_load.rs"]
 mod under_load;
 
 use std::io::{Read, Write};
 use std::path::Path;
 
-use support::{Follower, Node, Process, wait_for};
+use crate::support::{Follower, Node, Process, wait_for};
 
 fn numbered(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|number| format!("line {number}")).collect()
@@ -271,7 +267,7 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     let Some(_disk) = SmallDisk::mount(
         &mount,
         "160m",
-        "a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_resumes_when_there_is_room",
+        "faults::a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_resumes_when_there_is_room",
     ) else {
         return;
     };
@@ -313,7 +309,7 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
 fn a_failing_sync_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_resumes() {
     let dir = tempfile::tempdir().expect("a directory");
     let library = dir.path().join("failing_sync.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/failing_sync.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/support/failing_sync.c");
     let compiled = std::process::Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)

@@ -1,12 +1,8 @@
 //! The node's page of metrics, read as strictly as `promtool check metrics` and an OpenMetrics parser would.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use support::{Node, wait_for};
+use crate::support::{Node, wait_for};
 
 /// One family of a page.
 #[derive(Debug, Default)]

@@ -1,15 +1,11 @@
 //! Broadcasts that are kept on disk, through real nodes that are killed.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::Stdio;
 
+use crate::support::{Follower, Node, free_port, tailwater, wait_for};
 use serde_json::Value;
-use support::{Follower, Node, free_port, wait_for};
 
 const FSYNC: (&str, &str) = ("TAILWATER_BROADCAST__DURABILITY", "fsync");
 
@@ -116,7 +112,7 @@ fn a_stream_can_be_kept_otherwise_than_the_others() {
     assert_eq!(heard(&node, &["forgotten", "--format", "%n %v\\n"]), ["1 z"]);
     // What was kept can't be taken for the stream's events later, when others have gone on.
     node.process.kill();
-    let refused = support::tailwater()
+    let refused = tailwater()
         .args(["serve", "--data", &dir.path().join("data").display().to_string(), "--no-kafka", "--no-sqs"])
         .args(["--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--broadcast", "127.0.0.1:0"])
         .envs([memory])

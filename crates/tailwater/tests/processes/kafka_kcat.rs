@@ -1,13 +1,9 @@
 //! kcat, unmodified: produce, consume, positions, codecs, acknowledgements.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::io::{Read, Write};
 
-use support::kafka::{kcat, kcat_failing, need};
-use support::{Follower, Node, wait_for};
+use crate::support::kafka::{kcat, kcat_failing, need};
+use crate::support::{Follower, Node, wait_for};
 
 fn lines(count: usize) -> String {
     (0..count).map(|number| format!("line {number}\n")).collect()

@@ -1,19 +1,15 @@
 //! Kafka's clients beside many readers of ours, and when the node is killed under them.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::kafka::{need, program};
+use crate::support::{Follower, Node, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::kafka::{need, program};
-use support::{Follower, Node, wait_for};
 use tailwater_client::{Client, ConsumerConfig, Start};
 
 /// Groups that don't wait for their first members.

@@ -1,10 +1,6 @@
 //! Streams through the command line: create, append, read, describe, truncate, delete.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
-use support::{Node, tailwater};
+use crate::support::{Node, tailwater};
 
 fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("line {number}")).collect()

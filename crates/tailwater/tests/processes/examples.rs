@@ -1,14 +1,10 @@
 //! The client library's examples, built and run as the programs they are, against a real node.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use support::{Node, wait_for};
+use crate::support::{Node, wait_for};
 
 /// Builds examples of the client library; where each one's executable is.
 ///

@@ -1,9 +1,5 @@
 //! Broadcasts through real nodes, one or several, and the command line.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -11,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::{Follower, Node, free_port, wait_for};
 use serde_json::Value;
-use support::{Follower, Node, free_port, wait_for};
 
 fn address() -> String {
     format!("127.0.0.1:{}", free_port())

@@ -1,14 +1,10 @@
 //! Queues of real processes: kill -9 under load, and the command line.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::sqs::{Client, World, drain, under_load};
+use crate::support::{Node, wait_for};
 use serde_json::{Value, json};
-use support::sqs::{Client, World, drain, under_load};
-use support::{Node, wait_for};
 
 #[test]
 fn what_was_sent_is_received_until_it_is_deleted_although_the_node_is_killed_again_and_again() {

@@ -1,17 +1,13 @@
 //! Queues in a real Cassandra: one, for all of these tests.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Node;
+use crate::support::cassandra::Cassandra;
+use crate::support::sqs::{Client, World, drain, under_load};
 use bytes::Bytes;
 use serde_json::json;
-use support::Node;
-use support::cassandra::Cassandra;
-use support::sqs::{Client, World, drain, under_load};
 use tailwater_env::Env;
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{

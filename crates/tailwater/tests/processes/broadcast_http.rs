@@ -1,13 +1,9 @@
 //! Broadcasts over HTTP: publishing by POST, listening by server-sent events.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes
-
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 
+use crate::support::{Node, wait_for};
 use serde_json::{Value, json};
-use support::Node;
 
 fn base(node: &Node) -> String {
     let view: Value = serde_json::from_str(&node.get("/v1/node").expect("it answers")).expect("JSON");
@@ -203,7 +199,7 @@ fn an_address_that_posts_more_than_its_quota_is_told_when_to_come_back() {
     assert_eq!(refused.status(), 429);
     let wait: u64 = refused.headers()["retry-after"].to_str().expect("text").parse().expect("seconds");
     assert!((1..=2).contains(&wait), "{wait}");
-    support::wait_for("the quota", || (post(&base, "local/s", &[], b"y").0 == 200).then_some(()));
+    wait_for("the quota", || (post(&base, "local/s", &[], b"y").0 == 200).then_some(()));
 
     let page = node.get("/metrics").expect("a page");
     let line = page.lines().find(|line| line.starts_with("tailwater_broadcast_requests_throttled_total "));
@@ -229,5 +225,5 @@ fn bodies_that_are_more_together_than_there_is_room_for_are_refused_until_others
     let (status, answer) = post(&base, "local/s", &[], &body);
     assert_eq!((status, answer["error"].as_str()), (503, Some("overloaded")), "{answer}");
     drop(slow);
-    support::wait_for("room", || (post(&base, "local/s", &[], &body).0 == 200).then_some(()));
+    wait_for("room", || (post(&base, "local/s", &[], &body).0 == 200).then_some(()));
 }

@@ -1,15 +1,11 @@
 //! Clients of Amazon SQS against the node, unmodified, one program for each below `tests/sqs/`: boto3, a new one, which speaks JSON,
 //! and an old one, which speaks Query; the AWS command line; the AWS SDKs for Java, Go and JavaScript.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes
-
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::Node;
-use support::kafka::run;
+use crate::support::Node;
+use crate::support::kafka::run;
 
 /// What boto3 does.
 const BOTO3: [&str; 6] = ["work_queue", "redrive", "fifo", "long_polling", "batches", "administration"];

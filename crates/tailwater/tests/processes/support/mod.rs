@@ -1,7 +1,5 @@
 //! Real processes under test: nodes, backends, and whoever uses them.
 
-#![allow(clippy::disallowed_methods, dead_code)] // tests of real processes, each using a part of this
-
 pub mod cassandra;
 pub mod kafka;
 pub mod load;

@@ -1,14 +1,10 @@
 //! Bridges between log streams and broadcast streams, through real nodes and the command line.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::support::{Follower, Node, free_port, wait_for};
 use serde_json::Value;
-use support::{Follower, Node, free_port, wait_for};
 
 /// A node of region `b`, which has the broadcast streams, and one of region `a`, which has the log and the bridge.
 fn two_regions(dir: &Path, bridge: &str) -> (Node, Node) {

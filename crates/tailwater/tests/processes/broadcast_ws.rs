@@ -1,14 +1,10 @@
 //! Listening to broadcasts over WebSockets.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes
-
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
+use crate::support::{Node, PATIENCE, wait_for};
 use serde_json::{Value, json};
-use support::{Node, PATIENCE, wait_for};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};

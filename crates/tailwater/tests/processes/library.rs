@@ -1,10 +1,6 @@
 //! The client library against a real node, as an application uses it.
 
-#![allow(clippy::disallowed_methods)] // tests of real processes and real files
-
-mod support;
-
-use support::Node;
+use crate::support::{Node, wait_for};
 use tailwater_client::{Client, ClientConfig, ConsumerConfig, Error, ProducerConfig, Start, Transport};
 use tailwater_format::call::ErrorCode;
 
@@ -172,7 +168,7 @@ fn records_that_a_dying_node_may_have_taken_are_there_once_and_in_order() {
         count
     });
     for _ in 0..4 {
-        support::wait_for("some appends", || {
+        wait_for("some appends", || {
             let metrics = node.get("/metrics")?;
             let line = metrics.lines().find(|line| line.starts_with("tailwater_log_appends_total "))?;
             let appends: f64 = line.rsplit(' ').next()?.parse().ok()?;

@@ -1,10 +1,8 @@
 //! Documents name files that exist, and show programs that compile.
 
-#![allow(clippy::disallowed_methods)] // it reads the documents as they are
-
-mod support;
-
 use std::path::Path;
+
+use crate::support::tailwater;
 
 #[test]
 fn every_file_that_a_document_names_exists() {
@@ -47,7 +45,7 @@ fn the_program_in_the_readme_is_the_one_that_the_client_s_documentation_compiles
 
 #[test]
 fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is() {
-    let output = support::tailwater().args(["serve", "--print-config"]).output().expect("it runs");
+    let output = tailwater().args(["serve", "--print-config"]).output().expect("it runs");
     let printed: toml::Table =
         toml::from_str(&String::from_utf8(output.stdout).expect("text")).expect("TOML");
     let text =

@@ -1,10 +1,8 @@
 //! Kafka's clients, unmodified, one program for each below `tests/clients/`: round trips that check content, order,
 //! offsets and times, and what administrators do.
 
-mod support;
-
-use support::Node;
-use support::kafka::scenario;
+use crate::support::Node;
+use crate::support::kafka::scenario;
 
 fn with_node(test: impl FnOnce(&Node)) {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,0 +1,25 @@
+//! Tests of real processes: the binary's commands, nodes that are killed, clients that others wrote. One program, so
+//! that the tests share what they start processes with, and both cores while one of them waits.
+
+#![allow(clippy::disallowed_methods)] // tests of real processes and real files
+
+mod support;
+
+mod bridge;
+mod broadcast;
+mod broadcast_disk;
+mod broadcast_http;
+mod broadcast_ws;
+mod docs;
+mod examples;
+mod faults;
+mod kafka_clients;
+mod kafka_faults;
+mod kafka_groups;
+mod kafka_kcat;
+mod library;
+mod metrics;
+mod queues;
+mod queues_cassandra;
+mod sqs_clients;
+mod streams;
