@@ -80,8 +80,8 @@ pub struct Args {
     /// How often the producer sends what is due, in microseconds.
     #[arg(long, default_value_t = 1_000, value_name = "US")]
     every_us: u64,
-    /// A process asks for lengths not more often than this, in microseconds, or than 5 for each shard that one of its
-    /// consumers reads; 0 is at every wake-up.
+    /// A process of many consumers asks for lengths not more often than this, in microseconds, rounded up to the next
+    /// tick of a millisecond; 0 is at every wake-up.
     #[arg(long, default_value_t = 250, value_name = "US")]
     lengths_every_us: u64,
     /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came.

@@ -58,9 +58,15 @@ pub fn topics(subscription: Bytes) -> Option<Vec<String>> {
     Vec::read(&mut body(subscription)?).ok()
 }
 
-/// What a consumer says of itself; `None` if it says it in a form that is not known.
+/// What a consumer says of itself; `None` if it says it in a form that is not known. Some clients name a version that
+/// has owned partitions, and end before them: they own none.
 pub fn subscription(subscription: Bytes) -> Option<Subscription> {
-    Subscription::read(&mut body(subscription)?).ok()
+    let mut body = body(subscription)?;
+    let mut before_owned = body.clone().at_version(0);
+    Subscription::read(&mut body).ok().or_else(|| {
+        let said = Subscription::read(&mut before_owned).ok()?;
+        (before_owned.left() == 0).then_some(said)
+    })
 }
 
 /// The partitions that are assigned to a consumer; `None` if that is in a form that is not known.
@@ -105,8 +111,8 @@ mod tests {
     fn what_is_written_is_as_kafka_s_clients_have_it() {
         let topics = vec!["t".to_owned()];
         let subscription = Subscription { topics, ..Default::default() };
-        let bytes = [0, 1, 0, 0, 0, 1, 0, 1, b't', 255, 255, 255, 255, 0, 0, 0, 0];
-        assert_eq!(encode(&subscription, 1)[..], bytes);
+        let owned = [0, 1, 0, 0, 0, 1, 0, 1, b't', 255, 255, 255, 255, 0, 0, 0, 0];
+        assert_eq!(encode(&subscription, 1)[..], owned);
         let topics = vec![Assigned { topic: "t".to_owned(), partitions: vec![2] }];
         let assignment = Assignment { topics: topics.clone(), ..Default::default() };
         let bytes = encode(&assignment, 0);
@@ -114,6 +120,13 @@ mod tests {
         assert_eq!(assigned(bytes), Some(topics.clone()));
         let said = Subscription { owned_partitions: topics, ..subscription };
         assert_eq!(super::subscription(encode(&said, 3)), Some(said.clone()));
+        let ends_before_them =
+            super::subscription(Bytes::copy_from_slice(&owned[..13])).expect("a subscription");
+        assert_eq!(
+            (&ends_before_them.topics, &ends_before_them.owned_partitions),
+            (&said.topics, &Vec::new())
+        );
+        assert_eq!(super::subscription(Bytes::copy_from_slice(&owned[..15])), None, "cut within them");
         let before_there_were_owned_ones = super::subscription(encode(&said, 0)).expect("a subscription");
         assert_eq!(before_there_were_owned_ones.owned_partitions, []);
     }

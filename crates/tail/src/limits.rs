@@ -31,12 +31,12 @@ pub const CHUNK_REFRESH: Duration = Duration::from_secs(20);
 /// without an idle page.
 pub const PAGE_REFRESH: Duration = Duration::from_secs(5);
 
-/// Lengths are read again this soon at the latest while they move, however many follow them.
+/// Where [`CURSORS_MANY`] follow, a doorbell that rings sooner than this after lengths were read is answered a little
+/// later: at the runtime's next tick, of which there are a thousand a second.
 pub const LENGTHS_EVERY: Duration = Duration::from_micros(250);
 
-/// What one cursor adds to the time until lengths are read again, up to [`LENGTHS_EVERY`]: about what it costs to wake
-/// a consumer and to look what it has.
-pub const LENGTHS_EVERY_PER_CURSOR: Duration = Duration::from_micros(5);
+/// From so many cursors on, waking all of them for one flush costs more than the next flushes may wait for.
+pub const CURSORS_MANY: usize = 50;
 
 /// Lengths are looked at after this long even if no doorbell rang: often enough that a cell which answers never
 /// counts as silent. Stolen wake-ups are the transport's care, which looks more often.

@@ -47,7 +47,7 @@ pub enum Malformed {
 }
 
 /// Reads the values of one message of one version.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reader {
     bytes: Bytes,
     at: usize,
@@ -66,6 +66,11 @@ impl Reader {
     /// The same with another limit than [`ITEMS_MAX`].
     pub fn with_items_max(self, items_max: usize) -> Self {
         Self { items_max, items_left: items_max, ..self }
+    }
+
+    /// The same, of a message of another version.
+    pub fn at_version(self, version: i16) -> Self {
+        Self { version, ..self }
     }
 
     /// The message's version.

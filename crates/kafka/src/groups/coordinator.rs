@@ -298,11 +298,17 @@ impl Coordinator {
         check_name(name).map_err(|error| (error, "a group has a name of 1 to 512 bytes".to_owned()))?;
         let catalog = self.shared.catalog(beat.epoch == JOINING || beat.topics.is_some());
         let mut table = self.shared.table.lock();
+        let beat_epoch = beat.epoch;
         let unknown = || (ErrorCode::GroupIdNotFound, format!("there is no consumer group {name}"));
+        // Memberships are not kept over a restart, and a group may have become a classic one without it: a member of
+        // before is to join again. Its client would give up on the other error.
+        let forgotten =
+            || (ErrorCode::UnknownMemberId, format!("{name} does not know the member: it has to join again"));
+        let lost = || if beat_epoch > JOINING { forgotten() } else { unknown() };
         let room = self.shared.check_room(&table, beat.bytes());
         room.map_err(|error| (error, "groups have no more room for what members say".to_owned()))?;
         match table.groups.get_mut(name) {
-            None if beat.epoch != JOINING => return Err(unknown()),
+            None if beat.epoch != JOINING => return Err(lost()),
             None => {
                 let added = self.shared.add_group(&mut table, name);
                 added.map_err(|error| (error, "there are too many groups".to_owned()))?;
@@ -312,7 +318,10 @@ impl Coordinator {
         let limits = &self.shared.consumer_limits;
         let told = self.shared.step(&mut table, name, |group, now, out| match group {
             Group::Consumer(group) => group.heartbeat(now, beat, &catalog),
-            Group::Classic(_) if beat.epoch != JOINING => Err(unknown()),
+            Group::Classic(classic) if beat.epoch != JOINING => {
+                let is_of_consumers = classic.is_unused() || classic.is_of_consumers();
+                Err(if is_of_consumers { lost() } else { unknown() })
+            }
             Group::Classic(classic) => {
                 // Whoever is in it stays, and speaks the classic protocol for as long as it likes.
                 let moved = match classic.phase == Phase::Empty {

@@ -20,8 +20,8 @@ pub struct ReaderConfig {
     /// Most bytes per second of each shard from the durable layer, and most in all for a consumer that catches up by
     /// itself.
     pub catch_up_bytes_per_s: u64,
-    /// Lengths are not read again sooner than this, or than 5 us for each cursor if that is less; 0 reads them at
-    /// every wake-up. What comes after a pause is read at once.
+    /// Where 50 cursors or more follow, lengths are not read again sooner than this, rounded up to the runtime's next
+    /// tick (1 ms); 0 reads them at every wake-up. What comes after a pause is read at once.
     pub lengths_every: Duration,
     /// Lengths are read after this long even if no doorbell rang.
     pub watch_deadline: Duration,

@@ -16,7 +16,7 @@ use tailwater_format::{SHARDS_PER_PAGE, ShardId, ShardNumber, StreamId, Tail, Ta
 
 use super::{Inner, Page};
 use crate::SourceError;
-use crate::limits::{ASKS_MAX, LENGTHS_EVERY_PER_CURSOR};
+use crate::limits::{ASKS_MAX, CURSORS_MANY};
 
 /// Follows the tail pages in the metadata cell, until it is dropped.
 pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
@@ -45,10 +45,10 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
             // A shard that is followed anew has yet to hear of a page that others have seen.
             versions.clear();
         }
-        let pause = inner.pause();
-        if !pause.is_zero() {
+        let readable_at = read_at + inner.pause();
+        if env.now() < readable_at {
             // The doorbell is not slept on meanwhile, so that whoever rings has nobody to wake.
-            env.sleep_until(read_at + pause).await;
+            env.sleep_until(readable_at).await;
         }
         let pages = inner.pages();
         versions.retain(|page, _| pages.binary_search(page).is_ok());
@@ -147,8 +147,10 @@ impl Inner {
     /// How long after lengths were read they are read again at the earliest. Where a flush has many cursors to wake,
     /// they share the wake-up with the flushes right behind it.
     pub(crate) fn pause(&self) -> Duration {
-        let cursors = u32::try_from(self.cursors.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
-        self.config.lengths_every.min(LENGTHS_EVERY_PER_CURSOR.saturating_mul(cursors))
+        match self.cursors.load(Ordering::Relaxed) {
+            ..CURSORS_MANY => Duration::ZERO,
+            CURSORS_MANY.. => self.config.lengths_every,
+        }
     }
 
     /// The pages that have a followed shard, in order.

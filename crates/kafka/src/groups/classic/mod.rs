@@ -194,6 +194,11 @@ impl ClassicGroup {
         self.phase == Phase::Empty && self.pending.is_empty()
     }
 
+    /// Whether its members are consumers, as those of KIP-848 are.
+    pub fn is_of_consumers(&self) -> bool {
+        self.protocol_type.as_deref() == Some(consumer::PROTOCOL_TYPE)
+    }
+
     /// When [`ClassicGroup::tick`] has something to do, at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
         let phase = match &self.phase {
@@ -349,7 +354,7 @@ impl ClassicGroup {
     /// What everybody in a stable group subscribes to, where they say it in the way of consumers; `None` where that is
     /// not known.
     pub fn subscribed_topics(&self) -> Option<std::collections::BTreeSet<String>> {
-        if self.protocol_type.as_deref() != Some(consumer::PROTOCOL_TYPE) || self.phase != Phase::Stable {
+        if !self.is_of_consumers() || self.phase != Phase::Stable {
             return None;
         }
         let protocol = self.protocol.as_deref()?;
@@ -367,7 +372,7 @@ impl ClassicGroup {
 
     /// The partitions that a member of a stable group reads, where that is assigned in the way of consumers.
     pub fn assigned(&self, member: &Member) -> Vec<(String, u32)> {
-        if self.protocol_type.as_deref() != Some(consumer::PROTOCOL_TYPE) || self.phase != Phase::Stable {
+        if !self.is_of_consumers() || self.phase != Phase::Stable {
             return Vec::new();
         }
         let topics = consumer::assigned(member.assignment.clone()).unwrap_or_default();

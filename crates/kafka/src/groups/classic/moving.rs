@@ -27,18 +27,25 @@ pub(crate) struct Consumer {
 }
 
 impl ClassicGroup {
-    /// Its members as consumers; `None` if they are none, or say so in a form that is not known.
+    /// Its members as consumers; `None` if they are none, or say so in a form that is not known. Left out are those that
+    /// have not heard of their id yet: they come again with another one.
+    ///
+    /// A member has what it was assigned, and what it said when it joined that it had: one that rebalances
+    /// cooperatively may be about to give that up, but has not.
     pub fn consumers(&self) -> Option<Vec<Consumer>> {
-        if self.phase == Phase::Dead || self.protocol_type.as_deref() != Some(consumer::PROTOCOL_TYPE) {
+        if self.phase == Phase::Dead || !self.is_of_consumers() {
             return None;
         }
-        let consumers = self.members.iter().map(|(id, member)| {
+        let unheard = |member: &Member| member.fresh && member.instance.is_none() && member.joining.is_some();
+        let consumers = self.members.iter().filter(|(_, member)| !unheard(member)).map(|(id, member)| {
             // Whatever the group agrees on: they read the same by each of their protocols.
             let (_, said) = member.protocols.first()?;
-            let assigned = match member.assignment.is_empty() {
+            let said = consumer::subscription(said.clone())?;
+            let mut assigned = match member.assignment.is_empty() {
                 true => Vec::new(),
                 false => consumer::assigned(member.assignment.clone())?,
             };
+            assigned.extend(said.owned_partitions);
             Some(Consumer {
                 id: id.clone(),
                 instance: member.instance.clone(),
@@ -47,7 +54,7 @@ impl ClassicGroup {
                 session: member.session,
                 rebalance: member.rebalance,
                 protocols: member.protocols.clone(),
-                topics: consumer::topics(said.clone())?,
+                topics: said.topics,
                 assigned,
             })
         });

@@ -98,6 +98,11 @@ impl ConsumerGroup {
     ) -> ClassicGroup {
         let consumers = self.members.iter().filter_map(|(id, member)| {
             let Classic { session, protocols, .. } = member.classic.clone()?;
+            // What it was told to give up it has, for all that is known.
+            let mut has = member.assigned.clone();
+            for (topic, numbers) in &member.revoking {
+                has.entry(*topic).or_default().extend(numbers);
+            }
             Some(Consumer {
                 id: id.clone(),
                 instance: member.instance.clone(),
@@ -107,7 +112,7 @@ impl ConsumerGroup {
                 rebalance: member.rebalance,
                 protocols,
                 topics: member.topics.iter().cloned().collect(),
-                assigned: by_name(&member.assigned, catalog),
+                assigned: by_name(&has, catalog),
             })
         });
         // That of the target, in which members are: the next generation is later than any epoch of theirs.
@@ -226,15 +231,17 @@ impl ConsumerGroup {
         if sync.generation != member.epoch {
             return Err(ErrorCode::IllegalGeneration);
         }
-        let differs =
-            |given: &Option<String>, known: Option<&str>| given.is_some() && given.as_deref() != known;
-        if differs(&sync.protocol_type, Some(PROTOCOL_TYPE)) || differs(&sync.protocol, classic.protocol()) {
+        // One that was let into the classic group may have been told of another protocol than its own first choice.
+        let is_its_own = |name: &String| classic.protocols.iter().any(|(known, _)| known == name);
+        if sync.protocol_type.as_ref().is_some_and(|given| given != PROTOCOL_TYPE)
+            || sync.protocol.as_ref().is_some_and(|name| !is_its_own(name))
+        {
             return Err(ErrorCode::InconsistentGroupProtocol);
         }
         let assignment = Assignment { topics: by_name(&member.assigned, catalog), user_data: None };
         let answer = SyncGroupResponse {
             protocol_type: Some(PROTOCOL_TYPE.to_owned()),
-            protocol_name: classic.protocol().map(str::to_owned),
+            protocol_name: sync.protocol.clone().or_else(|| classic.protocol().map(str::to_owned)),
             assignment: encode(&assignment, classic::version_of(&classic.protocols)),
             ..Default::default()
         };

@@ -187,6 +187,60 @@ fn who_does_not_fit_in_is_refused() {
 }
 
 #[test]
+fn what_a_member_has_yet_to_give_up_is_nobody_elses_however_the_group_moves() {
+    let mut world = moved(&[("a", 0..6)]);
+    world.join("c");
+    assert_eq!(world.classic_join(joining("a", 0..6)), (0, 5), "it is told to give up half");
+    world.beat(Beat { member_id: "c".to_owned(), epoch: LEAVING, ..Beat::default() }).expect("it leaves");
+    // A classic group now, whose only member reads all six until it joins again; a member of KIP-848 comes before that.
+    let group = world.group.to_classic(world.now, classic_limits(), &world.catalog, &mut Vec::new());
+    let again = ConsumerGroup::of_classic(world.now, Arc::clone(&world.group.limits), &group, &world.catalog);
+    world.group = again.expect("consumers");
+    assert_eq!(world.join("d").assignment, Some(Partitions::new()));
+    let (error, generation) = world.classic_join(joining("a", 0..6));
+    assert_eq!((error, world.classic_sync("a", generation)), (0, partitions(0..3)));
+    assert_eq!(world.has("d", 7, []).assignment, None, "it was not heard to have given it up");
+}
+
+#[test]
+fn what_a_member_says_that_it_has_counts_beside_what_it_was_assigned() {
+    let world = World::new();
+    let mut group = ClassicGroup::new(classic_limits(), 0, None);
+    let mut out = Vec::new();
+    let join = Join { instance: Some("A".to_owned()), id_required: false, ..joining("", 2..5) };
+    group.join(world.now, join, classic::Ticket(1), &mut out);
+    let has = group.consumers().expect("consumers")[0].assigned.clone();
+    assert_eq!(by_id(&has, &world.catalog), partitions(2..5));
+}
+
+#[test]
+fn a_member_that_has_not_heard_of_its_id_is_left_out_as_it_comes_with_another_one() {
+    let world = World::new();
+    let mut group = ClassicGroup::new(classic_limits(), 0, None);
+    let join = Join { id_required: false, ..joining("", []) };
+    group.join(world.now, join, classic::Ticket(1), &mut Vec::new());
+    assert_eq!(group.members.len(), 1);
+    assert_eq!(group.consumers().expect("consumers").len(), 0);
+}
+
+#[test]
+fn a_sync_may_name_the_protocol_that_the_classic_group_had_agreed_on() {
+    let mut world = moved(&[("a", 0..3)]);
+    let sync = |protocol: &str| Sync {
+        member_id: "a".to_owned(),
+        instance: None,
+        generation: 5,
+        protocol_type: None,
+        protocol: Some(protocol.to_owned()),
+        assignments: Vec::new(),
+    };
+    let answer = world.group.sync(world.now, &sync("roundrobin"), &world.catalog);
+    assert_eq!((answer.error_code, answer.protocol_name.as_deref()), (0, Some("roundrobin")));
+    let answer = world.group.sync(world.now, &sync("sticky"), &world.catalog);
+    assert_eq!(answer.error_code, ErrorCode::InconsistentGroupProtocol.number());
+}
+
+#[test]
 fn only_a_group_of_consumers_moves() {
     let world = World::new();
     let group = |protocol_type: &str| {
