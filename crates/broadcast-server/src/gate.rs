@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tailwater_access::{Authorizer, Denied, Peer, Protocol, Request, Resource};
 
 use tailwater_broadcast::message::{Message, Role};
+use tailwater_broadcast::region;
 
 /// One connection's.
 pub(crate) struct Gate {
@@ -37,8 +38,13 @@ impl Gate {
                 }
                 self.listen(positions.iter().map(|(stream, _)| stream.as_str()))
             }
+            // A member is told how far all streams are, and asks for what it wants of them.
             Message::Share { positions, .. } => {
+                self.ask("listen", Resource::Node)?;
                 self.listen(positions.iter().map(|(stream, _)| stream.as_str()))
+            }
+            Message::Region(region::Message::Request { stream, .. }) => {
+                self.ask("listen", Resource::Broadcast(stream.as_str()))
             }
             Message::Subscribe { stream, .. } => self.ask("listen", Resource::Broadcast(stream.as_str())),
             _ => Ok(()),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_access::{Authorizer, Request as Asked, Resource};
+use tailwater_access::{Authorizer, Denied, Request as Asked, Resource};
 use tailwater_env::{Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, StreamInfo};
@@ -263,9 +263,8 @@ impl Broker {
 
     /// Whether a client may do what it asks for, to `resource`; the code that clients know for it if not.
     pub(crate) fn authorize(&self, context: &Context, resource: Resource<'_>) -> Result<(), ErrorCode> {
-        let Context { peer, api, .. } = context;
-        let asked = Asked { protocol: tailwater_access::Protocol::Kafka, operation: api.name(), resource };
-        self.authorizer.authorize(&peer.who, asked).map_err(|denied| {
+        self.ask(context, resource).map_err(|denied| {
+            let Context { peer, api, .. } = context;
             tracing::info!(peer = %peer.address, api = api.name(), ?resource, %denied, "refused");
             match resource {
                 Resource::Stream(_) => ErrorCode::TopicAuthorizationFailed,
@@ -273,6 +272,17 @@ impl Broker {
                 _ => ErrorCode::ClusterAuthorizationFailed,
             }
         })
+    }
+
+    fn ask(&self, context: &Context, resource: Resource<'_>) -> Result<(), Denied> {
+        let Context { peer, api, .. } = context;
+        let asked = Asked { protocol: tailwater_access::Protocol::Kafka, operation: api.name(), resource };
+        self.authorizer.authorize(&peer.who, asked)
+    }
+
+    /// Whether a client that asks for all there is may know of this. That it may not is nothing to tell of.
+    pub(crate) fn shows(&self, context: &Context, resource: Resource<'_>) -> bool {
+        self.ask(context, resource).is_ok()
     }
 
     /// Whether a client may do what it asks for to a topic.
@@ -293,7 +303,7 @@ impl Broker {
     /// The streams that a client may know of.
     pub(crate) fn visible_topics(&self, context: &Context) -> impl Iterator<Item = StreamInfo> {
         let streams = self.log.list_streams().into_iter();
-        streams.filter(|stream| self.authorize_topic(context, &stream.name).is_ok())
+        streams.filter(|stream| self.shows(context, Resource::Stream(&stream.name)))
     }
 
     /// The stream that a request names, by id where its version has ids, else by name, if the client may do to it what

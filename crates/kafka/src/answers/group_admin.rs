@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tailwater_access::Resource;
+
 use crate::answers::groups::code;
 use crate::broker::{Broker, Context};
 use crate::errors::ErrorCode;
@@ -35,7 +37,7 @@ pub(crate) async fn list_groups(
         group_type: snapshot.group.kind().name().to_owned(),
     });
     let groups = groups.filter(|group| {
-        broker.authorize_group(&context, &group.group_id).is_ok()
+        broker.shows(&context, Resource::Group(&group.group_id))
             && is_wanted(&request.states_filter, &group.group_state)
             && is_wanted(&request.types_filter, &group.group_type)
     });

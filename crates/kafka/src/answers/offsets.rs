@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tailwater_access::Resource;
 use tailwater_format::StreamId;
 use tailwater_log::StreamInfo;
 use uuid::Uuid;
@@ -153,7 +154,18 @@ fn fetch_group(
     let allowed =
         allowed.and_then(|()| broker.groups.check_fetch(&group_id, member_id.as_deref(), member_epoch));
     if let Err(error) = allowed {
-        return OffsetFetchResponseGroup { group_id, error_code: error.number(), ..Default::default() };
+        // Before version 2 only partitions have errors.
+        let topics = topics.filter(|_| context.version < 2).into_iter().flatten().map(|topic| {
+            let partitions =
+                topic.partition_indexes.into_iter().map(|index| partition(index, None, Some(error)));
+            OffsetFetchResponseTopics {
+                partitions: partitions.collect(),
+                name: topic.name,
+                topic_id: topic.topic_id,
+            }
+        });
+        let topics = topics.collect();
+        return OffsetFetchResponseGroup { group_id, topics, error_code: error.number() };
     }
     let topics = match topics {
         Some(topics) => {
@@ -193,7 +205,10 @@ fn fetch_all(broker: &Broker, context: &Context, group: &str) -> Vec<OffsetFetch
     }
     let topics = topics.into_iter().filter_map(|(id, partitions)| {
         // Those of a deleted one are not removed yet.
-        let name = broker.find_topic(context, "", id.0, true).ok()?.name;
+        let name = broker.log.stream_by_id(id).ok()?.name;
+        if !broker.shows(context, Resource::Stream(&name)) {
+            return None;
+        }
         Some(OffsetFetchResponseTopics { name, topic_id: id.0, partitions })
     });
     topics.collect()

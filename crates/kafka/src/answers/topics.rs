@@ -222,7 +222,9 @@ async fn delete(broker: &Broker, context: &Context, topic: &DeleteTopicState) ->
     let stream = match (&topic.name, topic.topic_id) {
         (Some(name), id) if id.is_nil() => {
             may(broker, context, name)?;
-            broker.log.stream(name)?
+            let stream = broker.log.stream(name)?;
+            broker.log.delete_stream(name).await?;
+            return Ok(stream);
         }
         (None, id) if !id.is_nil() => broker
             .log
@@ -230,7 +232,9 @@ async fn delete(broker: &Broker, context: &Context, topic: &DeleteTopicState) ->
             .map_err(|error| Refused::new(ErrorCode::UnknownTopicId, error.to_string()))?,
         _ => return Err(Refused::new(ErrorCode::InvalidRequest, "a topic has a name or an id, not both")),
     };
-    may(broker, context, &stream.name)?;
+    // Whoever knows its id only is not told its name.
+    let refused = |error| Refused::new(error, "this client may not do that to this topic");
+    broker.authorize_topic(context, &stream.name).map_err(refused)?;
     broker.log.delete_stream(&stream.name).await?;
     Ok(stream)
 }

@@ -43,7 +43,13 @@ const NEVER_IN: &str = "A group that nobody was ever let into, and that has comm
 const COMMITS_LATE: &str = "A member that commits in an epoch before its own is told so";
 const EPOCHS: &str = "Epochs of groups of KIP-848 begin with 1, and Kafka's with 2";
 
+const FORGOTTEN: &str = "A member of KIP-848 that its group does not know is told to join again";
+
+const AGREED: &str = "A member that syncs with a protocol of before a group moved is told to join again";
+
 const DIFFERENCES: &[Difference] = &[
+    differs("moving, *: a protocol that is not its own", "error_code", "23", "27", AGREED),
+    differs("consumer groups, *: a group that is not there", "error_code", "69", "25", FORGOTTEN),
     differs("refusals, *: \"refused\": *", "*", EVERY, EVERY, NEVER_IN),
     differs("consumer groups, ConsumerGroup*", "*_epoch", EVERY, EVERY, EPOCHS),
     differs("moving, *: commits too late", "*error_code", EVERY, "22", COMMITS_LATE),

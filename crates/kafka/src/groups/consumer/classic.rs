@@ -231,17 +231,20 @@ impl ConsumerGroup {
         if sync.generation != member.epoch {
             return Err(ErrorCode::IllegalGeneration);
         }
-        // One that was let into the classic group may have been told of another protocol than its own first choice.
-        let is_its_own = |name: &String| classic.protocols.iter().any(|(known, _)| known == name);
-        if sync.protocol_type.as_ref().is_some_and(|given| given != PROTOCOL_TYPE)
-            || sync.protocol.as_ref().is_some_and(|name| !is_its_own(name))
-        {
-            return Err(ErrorCode::InconsistentGroupProtocol);
+        let differs =
+            |given: &Option<String>, known: Option<&str>| given.is_some() && given.as_deref() != known;
+        if differs(&sync.protocol_type, Some(PROTOCOL_TYPE)) || differs(&sync.protocol, classic.protocol()) {
+            // One that the classic group let in may know of the protocol that it had agreed on; it joins again anyway.
+            let is_moving = self.must_join(&sync.member_id);
+            return Err(match is_moving {
+                true => ErrorCode::RebalanceInProgress,
+                false => ErrorCode::InconsistentGroupProtocol,
+            });
         }
         let assignment = Assignment { topics: by_name(&member.assigned, catalog), user_data: None };
         let answer = SyncGroupResponse {
             protocol_type: Some(PROTOCOL_TYPE.to_owned()),
-            protocol_name: sync.protocol.clone().or_else(|| classic.protocol().map(str::to_owned)),
+            protocol_name: classic.protocol().map(str::to_owned),
             assignment: encode(&assignment, classic::version_of(&classic.protocols)),
             ..Default::default()
         };

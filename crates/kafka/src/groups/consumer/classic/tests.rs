@@ -224,20 +224,21 @@ fn a_member_that_has_not_heard_of_its_id_is_left_out_as_it_comes_with_another_on
 }
 
 #[test]
-fn a_sync_may_name_the_protocol_that_the_classic_group_had_agreed_on() {
+fn a_sync_with_the_protocol_that_the_classic_group_had_agreed_on_is_told_to_join_again() {
     let mut world = moved(&[("a", 0..3)]);
-    let sync = |protocol: &str| Sync {
+    let sync = Sync {
         member_id: "a".to_owned(),
         instance: None,
         generation: 5,
         protocol_type: None,
-        protocol: Some(protocol.to_owned()),
+        protocol: Some("roundrobin".to_owned()),
         assignments: Vec::new(),
     };
-    let answer = world.group.sync(world.now, &sync("roundrobin"), &world.catalog);
-    assert_eq!((answer.error_code, answer.protocol_name.as_deref()), (0, Some("roundrobin")));
-    let answer = world.group.sync(world.now, &sync("sticky"), &world.catalog);
-    assert_eq!(answer.error_code, ErrorCode::InconsistentGroupProtocol.number());
+    let answer = world.group.sync(world.now, &sync, &world.catalog);
+    assert_eq!(answer.error_code, ErrorCode::InconsistentGroupProtocol.number(), "nobody else is there");
+    world.join("c");
+    let answer = world.group.sync(world.now, &sync, &world.catalog);
+    assert_eq!(answer.error_code, ErrorCode::RebalanceInProgress.number());
 }
 
 #[test]
