@@ -79,8 +79,8 @@ pub struct BridgeView {
     pub omitted: u64,
     /// Times that it could not go on.
     pub errors: u64,
-    /// Records or events that it has before it.
-    pub lag: u64,
+    /// Records or events that it has before it; `None` until it has looked everywhere.
+    pub lag: Option<u64>,
     /// Why it does not go on, if it does not.
     pub error: Option<String>,
 }

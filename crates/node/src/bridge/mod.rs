@@ -58,8 +58,8 @@ struct Status {
     carried: AtomicU64,
     omitted: AtomicU64,
     errors: AtomicU64,
-    /// By shard; of a broadcast stream there is only 0.
-    lags: Mutex<BTreeMap<u32, u64>>,
+    /// By shard, `None` until it was looked at; of a broadcast stream there is only 0.
+    lags: Mutex<BTreeMap<u32, Option<u64>>>,
     error: Mutex<Option<String>>,
 }
 
@@ -68,10 +68,21 @@ impl Status {
         counter.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// It is to carry this shard, and does not know yet what is before it.
+    fn begins(&self, shard: u32) {
+        self.lags.lock().entry(shard).or_default();
+    }
+
     /// It works, and has so much before it.
     fn works(&self, shard: u32, lag: u64) {
-        self.lags.lock().insert(shard, lag);
+        self.lags.lock().insert(shard, Some(lag));
         *self.error.lock() = None;
+    }
+
+    /// What it has before it in all shards, once each of them was looked at.
+    fn lag(&self) -> Option<u64> {
+        let lags = self.lags.lock();
+        lags.values().copied().sum::<Option<u64>>().filter(|_| !lags.is_empty())
     }
 }
 
@@ -125,7 +136,7 @@ impl Bridges {
                 carried: read(&status.carried),
                 omitted: read(&status.omitted),
                 errors: read(&status.errors),
-                lag: status.lags.lock().values().sum(),
+                lag: status.lag(),
                 error: status.error.lock().clone(),
             }
         };

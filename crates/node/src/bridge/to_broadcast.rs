@@ -81,6 +81,7 @@ async fn carry_stream(
     if let Some(none) = shards.iter().find(|shard| **shard >= from.config.shards) {
         bail!("log stream {name} has {} shards, from 0, and so no shard {none}", from.config.shards);
     }
+    shards.iter().for_each(|shard| status.begins(*shard));
     let mut tasks = Vec::new();
     for shard in shards {
         let (context, config, status) = (context.clone(), config.clone(), Arc::clone(status));

@@ -95,7 +95,8 @@ impl BroadcastsRead {
         let help = "Times that a bridge could not go on.";
         page.counters("tailwater_bridge_errors", help, "bridge", of(|of| of.errors))?;
         let help = "Records or events that a bridge has before it.";
-        page.gauges("tailwater_bridge_lag", help, "bridge", of(|of| of.lag))
+        let known = |bridge: &BridgeView| Some((format!("{}>{}", bridge.from, bridge.to), bridge.lag?));
+        page.gauges("tailwater_bridge_lag", help, "bridge", self.bridges.iter().filter_map(known))
     }
 
     fn streams(&self, streams: &[StreamSnapshot], page: &mut Page<'_>) -> fmt::Result {

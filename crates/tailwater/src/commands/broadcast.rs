@@ -135,7 +135,8 @@ fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
         let mut table = output::table(&["bridge from", "to", "carried", "lag", "errors", "waits because"]);
         for bridge in view.bridges {
             let why = bridge.error.unwrap_or_default();
-            let [carried, lag, errors] = [bridge.carried, bridge.lag, bridge.errors].map(|n| n.to_string());
+            let [carried, errors] = [bridge.carried, bridge.errors].map(|n| n.to_string());
+            let lag = bridge.lag.map_or_else(|| "?".to_owned(), |lag| lag.to_string());
             table.add_row([bridge.from, bridge.to, carried, lag, errors, why]);
         }
         output::print(&table)?;

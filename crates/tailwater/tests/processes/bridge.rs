@@ -78,12 +78,9 @@ fn records_of_a_log_stream_are_heard_with_key_and_offset_once_and_in_order_thoug
     for (shard, offsets) in heard {
         assert_eq!(offsets, (0..offsets.len() as u64).collect::<Vec<_>>(), "shard {shard}");
     }
-    let no_lag = "tailwater_bridge_lag{bridge=\"log:orders>broadcast:b/orders\"} 0";
-    // A bridge that has just begun knows of no lag, and then of all that it carries again.
-    wait_for("no lag", || {
-        let is_none = bridges(&near)[0]["lag"] == 0;
-        (is_none && near.get("/metrics").expect("a page").contains(no_lag)).then_some(())
-    });
+    wait_for("no lag", || (bridges(&near)[0]["lag"] == 0).then_some(()));
+    let page = near.get("/metrics").expect("a page");
+    assert!(page.contains("tailwater_bridge_lag{bridge=\"log:orders>broadcast:b/orders\"} 0"), "{page}");
     assert!(near.run(&["broadcast", "stats"]).contains("log:orders"));
 }
 
