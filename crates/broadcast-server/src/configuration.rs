@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tailwater_broadcast::membership::Membership;
+use tailwater_broadcast::message::{Chain, Member, ReplicaId, put_chain, take_chain};
+use tailwater_broadcast::wire::Reader;
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
 use tokio::sync::mpsc;
 
 use crate::Input;
-use tailwater_broadcast::membership::Membership;
-use tailwater_broadcast::message::{Chain, Member, ReplicaId, put_chain, take_chain};
-use tailwater_broadcast::wire::Reader;
 
 /// How often silent members are looked for.
 const LOOK: Duration = Duration::from_millis(50);

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tailwater_broadcast::frame::{self, FrameReader, FrameWriter};
+use tailwater_broadcast::message::{Message, Role, VERSION};
+use tailwater_broadcast::name::is_region;
+use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 use tailwater_env::{Env, Task};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,10 +17,6 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::gate::Gate;
 use crate::pace::{Pace, Quotas};
 use crate::{Input, ServerConfig};
-use tailwater_broadcast::frame::{self, FrameReader, FrameWriter};
-use tailwater_broadcast::message::{Message, Role, VERSION};
-use tailwater_broadcast::name::is_region;
-use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tailwater_access::Denied;
+use tailwater_broadcast::message::{Member, Message, Reason};
+use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::mpsc;
 
@@ -12,8 +14,6 @@ use crate::disk::{Happened, Keeper};
 use crate::handle::Wanted;
 use crate::region::Region;
 use crate::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
-use tailwater_broadcast::message::{Member, Message, Reason};
-use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
 
 /// Inputs that the replica is given before what follows from them is sent.
 const BURST: usize = 256;

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
+use tailwater_broadcast::frame;
+use tailwater_broadcast::message::{Message, Role, VERSION};
+use tailwater_broadcast::replica::Peer;
 use tailwater_env::Env;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::{Input, SILENCE, connection};
-use tailwater_broadcast::frame;
-use tailwater_broadcast::message::{Message, Role, VERSION};
-use tailwater_broadcast::replica::Peer;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pauses between two tries grow from the first to the second.

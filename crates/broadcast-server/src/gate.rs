@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use tailwater_access::{Authorizer, Denied, Peer, Protocol, Request, Resource};
-
 use tailwater_broadcast::message::{Message, Role};
 use tailwater_broadcast::region;
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use tailwater_broadcast::message::Chain;
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::replica::{Counters, Delays};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::DiskStats;
 use crate::{Input, RegionSnapshot};
-use tailwater_broadcast::message::Chain;
-use tailwater_broadcast::name::Stream;
-use tailwater_broadcast::replica::{Counters, Delays};
 
 /// To look at a running replica; cheap to clone.
 #[derive(Clone)]

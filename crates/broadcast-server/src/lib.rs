@@ -26,6 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_access::{Authorizer, Denied};
+use tailwater_broadcast::message::{Chain, Member, Message, ReplicaId};
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::replica::{self, ConnectionId, Peer, Replica};
 use tailwater_env::{Env, Task};
 use tailwater_journal::Journal;
 use tailwater_meta::Meta;
@@ -36,9 +39,6 @@ pub use self::handle::{Handle, Snapshot, StreamSnapshot};
 pub use self::pace::Quotas;
 pub use self::region::RegionSnapshot;
 use crate::disk::Disk;
-use tailwater_broadcast::message::{Chain, Member, Message, ReplicaId};
-use tailwater_broadcast::name::Stream;
-use tailwater_broadcast::replica::{self, ConnectionId, Peer, Replica};
 
 /// Inputs that wait for the core task; readers pause beyond it.
 const INPUTS_MAX: usize = 1024;

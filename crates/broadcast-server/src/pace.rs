@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tailwater_env::{Env, Instant};
-
 use tailwater_broadcast::message::{GATEWAY, Message, Role};
 use tailwater_broadcast::quota::{Meter, Quota};
 use tailwater_broadcast::replica::{Peer, size_of_message};
+use tailwater_env::{Env, Instant};
 
 /// Bytes of one connection's publishes that wait.
 const WAITING_BYTES_MAX: usize = 4 << 20;

@@ -21,12 +21,11 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tailwater_broadcast::limits::BATCH_BYTES_MAX;
+use tailwater_broadcast::record::Record;
 use tailwater_env::File;
 use tailwater_journal::JournalPosition;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
-
-use tailwater_broadcast::limits::BATCH_BYTES_MAX;
-use tailwater_broadcast::record::Record;
 
 const MAGIC: [u8; 4] = *b"TWbc";
 const VERSION: u16 = 1;

@@ -9,12 +9,12 @@ use std::io;
 use std::path::Path;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use tailwater_broadcast::message::ReplicaId;
+use tailwater_broadcast::wire::{Reader, put_text};
 use tailwater_env::{Env, OpenMode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{DiskError, failed};
-use tailwater_broadcast::message::ReplicaId;
-use tailwater_broadcast::wire::{Reader, put_text};
 
 const MAGIC: [u8; 4] = *b"TWbi";
 const VERSION: u16 = 1;

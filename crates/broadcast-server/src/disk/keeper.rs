@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tailwater_broadcast::durability::{Durabilities, Durability};
+use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::record::Record;
+use tailwater_broadcast::replica::{Output, Replica, Ticket};
 use tailwater_env::{Env, Instant, OpenMode, Task};
 use tailwater_journal::{Append, AppendError, Durable, Incarnation, Journal, JournalPosition, Lost, Written};
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Writer;
 use super::{DiskOptions, DiskStats, TAG, Walk};
-use tailwater_broadcast::durability::{Durabilities, Durability};
-use tailwater_broadcast::name::Stream;
-use tailwater_broadcast::record::Record;
-use tailwater_broadcast::replica::{Output, Replica, Ticket};
 
 /// Pieces that wait for the thread which writes the checkpoint.
 const PIECES_MAX: usize = 4;

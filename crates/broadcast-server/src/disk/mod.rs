@@ -31,12 +31,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_env::{Env, OpenMode};
-use tailwater_journal::{Journal, JournalConfig, JournalPosition, JournalStats, OpenError, ReplayError, Tag};
-
-use self::checkpoint::{CheckpointError, RECORD_BYTES_MAX};
-pub use self::keeper::{Happened, Keeper};
-pub use self::walk::Walk;
 use tailwater_broadcast::durability::Durabilities;
 use tailwater_broadcast::history::HistoryOptions;
 use tailwater_broadcast::message::ReplicaId;
@@ -44,6 +38,12 @@ use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::recovered::Recovered;
 use tailwater_broadcast::replica::stream::StreamState;
+use tailwater_env::{Env, OpenMode};
+use tailwater_journal::{Journal, JournalConfig, JournalPosition, JournalStats, OpenError, ReplayError, Tag};
+
+use self::checkpoint::{CheckpointError, RECORD_BYTES_MAX};
+pub use self::keeper::{Happened, Keeper};
+pub use self::walk::Walk;
 
 /// The tag of the records in the journal.
 const TAG: Tag = Tag(1);

@@ -222,19 +222,19 @@ async fn delete(broker: &Broker, context: &Context, topic: &DeleteTopicState) ->
     let stream = match (&topic.name, topic.topic_id) {
         (Some(name), id) if id.is_nil() => {
             may(broker, context, name)?;
-            let stream = broker.log.stream(name)?;
-            broker.log.delete_stream(name).await?;
-            return Ok(stream);
+            broker.log.stream(name)?
         }
-        (None, id) if !id.is_nil() => broker
-            .log
-            .stream_by_id(StreamId(id))
-            .map_err(|error| Refused::new(ErrorCode::UnknownTopicId, error.to_string()))?,
+        (None, id) if !id.is_nil() => {
+            let stream = broker.log.stream_by_id(StreamId(id));
+            let stream =
+                stream.map_err(|error| Refused::new(ErrorCode::UnknownTopicId, error.to_string()))?;
+            // Whoever knows its id only is not told its name.
+            let refused = |error| Refused::new(error, "this client may not do that to this topic");
+            broker.authorize_topic(context, &stream.name).map_err(refused)?;
+            stream
+        }
         _ => return Err(Refused::new(ErrorCode::InvalidRequest, "a topic has a name or an id, not both")),
     };
-    // Whoever knows its id only is not told its name.
-    let refused = |error| Refused::new(error, "this client may not do that to this topic");
-    broker.authorize_topic(context, &stream.name).map_err(refused)?;
     broker.log.delete_stream(&stream.name).await?;
     Ok(stream)
 }

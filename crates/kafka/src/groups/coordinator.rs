@@ -302,9 +302,12 @@ impl Coordinator {
         let unknown = || (ErrorCode::GroupIdNotFound, format!("there is no consumer group {name}"));
         // Memberships are not kept over a restart, and a group may have become a classic one without it: a member of
         // before is to join again. Its client would give up on the other error.
-        let forgotten =
-            || (ErrorCode::UnknownMemberId, format!("{name} does not know the member: it has to join again"));
-        let lost = || if beat_epoch > JOINING { forgotten() } else { unknown() };
+        let lost = || match beat_epoch > JOINING {
+            true => {
+                (ErrorCode::UnknownMemberId, format!("{name} does not know the member: it has to join again"))
+            }
+            false => unknown(),
+        };
         let room = self.shared.check_room(&table, beat.bytes());
         room.map_err(|error| (error, "groups have no more room for what members say".to_owned()))?;
         match table.groups.get_mut(name) {
