@@ -4,8 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::Node;
-use crate::support::kafka::run;
+use crate::support::{Node, told};
 
 /// What boto3 does.
 const BOTO3: [&str; 6] = ["work_queue", "redrive", "fifo", "long_polling", "batches", "administration"];
@@ -28,7 +27,7 @@ fn holds(command: &mut Command, scenarios: &[&str]) {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start(&dir.path().join("data"));
     command.arg(format!("http://{}", node.sqs)).args(scenarios);
-    let (ok, out, err) = run(command, "");
+    let (ok, out, err) = told(command, "");
     assert!(ok, "after these scenarios:\n{out}\n{err}");
     assert_eq!(out.lines().collect::<Vec<_>>(), scenarios);
 }

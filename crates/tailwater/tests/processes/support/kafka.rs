@@ -1,9 +1,9 @@
 //! Kafka's clients, installed by `.ci/kafka-clients` when they are not there.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use super::{Node, PATIENCE};
+use super::{Node, told};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -17,14 +17,14 @@ pub fn need(client: &str) {
 
 /// Runs kcat with `args` on a node's broker; its standard output.
 pub fn kcat(node: &Node, args: &[&str], input: &str) -> String {
-    let (ok, out, err) = run(Command::new("kcat").args(["-b", &node.kafka]).args(args), input);
+    let (ok, out, err) = told(Command::new("kcat").args(["-b", &node.kafka]).args(args), input);
     assert!(ok, "kcat {args:?} failed:\n{err}");
     out
 }
 
 /// kcat, when it has to fail; what it wrote to standard error.
 pub fn kcat_failing(node: &Node, args: &[&str], input: &str) -> String {
-    let (ok, out, err) = run(Command::new("kcat").args(["-b", &node.kafka]).args(args), input);
+    let (ok, out, err) = told(Command::new("kcat").args(["-b", &node.kafka]).args(args), input);
     assert!(!ok, "kcat {args:?} should fail, and wrote {out}");
     err
 }
@@ -60,39 +60,6 @@ pub fn program(name: &str) -> Command {
 
 /// Runs one scenario of a program on a node's broker; it has to hold.
 pub fn scenario(node: &Node, name: &str, scenario: &str) {
-    let (ok, out, err) = run(program(name).args([&node.kafka, scenario]), "");
+    let (ok, out, err) = told(program(name).args([&node.kafka, scenario]), "");
     assert!(ok, "{name} {scenario} failed:\n{out}\n{err}");
-}
-
-/// Runs a command to its end, which has to come in time; whether it ended well, and what it wrote.
-pub fn run(command: &mut Command, input: &str) -> (bool, String, String) {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut stdin = child.stdin.take().expect("piped");
-    let input = input.to_owned();
-    let writer = std::thread::Builder::new()
-        .spawn(move || {
-            let _ = std::io::Write::write_all(&mut stdin, input.as_bytes());
-        })
-        .expect("a thread");
-    let (done, ended) = std::sync::mpsc::channel::<()>();
-    let id = rustix::process::Pid::from_child(&child);
-    let watch = std::thread::Builder::new()
-        .spawn(move || {
-            // A client that waits for ever is a failure, not a test that never ends.
-            if ended.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
-            }
-        })
-        .expect("a thread");
-    let output = child.wait_with_output().expect("it ends");
-    drop(done);
-    watch.join().expect("it watched");
-    writer.join().expect("it wrote");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.success(), text(&output.stdout), text(&output.stderr))
 }

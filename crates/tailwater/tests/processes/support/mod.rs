@@ -227,25 +227,48 @@ impl Node {
 
     /// Runs a command with an input; what it wrote and whether it ended well.
     pub fn output(&self, args: &[&str], input: &[u8]) -> Output {
-        let mut child = self
-            .command(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut stdin = child.stdin.take().expect("piped");
-        let input = input.to_vec();
-        // Beside the reading of its output, or both could wait for one another.
-        let writer = std::thread::Builder::new()
-            .spawn(move || {
-                let _ = stdin.write_all(&input);
-            })
-            .expect("a thread");
-        let output = child.wait_with_output().expect("it ends");
-        writer.join().expect("it wrote");
-        output
+        run(&mut self.command(args), input)
     }
+}
+
+/// Runs a command to its end, which has to come in time; what it wrote and whether it ended well.
+pub fn run(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    // Beside the reading of its output, or both could wait for one another.
+    let writer = std::thread::Builder::new()
+        .spawn(move || {
+            let _ = stdin.write_all(&input);
+        })
+        .expect("a thread");
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    let id = rustix::process::Pid::from_child(&child);
+    let watch = std::thread::Builder::new()
+        .spawn(move || {
+            // A process that waits for ever is a failure, not a test that never ends.
+            if ended.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
+            }
+        })
+        .expect("a thread");
+    let output = child.wait_with_output().expect("it ends");
+    drop(done);
+    watch.join().expect("it watched");
+    writer.join().expect("it wrote");
+    output
+}
+
+/// The same: whether it ended well, and what it wrote, as text.
+pub fn told(command: &mut Command, input: &str) -> (bool, String, String) {
+    let output = run(command, input.as_bytes());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
 /// A consumer process that writes one line for each record, followed line by line.
