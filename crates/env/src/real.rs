@@ -66,12 +66,16 @@ impl Tasks for RealTasks {
 
     fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
         let (future, abort) = futures::future::abortable(future);
-        let runtime = self.runtime.clone();
+        // Timers of its own: those of `runtime` panic in whoever still sleeps when it ends, and this thread may outlive it.
+        let timers = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("timers take nothing of the operating system");
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
                 // The output says only whether it was aborted.
-                let _ = runtime.block_on(future);
+                let _ = timers.block_on(future);
             })
             .expect("the operating system starts a thread for each of the few dedicated tasks");
         Task::new(move || abort.abort())

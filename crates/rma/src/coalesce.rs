@@ -80,8 +80,8 @@ impl Parking {
     }
 
     /// The waker's side: to be called after the word moved.
-    pub(crate) fn anybody(&self) -> bool {
+    pub(crate) fn parked(&self) -> usize {
         fence(Ordering::SeqCst);
-        self.parked.load(Ordering::Relaxed) > 0
+        self.parked.load(Ordering::Relaxed)
     }
 }

@@ -7,6 +7,9 @@
 //!   wake is not a promise to every reader (a process that maps the page can requeue others' waits), so readers
 //!   look at the word themselves at least every [`crate::limits::LOOK_AGAIN_IDLE`].
 //!
+//! Who is woken is a process, as a rule ([`crate::client`]): it tells its own readers. Each costs the one who rings
+//! some 2 us.
+//!
 //! Ringing costs one atomic addition, and one system call at most once per interval.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +22,7 @@ use rustix::time::{
 };
 use tailwater_env::Env;
 
-use crate::atomics::{AtomicUsize, Ordering};
+use crate::atomics::{AtomicU64, AtomicUsize, Ordering};
 use crate::coalesce::{Coalescer, Ring};
 use crate::limits::{DOORBELL_START, WAKE_INTERVAL};
 use crate::mapping::Mapping;
@@ -28,6 +31,15 @@ use crate::server::Mailbox;
 
 /// The size of the page that a doorbell is passed as.
 pub(crate) const DOORBELL_BYTES: usize = 4096;
+
+/// Counters of a doorbell since its server's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoorbellStats {
+    /// Times that waiters were woken.
+    pub wakes: u64,
+    /// How many were: sleepers in shared memory, and connections whose WATCH was parked.
+    pub woken: u64,
+}
 
 /// The handle that a server's application rings with; cheap to clone. It outlives its server, harmlessly.
 #[derive(Clone, Debug)]
@@ -46,6 +58,9 @@ struct Bell {
     /// Connections that were given the page; without one there is nobody to wake by futex.
     mapped_by: AtomicUsize,
     engines: Vec<Arc<Mailbox>>,
+    /// Plain counters, written by whoever wakes.
+    wakes: AtomicU64,
+    woken: AtomicU64,
 }
 
 impl Doorbell {
@@ -63,6 +78,8 @@ impl Doorbell {
             timer,
             mapped_by: AtomicUsize::new(0),
             engines,
+            wakes: AtomicU64::new(0),
+            woken: AtomicU64::new(0),
         };
         Ok(Self { bell: Arc::new(bell) })
     }
@@ -94,6 +111,12 @@ impl Doorbell {
         }
     }
 
+    /// Counters since the start.
+    pub fn stats(&self) -> DoorbellStats {
+        let Bell { wakes, woken, .. } = &*self.bell;
+        DoorbellStats { wakes: wakes.load(Ordering::Relaxed), woken: woken.load(Ordering::Relaxed) }
+    }
+
     /// The page's memory file, to pass on.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.bell.file.as_fd()
@@ -116,15 +139,25 @@ impl Doorbell {
 
 impl Bell {
     fn wake(&self) {
-        if self.mapped_by.load(Ordering::Acquire) > 0 {
+        let sleepers = if self.mapped_by.load(Ordering::Acquire) > 0 {
             // It fails for addresses that are not mapped only, and this one is.
-            let _ = futex::wake(self.page.word(), futex::Flags::empty(), i32::MAX as u32);
-        }
+            futex::wake(self.page.word(), futex::Flags::empty(), i32::MAX as u32).unwrap_or(0)
+        } else {
+            0
+        };
+        let mut parked = 0;
         for engine in &self.engines {
-            if engine.parking.anybody() {
+            let of_engine = engine.parking.parked();
+            if of_engine > 0 {
+                parked += of_engine;
                 engine.wake();
             }
         }
+        if sleepers + parked == 0 {
+            return;
+        }
+        self.wakes.fetch_add(1, Ordering::Relaxed);
+        self.woken.fetch_add((sleepers + parked) as u64, Ordering::Relaxed);
     }
 
     fn arm(&self, ns: u64) {
@@ -135,3 +168,6 @@ impl Bell {
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).expect("the timer is ours");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,7 @@ pub use connection::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionId, RegionInfo, ScarOp,
     ScarReply,
 };
-pub use doorbell::Doorbell;
+pub use doorbell::{Doorbell, DoorbellStats};
 pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};
 pub use local::LocalDoorbell;
 pub use region::{Backing, Region};

@@ -118,14 +118,18 @@ fn random_garbage_costs_nobody_else_anything() {
 
 #[test]
 fn who_says_nothing_or_half_a_frame_is_dropped_in_time() {
-    let short = Duration::from_millis(100);
+    let short = Duration::from_secs(2);
     let config = ServerConfig { hello_deadline: short, frame_deadline: short, ..ServerConfig::default() };
     on_every_socket_with(config, async |world| {
         let half = [hello(), frame(8, 1, 4, 0, b"half")].concat();
         let partial: [&[u8]; 4] = [b"", &hello()[..3], &hello()[..20], &half];
-        for bytes in partial {
+        let sockets = partial.map(|bytes| {
             let mut socket = raw(world);
-            socket.write_all(bytes).expect("it was just connected");
+            // Dropped by then, if this test stood still.
+            let _ = socket.write_all(bytes);
+            socket
+        });
+        for mut socket in sockets {
             assert!(is_closed(&mut *socket));
         }
     });
@@ -165,6 +169,57 @@ fn who_never_reads_its_answers_holds_little_memory_and_is_dropped() {
             assert_eq!(answer, Ok(Bytes::from_static(b"hi")));
         }
         assert!(most < 16 << 20, "{most} bytes were held");
+    });
+}
+
+#[test]
+fn who_fills_the_memory_of_all_is_dropped_and_not_who_finds_no_room_left() {
+    const MEMORY_BYTES_MAX: usize = 1 << 20;
+    const GREEDY: usize = 64 << 10;
+    const MODEST: usize = 2 << 10;
+    let patient = Duration::from_secs(600);
+    let config = ServerConfig {
+        memory_bytes_max: MEMORY_BYTES_MAX,
+        frame_deadline: patient,
+        ..ServerConfig::default()
+    };
+    on_every_socket_with(config, async |world| {
+        let server = world.server.as_ref().expect("it has one");
+        // A CALL of so many bytes, of which so many are sent, and held.
+        let begin = |bytes: usize, sent: usize| {
+            let mut socket = raw(world);
+            socket.write_all(&hello()).expect("it was just connected");
+            // From its answer on the connection counts; what follows the header of that nobody needs here.
+            socket.read_exact(&mut [0; 16]).expect("it is answered");
+            let length = u32::try_from(bytes).expect("short");
+            socket.write_all(&frame(length, 1, 5, METHOD_ECHO, &vec![1; sent])).expect("there is room");
+            socket
+        };
+        // As many who promise much as there is room for.
+        let mut greedy = Vec::new();
+        let mut connections = server.connections();
+        while server.connections() == connections {
+            greedy.push(begin(8 << 20, GREEDY));
+            connections += 1;
+            // What all of them hold, never the growth by one: the sum also falls, as when a hello has been answered.
+            while server.memory() < greedy.len() * GREEDY && server.connections() == connections {
+                world.env.sleep(Duration::from_millis(1)).await;
+            }
+        }
+        // Together they are more than is left, and each of them is far below its share.
+        let mut modest: Vec<_> = (0..80).map(|_| begin(2 * MODEST, MODEST)).collect();
+        let connections = server.connections();
+        while server.memory() <= MEMORY_BYTES_MAX && server.connections() == connections {
+            world.env.sleep(Duration::from_millis(1)).await;
+        }
+        // Greed that goes on ends the greedy.
+        let mut first = greedy.swap_remove(0);
+        let _ = first.write_all(&vec![1; GREEDY * 4]);
+        assert!(is_closed(&mut *first));
+        for socket in &mut modest {
+            socket.write_all(&vec![1; MODEST]).expect("it is there");
+            socket.read_exact(&mut vec![0; 2 * MODEST]).expect("an answer");
+        }
     });
 }
 

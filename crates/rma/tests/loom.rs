@@ -96,7 +96,7 @@ fn an_engine_that_parks_while_somebody_rings_is_woken_or_sees_the_word() {
             let state = state.clone();
             loom::thread::spawn(move || {
                 state.0.fetch_add(1, Ordering::Release);
-                state.1.anybody()
+                state.1.parked() > 0
             })
         };
         state.1.announce(1);

@@ -21,8 +21,8 @@ pub(crate) enum Gone {
     Io(#[from] io::Error),
     #[error(transparent)]
     Ended(#[from] Ended),
-    #[error("the server's buffers are full: {0} bytes")]
-    Memory(usize),
+    #[error("the server's buffers are full: {total} bytes, {memory} of them for this connection")]
+    Memory { memory: usize, total: usize },
 }
 
 impl From<Errno> for Gone {

@@ -386,12 +386,15 @@ impl<D> Drop for Engine<D> {
 }
 
 impl Connection {
-    /// Accounts for the memory held for the peer, which is little for all but those that are behind.
+    /// Accounts for the memory held for the peer, which is little for all but those that are behind. When all of them
+    /// hold more than they may, whoever holds more than its share and still grows has to go: never one that others
+    /// left no room.
     fn account(&mut self, shared: &Shared) -> Result<(), Gone> {
         let memory = self.session.memory();
         let grew = memory > self.memory;
         let total = shared.change_memory(self.memory, memory);
         self.memory = memory;
-        if grew && total > shared.memory_bytes_max() { Err(Gone::Memory(total)) } else { Ok(()) }
+        let is_full = grew && total > shared.config.memory_bytes_max;
+        if is_full && memory > shared.memory_share() { Err(Gone::Memory { memory, total }) } else { Ok(()) }
     }
 }

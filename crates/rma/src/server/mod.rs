@@ -86,8 +86,9 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// Unsent bytes of one connection at which no more of its requests are taken up.
     pub output_bytes_max: usize,
-    /// Bytes held for all connections together (requests half received, answers unsent); the connection that
-    /// makes them more is dropped.
+    /// Bytes held for all connections together (requests half received, answers unsent). When they are more, a
+    /// connection that grows and holds more than its share, this divided by the connections there are, is dropped; as
+    /// each may have its share whatever the others do, all of them may hold twice as much.
     pub memory_bytes_max: usize,
     /// A connection that has not said HELLO by then is dropped.
     pub hello_deadline: Duration,

@@ -50,8 +50,9 @@ impl Shared {
         self.memory.fetch_add(difference, Ordering::Relaxed).wrapping_add(difference)
     }
 
-    pub(crate) fn memory_bytes_max(&self) -> usize {
-        self.config.memory_bytes_max
+    /// What each connection may hold, in bytes, whatever the others do.
+    pub(crate) fn memory_share(&self) -> usize {
+        self.config.memory_bytes_max / self.connections.load(Ordering::Relaxed).max(1)
     }
 
     pub(crate) fn session_limits(&self, unix: bool) -> SessionLimits {

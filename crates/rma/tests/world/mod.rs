@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::Env;
@@ -214,7 +215,10 @@ pub fn address_of(server: &Server) -> Address {
 /// Runs a test in a runtime.
 pub fn run<F: Future<Output = ()>>(test: F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(test);
+    runtime.expect("a runtime").block_on(async {
+        let ended = Env::real().timeout(Duration::from_secs(600), test).await;
+        assert!(ended.is_some(), "the test never ends");
+    });
 }
 
 /// Runs a test over each transport, and those with a server over each kind of engine.
