@@ -94,7 +94,8 @@ pub const BUFFER_KEPT_BYTES_MAX: usize = 2 * DATA_BYTES_PER_READ;
 /// more would only make the batches smaller.
 pub const MUTATE_CALLS_IN_FLIGHT: usize = 2;
 
-/// How far ahead of the own clock another client's version may be for ours to follow it.
+/// How far ahead of the own clock another client's version may be: a client follows none that is further ahead, and a
+/// backend takes none.
 pub const VERSION_AHEAD_MAX: Duration = Duration::from_secs(3600);
 
 /// How often a SET that lost against another client's higher version is made again with a higher one.

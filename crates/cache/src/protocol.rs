@@ -28,6 +28,8 @@ pub const REFUSED_CONFIG: u16 = 2;
 pub const REFUSED_METHOD: u16 = 3;
 /// The peer may not do that.
 pub const REFUSED_NOT_AUTHORIZED: u16 = 4;
+/// `Refusal::code`: a version is further ahead of the backend's clock than any clock should be.
+pub const REFUSED_VERSION: u16 = 5;
 
 /// A batch of SETs and ERASEs.
 #[derive(Clone, PartialEq, Message)]

@@ -20,7 +20,11 @@ use crate::{Backend, BackendConfig};
 pub(crate) fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime");
-    runtime.block_on(async { test(Env::real()).await });
+    runtime.block_on(async {
+        let env = Env::real();
+        let ended = env.timeout(Duration::from_secs(600), test(env.clone())).await;
+        assert!(ended.is_some(), "the test never ends");
+    });
 }
 
 /// A clock that stands still until it is told otherwise. It wakes nobody: who sleeps is polled by hand, too.

@@ -29,6 +29,13 @@ impl Version {
     /// Below every version that a client makes.
     pub const ZERO: Version = Version { timestamp_us: 0, client_id: 0, sequence: 0 };
 
+    /// Whether it is more than [`VERSION_AHEAD_MAX`] ahead of a wall clock that shows `wall_ms`.
+    pub fn is_ahead(self, wall_ms: i64) -> bool {
+        let ahead_max_ms = i64::try_from(VERSION_AHEAD_MAX.as_millis()).unwrap_or(i64::MAX);
+        let bound_ms = u64::try_from(wall_ms.saturating_add(ahead_max_ms)).unwrap_or(0);
+        self.timestamp_us > bound_ms.saturating_mul(1000)
+    }
+
     /// Little endian: timestamp (8), client id (4), sequence (4).
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -93,9 +100,7 @@ impl VersionClock {
     /// Makes all further versions higher than `seen`. Refused (`false`) if `seen` is more than
     /// [`VERSION_AHEAD_MAX`] ahead of the wall: one broken clock must not carry all others away.
     pub fn follow(&self, seen: Version, wall_ms: i64) -> bool {
-        let ahead_max_ms = i64::try_from(VERSION_AHEAD_MAX.as_millis()).unwrap_or(i64::MAX);
-        let bound_us = u64::try_from(wall_ms.saturating_add(ahead_max_ms)).unwrap_or(0).saturating_mul(1000);
-        if seen.timestamp_us > bound_us {
+        if seen.is_ahead(wall_ms) {
             return false;
         }
         let mut last = self.last.lock();

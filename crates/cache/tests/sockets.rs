@@ -13,7 +13,11 @@ const ID: u64 = 11;
 
 fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(async { test(Env::real()).await });
+    runtime.expect("a runtime").block_on(async {
+        let env = Env::real();
+        let ended = env.timeout(Duration::from_secs(600), test(env.clone())).await;
+        assert!(ended.is_some(), "the test never ends");
+    });
 }
 
 fn backend(env: &Env) -> Arc<Backend> {

@@ -54,6 +54,10 @@ pub const GROUP_BYTES_INITIAL: usize = 1 << 20;
 /// Group buffers kept for the next groups: one in flight, one being assembled.
 pub const BUFFERS_KEPT: usize = 2;
 
+/// Bytes of a group that is not synced at once from which on the system is asked to begin with it. What is shorter is
+/// not worth a request of its own.
+pub const BEGIN_SYNC_BYTES: u64 = 64 << 10;
+
 /// How long after a failure the next attempt at a further file follows, at first and at most. It doubles in
 /// between. The longest is how late service resumes once the disk has room.
 pub const RETRY_MIN: Duration = Duration::from_millis(50);

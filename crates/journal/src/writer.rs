@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use crate::core::{Chore, Core, Group, Plan, Source, Step};
 use crate::error::Failure;
 use crate::files::{Directory, Spare};
+use crate::limits::BEGIN_SYNC_BYTES;
 use crate::position::{FileSequence, JournalPosition};
 use crate::stats::Counters;
 use crate::watermark::Watermark;
@@ -151,6 +152,9 @@ impl Writer {
             if let Err(error) = self.sync(file.as_ref()) {
                 return self.fail(group.sequence, "fdatasync", &error);
             }
+        } else if group.bytes.len() as u64 >= BEGIN_SYNC_BYTES {
+            // Left to the sync at the interval's end, or before the next file, all would wait for all of it.
+            file.begin_sync(group.offset, group.bytes.len() as u64);
         }
         let now = self.shared.env.now();
         let (written, durable) = {

@@ -673,7 +673,7 @@ impl Filler {
                     checkpoint.journal = checkpoint.journal.min(segment.needs_from);
                 }
                 if segment.phase != Phase::Filed {
-                    let (synced, contents) = (segment.pending.synced(), segment.synced_contents);
+                    let (synced, contents) = segment.checkpointed();
                     checkpoint.open.push(OpenSegment { id: segment.id, synced, contents });
                 }
             }

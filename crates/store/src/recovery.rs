@@ -3,9 +3,10 @@
 //! | in the checkpoint | creation in the journal | sidecar | file | a segment starts as |
 //! |---|---|---|---|---|
 //! | yes | any | not looked at | at least the synced length | closed at the synced length |
-//! | yes | any | not looked at | shorter, or missing | damaged: closed behind its last whole entry |
+//! | yes | any | not looked at | shorter, or missing | damaged: closed behind its last whole entry; unless the journal has the rest |
 //! | no | yes | not looked at | not looked at | what the journal says from its creation on |
 //! | no | no | whole | at least the sealed length | sealed and filed; its records are skipped |
+//! | no | no | whole | shorter, or missing | damaged, as above |
 //! | no | no | none, or not to be believed | there | closed behind its last whole entry |
 //!
 //! A sidecar counts only where checkpoint and journal leave a segment to it: after a kill -9 a sidecar may be
@@ -63,7 +64,8 @@ pub struct Recovery {
     stripes: Vec<Stripe>,
     /// Files of segments that neither a sidecar nor the checkpoint speaks of, and their lengths.
     found: HashMap<SegmentId, u64>,
-    damaged: HashMap<SegmentId, String>,
+    /// What was said of segments, in words, of which a file holds less; [`Segment::promised`] is how much it was.
+    promised: HashMap<SegmentId, String>,
     /// Records that continue nothing, by their segment.
     ignored: HashMap<SegmentId, u64>,
 }
@@ -81,7 +83,7 @@ impl Recovery {
             covered: JournalPosition(0),
             stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
             found: HashMap::default(),
-            damaged: HashMap::default(),
+            promised: HashMap::default(),
             ignored: HashMap::default(),
         };
         let root = recovery.layout.root().to_owned();
@@ -165,9 +167,8 @@ impl Recovery {
         };
         let length = self.found.get(&id).copied();
         if length.unwrap_or(0) < sidecar.length.0 {
-            let has = length.map_or_else(|| "is missing".to_owned(), |length| format!("has {length} bytes"));
-            let why = format!("sealed at {}, but its file {has}", sidecar.length);
-            self.damaged.insert(id, why);
+            self.adopt(id, sidecar.length)?;
+            self.promise(id, sidecar.length, "sealed at", length);
             return Ok(());
         }
         let file = if self.found.remove(&id).is_some() { FileState::Named } else { FileState::Absent };
@@ -188,11 +189,22 @@ impl Recovery {
             self.insert(Segment::at(id, closed(), synced, contents, index, file));
             return Ok(());
         }
-        if !whole {
-            let has = length.map_or_else(|| "is missing".to_owned(), |length| format!("has {length} bytes"));
-            self.damaged.insert(id, format!("synced up to {synced}, but its file {has}"));
-        }
-        self.adopt(id, synced)
+        self.adopt(id, synced)?;
+        self.promise(id, synced, "synced up to", length);
+        Ok(())
+    }
+
+    /// Notes that a segment once reached `promised`, of which its file has `length` bytes, if there is one. If the
+    /// journal has the rest, nothing is missing.
+    fn promise(&mut self, id: SegmentId, promised: Position, what: &str, length: Option<u64>) {
+        let Ok(segment) = self.segment(&id) else { return };
+        segment.promised = promised;
+        let has = match length {
+            None => "is missing".to_owned(),
+            Some(length) if length < promised.0 => format!("has {length} bytes"),
+            Some(_) => format!("is damaged behind {}", segment.pending.appended()),
+        };
+        self.promised.insert(id, format!("{what} {promised}, but its file {has}"));
     }
 
     /// Takes what a file holds, up to `limit`, for the segment's durable beginning.
@@ -260,7 +272,7 @@ impl Recovery {
             Err(_) => false,
         };
         // All of it is in the journal, so nothing in its files has to be believed.
-        self.damaged.remove(&id);
+        self.promised.remove(&id);
         let mut segment = Segment::new(id, closed(), self.config.index_step);
         if self.found.remove(&id).is_some() || filed {
             segment.file = FileState::Unnamed;
@@ -279,7 +291,17 @@ impl Recovery {
                     segment.append(header, Bytes::copy_from_slice(entry), end);
                     true
                 }
-                _ => false,
+                _ => {
+                    // It continues what is lost: who brings that back has to bring this, too.
+                    if segment.promised > Position(0) {
+                        let reached = Position(position.0 + entry.len() as u64);
+                        segment.promised = segment.promised.max(reached);
+                        let left = segment.pending.appended();
+                        let why = format!("it reached {}, but only {left} is left", segment.promised);
+                        self.promised.insert(id, why);
+                    }
+                    false
+                }
             },
         };
         if !accepted {
@@ -296,11 +318,13 @@ impl Recovery {
             Ok(segment) if segment.is_sealed() => true,
             Ok(segment) if length <= segment.pending.appended() => {
                 segment.seal(length, end);
+                self.promised.remove(&id);
                 true
             }
             Ok(segment) => {
                 let why = format!("sealed at {length}, but only {} is left", segment.pending.appended());
-                self.damaged.insert(id, why);
+                segment.promised = length;
+                self.promised.insert(id, why);
                 true
             }
             Err(_) => false,
@@ -317,7 +341,7 @@ impl Recovery {
         stripe.work.deleting.push(Deleting { id, record_end, needs_from });
         self.found.remove(&id);
         self.ignored.remove(&id);
-        self.damaged.remove(&id);
+        self.promised.remove(&id);
     }
 
     /// The store as it was, with the `journal` that was replayed into this; and all its segments. Starts the
@@ -339,6 +363,10 @@ impl Recovery {
         for stripe in &mut self.stripes {
             let Stripe { shards, work, .. } = stripe;
             for segment in shards.segments_mut() {
+                if segment.promised <= segment.pending.appended() {
+                    segment.promised = Position(0);
+                    self.promised.remove(&segment.id);
+                }
                 if !segment.pending.is_empty() || matches!(segment.phase, Phase::Sealed { .. }) {
                     work.mark_dirty(segment, self.covered);
                 }
@@ -347,7 +375,7 @@ impl Recovery {
                     length: segment.pending.appended(),
                     contents: segment.contents(),
                     sealed: segment.is_sealed(),
-                    damaged: self.damaged.get(&segment.id).cloned(),
+                    damaged: self.promised.get(&segment.id).cloned(),
                 });
             }
         }

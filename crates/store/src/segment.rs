@@ -88,6 +88,8 @@ pub struct Segment {
     pub created: JournalPosition,
     /// It was cut below what was synced: what it holds has to be read from its file.
     pub rescan: bool,
+    /// How far the disk once had it, beyond where it ends, because the disk has lost the rest; 0 if nothing is missing.
+    pub promised: Position,
     first: Option<(Offset, TransactionId)>,
     last: Option<EntryHeader>,
 }
@@ -119,6 +121,7 @@ impl Segment {
             needs_from: JournalPosition(0),
             created: JournalPosition(0),
             rescan: false,
+            promised: Position(0),
             first: contents.map(|contents| (contents.first_offset, contents.first_transaction_id)),
             last: contents.map(|contents| contents.last.header()),
         }
@@ -138,6 +141,15 @@ impl Segment {
         let (first_offset, first_transaction_id) = self.first?;
         let last = RawHeader::of(&piece.bytes).ok()?;
         Some(Contents { first_offset, first_transaction_id, last })
+    }
+
+    /// What a checkpoint says of its file: how far it is synced, and what it holds up to there. Of what the disk has
+    /// lost, so that the next start misses it too, how far it was synced.
+    pub fn checkpointed(&self) -> (Position, Option<Contents>) {
+        if self.promised > self.pending.synced() {
+            return (self.promised, None);
+        }
+        (self.pending.synced(), self.synced_contents)
     }
 
     /// Whether `entry` may be appended at `position`; its header if so.
@@ -202,6 +214,8 @@ impl Segment {
     /// Ends the segment at `length`, by a record that ends at `record_end`. Answers the memory given back.
     pub fn seal(&mut self, length: Position, record_end: JournalPosition) -> u64 {
         let freed = self.cut(length);
+        // Nothing beyond counts any more.
+        self.promised = Position(0);
         self.phase = Phase::Sealed { record_end };
         freed
     }

@@ -36,6 +36,7 @@ use crate::limits::{
 use crate::protocol::{
     InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR, METHOD_INFO, METHOD_LOOKUP,
     METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
+    REFUSED_VERSION,
 };
 use table::{Table, TableConfig};
 
@@ -217,6 +218,13 @@ impl Backend {
                 return Err(malformed("too many entries"));
             }
             entries.push(entry);
+        }
+        // Nobody could replace it until that time has come, and erased, it would outlast its key.
+        let wall_ms = self.env.wall_ms();
+        if let Some(entry) = entries.iter().find(|entry| entry.version.is_ahead(wall_ms)) {
+            let message =
+                format!("version {} is more than an hour ahead of this backend's clock", entry.version);
+            return Err(Refusal { code: REFUSED_VERSION, message });
         }
         let mut outcomes = Vec::with_capacity(entries.len());
         for some in entries.chunks(APPLY_ENTRIES_MAX) {

@@ -459,3 +459,20 @@ fn configurations_that_make_no_sense_are_refused() {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }
+
+#[test]
+fn a_version_far_ahead_of_the_clock_is_refused_with_its_batch_and_later_writes_go_on() {
+    let (backend, _) = start(small(ID));
+    let bound_us = u64::try_from(backend.env.wall_ms() + 3_600_000).expect("positive") * 1000;
+    let entries =
+        |n| [encode_entry(b"other", version(1), Some(b"x")), encode_entry(b"key", version(n), None)];
+    for ahead in [bound_us + 1, u64::MAX] {
+        let refused =
+            call(&backend, METHOD_MUTATE, encode_mutate(ID, entries(ahead).iter())).expect_err("refused");
+        assert_eq!(refused.code, REFUSED_VERSION);
+        assert!(refused.message.contains("clock"), "{}", refused.message);
+    }
+    assert_eq!(read(&backend, b"other"), None, "nothing of it was done");
+    assert_eq!(set(&backend, b"key", 2, 10), Outcome::Applied);
+    assert_eq!(mutate(&backend, &entries(bound_us)), [Outcome::Applied; 2]);
+}

@@ -28,7 +28,7 @@ use super::quorum::Ack;
 use super::replica::Replica;
 use super::set::Mutation;
 use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
-use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, encode_mutate};
+use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, REFUSED_VERSION, encode_mutate};
 
 /// One entry on its way to one backend. Dropped unanswered, it answers [`Ack::None`].
 pub(super) struct Waiting {
@@ -251,8 +251,15 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[Waiting]) -> Vec<
         }
         Some(Err(CallError::Overloaded { .. })) => batch.iter().map(|_| Answer::Overloaded).collect(),
         Some(Err(error @ (CallError::Lost(_) | CallError::Refused { .. }))) => {
-            tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");
-            replica.give_up(&live);
+            match &error {
+                CallError::Refused { code: REFUSED_VERSION, .. } => {
+                    tracing::warn!(peer = live.connection.peer(), %error, "cache SETs not taken: set the clock");
+                }
+                _ => {
+                    tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");
+                    replica.give_up(&live);
+                }
+            }
             Vec::new()
         }
         None => {
