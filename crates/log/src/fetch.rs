@@ -114,6 +114,28 @@ impl Log {
         at_least_one: bool,
     ) -> Result<Fetched, ReadError> {
         let _permit = self.inner.catching_up.acquire().await;
+        self.fetch_durable(shard, offset, bytes_max, at_least_one).await
+    }
+
+    /// The batch that holds the record at `offset`, from memory if it is there. Does not wait for those who catch up.
+    ///
+    /// # Errors
+    /// As of [`Log::fetch`].
+    pub async fn fetch_one(&self, shard: ShardId, offset: Offset) -> Result<Fetched, ReadError> {
+        if let Some(fetched) = self.fetch_hot(shard, offset, 1, true)? {
+            return Ok(fetched);
+        }
+        let _permit = self.inner.single.acquire().await;
+        self.fetch_durable(shard, offset, 1, true).await
+    }
+
+    async fn fetch_durable(
+        &self,
+        shard: ShardId,
+        offset: Offset,
+        bytes_max: usize,
+        at_least_one: bool,
+    ) -> Result<Fetched, ReadError> {
         let mut fetched = Fetched::default();
         let location = self.locate(shard, Locate::Offset(offset)).await?;
         let view = self.view(shard)?;

@@ -44,13 +44,21 @@ pub const IN_FLIGHT_BYTES_DEFAULT: u64 = 256 << 20;
 /// How far a record's timestamp may be ahead of the node's clock: Kafka's default since 4.0.
 pub const TIMESTAMP_AFTER_MAX_DEFAULT: Duration = Duration::from_secs(3_600);
 
-/// Producers that a shard remembers (KIP-98 leaves this unbounded). One costs about 300 bytes; when a shard
-/// has more, it forgets the quarter that appended longest ago.
-pub const PRODUCERS_PER_SHARD_MAX: usize = 4_096;
+/// Bytes of the snapshot of the producers that a shard remembers, which is one value of metadata (KIP-98 leaves this
+/// unbounded). When they are more, the shard forgets those that appended longest ago, a quarter. Enough for 19,700
+/// producers of one batch each, as many as a command makes in a day that appends every five seconds, and for 6,200 whose
+/// last five batches are remembered; they take some 6 MiB of memory.
+pub const PRODUCERS_BYTES_MAX: usize = tailwater_meta::limits::VALUE_BYTES_MAX - 64;
+/// Bytes that a producer takes in the snapshot, at most, beside its batches.
+pub const PRODUCER_BYTES: usize = 24;
+/// Bytes that each of its batches takes there, at most.
+pub const PRODUCER_BATCH_BYTES: usize = 29;
 /// Batches remembered per producer: Kafka's five, the most a client has in flight.
 pub const PRODUCER_BATCHES: usize = 5;
 /// Milliseconds after its last append that a producer is forgotten.
 pub const PRODUCER_EXPIRY_MS: i64 = 24 * 3_600 * 1_000;
+/// Producers of a shard of which is remembered that a batch of theirs was refused.
+pub const REFUSED_PRODUCERS: usize = 1_024;
 /// Producer ids reserved in one metadata commit; what a block has left is lost at a restart.
 pub const PRODUCER_ID_BLOCK: i64 = 1_000;
 
@@ -61,6 +69,9 @@ pub const READ_BYTES_MAX: u32 = 8 << 20;
 /// Reads of record batches from the durable layer at the same time: two for each thread that reads files. Each holds
 /// what it was asked for, and an entry.
 pub const CATCHING_UP_MAX: usize = 4;
+/// Reads of one batch besides: they take a single read of an entry, and whoever asks should not wait for consumers that
+/// catch up.
+pub const SINGLE_MAX: usize = 2;
 /// Shards that recovery reads at the same time.
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.

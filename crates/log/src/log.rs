@@ -34,6 +34,7 @@ use crate::hot::Hot;
 use crate::limits::{APPEND_OVERHEAD_BYTES, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
 use crate::locate::{Locate, Location, locate};
 use crate::owner::{OwnerHandle, Request, Slot};
+use crate::producer::Refused;
 use crate::producer_ids::ProducerIds;
 use crate::scan::read_error;
 use crate::shard::{Append, Appended, Waiter};
@@ -154,6 +155,8 @@ pub(crate) struct Inner {
     pub(crate) hot: Arc<Hot>,
     /// Held by reads of the durable layer that are under way.
     pub(crate) catching_up: tokio::sync::Semaphore,
+    /// Held by those of one batch.
+    pub(crate) single: tokio::sync::Semaphore,
     pub(crate) counters: Arc<Counters>,
     pub(crate) closed: AtomicBool,
     pub(crate) tail: TailWriter,
@@ -182,6 +185,7 @@ struct ShardHandle {
     owner: usize,
     slot: Result<Slot, Damaged>,
     view: Arc<SharedView>,
+    refused: Arc<Refused>,
 }
 
 /// A shard that was not opened. Nothing of it is touched before its stream is deleted.
@@ -303,11 +307,17 @@ impl Log {
             }
             Timestamps::Append => batches.set_append_time(now)?,
         }
+        let claim = batches.claim;
+        // It comes again, and what the producer has sent behind it must not be before it.
+        let refuse = |error| {
+            claim.inspect(|claim| handle.refused.note(*claim));
+            error
+        };
         let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
-        let permit = permit.ok_or(AppendError::Overloaded("too many bytes are in flight"))?;
+        let permit = permit.ok_or_else(|| refuse(AppendError::Overloaded("too many bytes are in flight")))?;
         let waiter = Waiter::new(Some(permit), answer);
         let append = Append { batches, expected_term: options.expected_term, waiter };
-        inner.owners[handle.owner].try_send(Request::Append(slot, append))
+        inner.owners[handle.owner].try_send(Request::Append(slot, append)).map_err(refuse)
     }
 
     /// A producer id that nobody else has, with epoch 0.

@@ -3,8 +3,9 @@
 //! 1. The directory is locked, segment files and the metadata's snapshot are listed, the journal is replayed into
 //!    both.
 //! 2. Metadata and store are brought together, shard by shard ([`recover`]): what an unclean stop left open is
-//!    sealed at its recovered length, what retention gave up is deleted. The records of the former are committed
-//!    by the shards' owners, at once; until then another start finds the same.
+//!    sealed at its recovered length, what retention gave up is deleted. The shards' owners do both, and commit the
+//!    records of the former, at once or, on a disk without room, as soon as the journal takes records again; until
+//!    then another start finds the same.
 //! 3. The producers of each shard are what its last snapshot says, and the batches since then.
 //! 4. The shards go to their owners, which claim a term with each shard's first append.
 //!
@@ -23,7 +24,7 @@ use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
 use tailwater_meta::{Meta, MetaConfig};
-use tailwater_store::{DataDir, RecoveredSegment, SegmentStore, StoreConfig, StoreError, lock_data_dir};
+use tailwater_store::{DataDir, RecoveredSegment, StoreConfig, lock_data_dir};
 use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
 use crate::budget::Budget;
@@ -31,7 +32,7 @@ use crate::counters::Counters;
 use crate::error::{OpenError, ReadError};
 use crate::hot::Hot;
 use crate::limits::{
-    CATCHING_UP_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, TIMESTAMP_AFTER_MAX_DEFAULT,
+    CATCHING_UP_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX, TIMESTAMP_AFTER_MAX_DEFAULT,
 };
 use crate::log::{Damaged, Inner, Log, Streams, remove_leftovers};
 use crate::owner::{self, Floor};
@@ -176,6 +177,7 @@ impl Log {
                 budget: Budget::new(config.in_flight_bytes),
                 hot,
                 catching_up: tokio::sync::Semaphore::new(CATCHING_UP_MAX),
+                single: tokio::sync::Semaphore::new(SINGLE_MAX),
                 counters,
                 closed: AtomicBool::new(false),
                 tail,
@@ -229,9 +231,9 @@ impl Log {
         let gone = |shard: &ShardId| {
             streams.get(&shard.stream).is_none_or(|record| shard.shard.0 >= record.config.shards)
         };
-        for segment in stored.iter().filter(|(shard, _)| gone(shard)).flat_map(|(_, segments)| segments) {
-            delete(&inner.store, segment.id)?;
-        }
+        let segments = stored.iter().filter(|(shard, _)| gone(shard)).flat_map(|(_, segments)| segments);
+        let segments: Vec<SegmentId> = segments.map(|segment| segment.id).collect();
+        self.remove(segments).await.map_err(|error| OpenError::Store(error.to_string()))?;
         let mut leftovers: Vec<StreamId> =
             known.keys().filter(|shard| gone(shard)).map(|shard| shard.stream).collect();
         leftovers.dedup();
@@ -286,10 +288,6 @@ impl Log {
             .map_err(|why| OpenError::Inconsistent { shard, why })?;
         for (id, length) in &recovered.seals {
             tracing::info!(segment = %id, %length, "sealed at its recovered length");
-            inner.store.seal(id, *length).map_err(|error| OpenError::Store(error.to_string()))?;
-        }
-        for id in &recovered.deletes {
-            delete(&inner.store, *id)?;
         }
         let producers = self.recover_producers(shard, &recovered, producers).await?;
         Ok((recovered, producers))
@@ -354,12 +352,6 @@ fn found_segment(segment: &RecoveredSegment) -> Found {
             last_transaction_id: last.transaction_id,
         }
     });
-    Found { id: segment.id, length: segment.length, sealed: segment.sealed, content }
-}
-
-fn delete(store: &SegmentStore, id: SegmentId) -> Result<(), OpenError> {
-    match store.delete(&id) {
-        Ok(_) | Err(StoreError::Unknown(_)) => Ok(()),
-        Err(error) => Err(OpenError::Store(error.to_string())),
-    }
+    let (id, length, sealed, damaged) = (segment.id, segment.length, segment.sealed, segment.damaged.clone());
+    Found { id, length, sealed, content, damaged }
 }

@@ -18,6 +18,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tailwater_env::{Env, Instant, Task};
+use tailwater_format::SegmentId;
 use tailwater_journal::{AppendError as JournalError, FullReason, Journal, JournalPosition};
 use tailwater_meta::Meta;
 use tailwater_store::{SegmentStore, StoreError};
@@ -43,14 +44,16 @@ pub(crate) struct Slot(u32);
 pub(crate) enum Request {
     /// Append to a shard.
     Append(Slot, Append),
-    /// Own a shard.
-    Open(Box<Shard>, Arc<SharedView>, oneshot::Sender<Slot>),
+    /// Own a shard, after doing what recovery found undone in its segments.
+    Open(Box<Shard>, Vec<Output>, Arc<SharedView>, oneshot::Sender<Slot>),
     /// Shards of a stream behave in another way from now on.
     Configure(Vec<Slot>, Arc<StreamConfig>, oneshot::Sender<()>),
     /// Truncate a shard.
     Truncate(Slot, Truncation),
     /// Give shards of a deleted stream up, and delete their segments.
     Delete(Vec<Slot>, oneshot::Sender<()>),
+    /// Delete segments that no owned shard has.
+    Remove(Vec<SegmentId>),
     /// Write everything out, complete and record the segments, and end.
     Close(oneshot::Sender<()>),
 }
@@ -224,17 +227,14 @@ impl Owner {
                 owned.shard.truncate(truncation, &mut self.out);
                 self.touch(slot);
             }
-            Request::Open(shard, view, reply) => {
+            Request::Open(shard, mut undone, view, reply) => {
                 let slot = Slot(u32::try_from(self.owned.len()).expect("shards are bounded far below"));
                 self.floor.tail.open(shard.id(), shard.tail());
-                self.owned.push(Some(Box::new(Owned {
-                    slot,
-                    shard: *shard,
-                    view,
-                    touched: false,
-                    wake_at: None,
-                    closed: false,
-                })));
+                let (touched, wake_at, closed) = (false, None, false);
+                let mut owned = Box::new(Owned { slot, shard: *shard, view, touched, wake_at, closed });
+                self.out.append(&mut undone);
+                self.perform(&mut owned);
+                self.owned.push(Some(owned));
                 self.touch(slot);
                 let _ = reply.send(slot);
             }
@@ -256,6 +256,11 @@ impl Owner {
                     }
                 }
                 let _ = reply.send(());
+            }
+            Request::Remove(segments) => {
+                for id in segments {
+                    self.upkeep.delete(&self.floor.store, id);
+                }
             }
             Request::Close(reply) => {
                 self.closing = Some(reply);

@@ -4,18 +4,30 @@
 //! - A batch is *pending* from its acceptance until its entry is durable, and only then one of the last five
 //!   of its producer. A pending batch that fails is taken back as if it had never come.
 //! - The answer to a duplicate names the offsets of the first; the caller answers it no earlier than the first.
+//! - What was sent behind a batch that failed is not appended before that batch is there, even if the producer is
+//!   unknown otherwise ([`Refused`]); where more producers had batches refused than are remembered, of the last ones.
+//! - A snapshot has at most [`PRODUCERS_BYTES_MAX`] bytes, whatever producers do.
 //! - What [`Producers::snapshot`] saves and [`Producers::replay`] of the later batches rebuilds is the table as
 //!   it was, so a batch that was acknowledged before a crash is recognized after it.
 //!
 //! A producer that the shard does not know may begin with any sequence number, as in Kafka: it may have been
-//! forgotten after [`PRODUCER_EXPIRY_MS`], or retention deleted all that it wrote.
+//! forgotten after [`PRODUCER_EXPIRY_MS`], or retention deleted all that it wrote. It may also have been forgotten
+//! earlier, because so many others came after it that a snapshot has no room for it ([`PRODUCERS_BYTES_MAX`]); what it
+//! then sends a second time is appended a second time.
+
+mod refused;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tailwater_env::HashMap;
 use tailwater_format::Offset;
 
-use crate::limits::{PRODUCER_BATCHES, PRODUCER_EXPIRY_MS, PRODUCERS_PER_SHARD_MAX};
+use crate::limits::{
+    PRODUCER_BATCH_BYTES, PRODUCER_BATCHES, PRODUCER_BYTES, PRODUCER_EXPIRY_MS, PRODUCERS_BYTES_MAX,
+};
+
+pub use refused::Refused;
 
 /// What a batch's header says of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +125,12 @@ struct Producer {
 }
 
 impl Producer {
+    /// Bytes that it takes in a snapshot, at most, when its pending batches are durable.
+    fn bytes(&self) -> usize {
+        let batches = (self.durable.len() + self.pending.len()).min(PRODUCER_BATCHES);
+        PRODUCER_BYTES + batches * PRODUCER_BATCH_BYTES
+    }
+
     fn newest(&self) -> Option<&ProducerBatch> {
         self.pending.back().or_else(|| self.durable.back())
     }
@@ -130,16 +148,42 @@ impl Producer {
 }
 
 /// The producers of one shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Producers {
     table: HashMap<i64, Producer>,
+    /// Sum of [`Producer::bytes`].
+    bytes: usize,
+    /// How many they may be before some are forgotten. More than the limit where those that are more have batches
+    /// pending: looking for others with every batch would find none.
+    forget_above: usize,
+    refused: Arc<Refused>,
+}
+
+impl Default for Producers {
+    fn default() -> Self {
+        Self {
+            table: HashMap::default(),
+            bytes: 0,
+            forget_above: PRODUCERS_BYTES_MAX,
+            refused: Arc::default(),
+        }
+    }
 }
 
 impl Producers {
     /// What to do with the batch that makes `claim`; changes nothing.
     pub fn check(&self, claim: Claim) -> Verdict {
-        let Some(producer) = self.table.get(&claim.producer) else { return Verdict::Append };
-        let Some(newest) = producer.newest() else { return Verdict::Append };
+        let producer = self.table.get(&claim.producer);
+        let Some((producer, newest)) = producer.and_then(|known| Some((known, known.newest()?))) else {
+            return match self.refused.comes_before(claim) {
+                None => Verdict::Append,
+                Some(expected) => Verdict::Refused(SequenceError::OutOfOrder {
+                    producer: claim.producer,
+                    expected,
+                    given: claim.first,
+                }),
+            };
+        };
         if claim.epoch < newest.epoch {
             return Verdict::Refused(SequenceError::Epoch {
                 producer: claim.producer,
@@ -155,18 +199,34 @@ impl Producers {
             batch.epoch == claim.epoch && batch.first == claim.first && batch.last == claim.last()
         };
         if let Some(first) = producer.pending.iter().chain(&producer.durable).find(same) {
+            // What was refused of it was this one, sent once more, or comes behind it.
+            self.refused.forget(claim.producer);
             return Verdict::Duplicate(first.base_offset);
         }
         Verdict::Refused(SequenceError::OutOfOrder { producer: claim.producer, expected, given: claim.first })
     }
 
+    /// Where to note what is refused before it comes here.
+    pub fn refused(&self) -> &Arc<Refused> {
+        &self.refused
+    }
+
     /// Notes that the batch was accepted at `base_offset`. [`Producers::check`] must have allowed it.
     pub fn accept(&mut self, claim: Claim, base_offset: Offset) {
-        if self.table.len() >= PRODUCERS_PER_SHARD_MAX && !self.table.contains_key(&claim.producer) {
-            self.forget_a_quarter();
-        }
         let batch = ProducerBatch { epoch: claim.epoch, first: claim.first, last: claim.last(), base_offset };
-        self.table.entry(claim.producer).or_default().pending.push_back(batch);
+        self.change(claim.producer, |producer| producer.pending.push_back(batch));
+        self.refused.forget(claim.producer);
+        if self.bytes > self.forget_above {
+            self.forget_oldest();
+        }
+    }
+
+    fn change<T>(&mut self, producer: i64, change: impl FnOnce(&mut Producer) -> T) -> T {
+        let mut before = 0;
+        let state = self.table.entry(producer).and_modify(|state| before = state.bytes()).or_default();
+        let changed = change(state);
+        self.bytes = self.bytes - before + state.bytes();
+        changed
     }
 
     /// Notes that the oldest pending batch of `producer` is durable.
@@ -174,21 +234,30 @@ impl Producers {
     /// # Panics
     /// If it has none: batches become durable in the order they were accepted in.
     pub fn settle(&mut self, producer: i64, now_ms: i64) {
-        let state = self.table.get_mut(&producer).expect("a producer with pending batches is not forgotten");
-        let batch = state.pending.pop_front().expect("accepted before it became durable");
-        state.remember(batch, now_ms);
+        assert!(self.table.contains_key(&producer), "a producer with pending batches is not forgotten");
+        self.change(producer, |state| {
+            let batch = state.pending.pop_front().expect("accepted before it became durable");
+            state.remember(batch, now_ms);
+        });
     }
 
     /// Takes back the batches from offset `from` on: their entries failed, or (`interval`) were lost after all.
     pub fn take_back(&mut self, from: Offset) {
-        self.table.retain(|_, producer| {
-            for batches in [&mut producer.pending, &mut producer.durable] {
-                while batches.back().is_some_and(|batch| batch.base_offset >= from) {
-                    batches.pop_back();
-                }
+        let is_gone = |batch: &mut ProducerBatch| batch.base_offset >= from;
+        self.table.retain(|&id, producer| {
+            let mut failed = None;
+            while let Some(batch) = producer.pending.pop_back_if(is_gone) {
+                failed = Some(batch);
+            }
+            // Those were acknowledged: nobody sends them again.
+            while producer.durable.pop_back_if(is_gone).is_some() {}
+            // Also for one that is known: it may be taken back altogether next.
+            if let Some(ProducerBatch { epoch, first, .. }) = failed {
+                self.refused.note(Claim { producer: id, epoch, first, count: 1 });
             }
             producer.newest().is_some()
         });
+        self.bytes = self.table.values().map(Producer::bytes).sum();
     }
 
     /// Puts in a batch that recovery found in the log, in the order of the log.
@@ -199,23 +268,48 @@ impl Producers {
 
     /// Forgets those that have not appended for [`PRODUCER_EXPIRY_MS`].
     pub fn expire(&mut self, now_ms: i64) {
-        self.table.retain(|_, producer| {
-            !producer.pending.is_empty() || now_ms.saturating_sub(producer.last_ms) < PRODUCER_EXPIRY_MS
+        self.table.retain(|&id, producer| {
+            let stays =
+                !producer.pending.is_empty() || now_ms.saturating_sub(producer.last_ms) < PRODUCER_EXPIRY_MS;
+            if !stays {
+                self.refused.forget(id);
+            }
+            stays
         });
+        self.bytes = self.table.values().map(Producer::bytes).sum();
+        // Those that had batches pending when it was looked last may have none by now.
+        if self.bytes > PRODUCERS_BYTES_MAX {
+            self.forget_oldest();
+        }
     }
 
-    /// The durable state of all producers, sorted by id.
-    pub fn snapshot(&self) -> Vec<ProducerState> {
+    /// The durable state of all producers before offset `upto`, sorted by id; of the newest ones, if there are more
+    /// than fit.
+    pub fn snapshot(&self, upto: Offset) -> Vec<ProducerState> {
         let mut states: Vec<ProducerState> = self
             .table
             .iter()
-            .filter(|(_, state)| !state.durable.is_empty())
-            .map(|(&producer, state)| ProducerState {
-                producer,
-                last_ms: state.last_ms,
-                batches: state.durable.iter().copied().collect(),
+            .map(|(&producer, state)| {
+                let before = |batch: &&ProducerBatch| batch.base_offset < upto;
+                let batches = state.durable.iter().filter(before).copied().collect();
+                ProducerState { producer, last_ms: state.last_ms, batches }
             })
+            .filter(|state| !state.batches.is_empty())
             .collect();
+        let bytes = |state: &ProducerState| PRODUCER_BYTES + state.batches.len() * PRODUCER_BATCH_BYTES;
+        if states.iter().map(bytes).sum::<usize>() > PRODUCERS_BYTES_MAX {
+            states.sort_unstable_by_key(|state| (std::cmp::Reverse(state.last_ms), state.producer));
+            let mut room = PRODUCERS_BYTES_MAX;
+            let mut fits = |state: &ProducerState| match room.checked_sub(bytes(state)) {
+                Some(left) => {
+                    room = left;
+                    true
+                }
+                None => false,
+            };
+            let count = states.iter().map_while(|state| Some(()).filter(|()| fits(state))).count();
+            states.truncate(count);
+        }
         states.sort_unstable_by_key(|state| state.producer);
         states
     }
@@ -223,11 +317,12 @@ impl Producers {
     /// The table that a snapshot saved.
     pub fn restore(states: Vec<ProducerState>) -> Self {
         let mut producers = Self::default();
-        for state in states.into_iter().take(PRODUCERS_PER_SHARD_MAX) {
-            let producer = producers.table.entry(state.producer).or_default();
-            for batch in state.batches {
-                producer.remember(batch, state.last_ms);
-            }
+        for state in states {
+            producers.change(state.producer, |producer| {
+                for batch in state.batches {
+                    producer.remember(batch, state.last_ms);
+                }
+            });
         }
         producers
     }
@@ -238,8 +333,8 @@ impl Producers {
         self.table.is_empty()
     }
 
-    /// Makes room. A quarter at a time, so that a flood of strangers costs each of them little.
-    fn forget_a_quarter(&mut self) {
+    /// Makes room for a quarter, so that a flood of strangers costs each of them little.
+    fn forget_oldest(&mut self) {
         let mut idle: Vec<(i64, i64)> = self
             .table
             .iter()
@@ -247,9 +342,14 @@ impl Producers {
             .map(|(&id, producer)| (producer.last_ms, id))
             .collect();
         idle.sort_unstable();
-        for (_, id) in idle.into_iter().take(PRODUCERS_PER_SHARD_MAX / 4) {
-            self.table.remove(&id);
+        let mut idle = idle.into_iter();
+        while self.bytes > PRODUCERS_BYTES_MAX / 4 * 3
+            && let Some((_, id)) = idle.next()
+        {
+            self.bytes -= self.table.remove(&id).map_or(0, |producer| producer.bytes());
+            self.refused.forget(id);
         }
+        self.forget_above = PRODUCERS_BYTES_MAX.max(self.bytes + PRODUCERS_BYTES_MAX / 8);
     }
 }
 

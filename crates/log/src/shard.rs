@@ -45,7 +45,7 @@ use crate::batches::{Accepted, encode};
 use crate::config::{Durability, Flush, StreamConfig};
 use crate::error::AppendError;
 use crate::limits::{ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
-use crate::producer::Producers;
+use crate::producer::{Producers, Refused};
 use crate::retention;
 use crate::stream::SegmentRecord;
 
@@ -209,6 +209,11 @@ impl Shard {
             tail_changed: true,
             list_changed: true,
         }
+    }
+
+    /// Where to note what is refused before it comes here.
+    pub(crate) fn refused(&self) -> &Arc<Refused> {
+        self.producers.refused()
     }
 
     /// Behaves as `config` says from now on, which keeps what a stream keeps for ever ([`StreamConfig::may_become`]).

@@ -12,7 +12,7 @@ use common::{
 use futures::future::join_all;
 use tailwater_env::OpenMode;
 use tailwater_format::{
-    Codec, Dlsn, EntryId, Offset, SegmentNumber, ShardNumber, SlotId, Term, TransactionId,
+    Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, Term, TransactionId,
 };
 use tailwater_log::{
     AppendError, AppendOptions, Durability, Flush, Locate, Log, ReadError, SequenceError, StreamConfig,
@@ -89,6 +89,87 @@ fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
         assert_eq!(log.shards_damaged(), 0);
         until(&env, || !damaged.parent().expect("the stream's").exists()).await;
         assert_eq!(values_of(&log, shard(other, 0)).await, ["one", "two", "three"]);
+    });
+}
+
+#[test]
+fn a_shard_whose_open_segment_lost_synced_bytes_is_refused_at_every_start_and_its_offsets_are_not_given_again()
+ {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig { shards: 3, ..StreamConfig::default() }).await;
+        for number in 0..3 {
+            for value in ["one", "two"] {
+                log.append(stream, ShardNumber(number), values(&[value])).await.expect("appended");
+            }
+        }
+        // All of it is in the files, which are what the next start believes.
+        log.store().flush().await.expect("written");
+        drop(log);
+        let file = |number: u32| {
+            let shard = dir.path().join("segments").join(stream.to_string()).join(number.to_string());
+            let names = env.disk().list(&shard).expect("the shard's directory");
+            shard.join(names.iter().find(|name| name.ends_with(".seg")).expect("a segment file"))
+        };
+        env.disk().open(&file(0), OpenMode::ReadWrite).expect("it is there").set_len(200).expect("cut");
+        let (missing, aside) = (file(1), dir.path().join("aside"));
+        env.disk().rename(&missing, &aside).expect("moved");
+        let mut whole = vec!["one", "two"];
+        for start in 0..3 {
+            let log = open(&env, dir.path()).await;
+            assert_eq!(log.shards_damaged(), 2, "start {start}");
+            for number in 0..2 {
+                let refused = log.append(stream, ShardNumber(number), values(&["three"])).await;
+                let refused = refused.expect_err("its offset was given before").to_string();
+                assert!(refused.contains("is not whole"), "shard {number}, start {start}: {refused}");
+            }
+            assert_eq!(values_of(&log, shard(stream, 2)).await, whole, "start {start}");
+            log.append(stream, ShardNumber(2), values(&["more"])).await.expect("appended");
+            whole.push("more");
+            // Neither a later checkpoint nor a clean stop forgets it.
+            log.store().flush().await.expect("written");
+            if start == 1 {
+                log.close().await;
+            }
+        }
+        env.disk().create_dir_all(missing.parent().expect("the shard's")).expect("there");
+        env.disk().rename(&aside, &missing).expect("restored");
+        let log = open(&env, dir.path()).await;
+        assert_eq!(log.shards_damaged(), 1);
+        assert_eq!(values_of(&log, shard(stream, 1)).await, ["one", "two"]);
+        log.append(stream, ShardNumber(1), values(&["three"])).await.expect("appended");
+        assert_eq!(values_of(&log, shard(stream, 1)).await, ["one", "two", "three"]);
+    });
+}
+
+#[test]
+fn a_copy_of_a_lost_segment_that_lacks_what_was_appended_after_it_does_not_make_it_whole() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        log.append(stream, SHARD, values(&["one"])).await.expect("appended");
+        log.store().flush().await.expect("written");
+        let folder = dir.path().join("segments").join(stream.to_string()).join("0");
+        let names = env.disk().list(&folder).expect("the shard's directory");
+        let file = folder.join(names.iter().find(|name| name.ends_with(".seg")).expect("a segment file"));
+        let original = env.disk().open(&file, OpenMode::Read).expect("it is there");
+        let mut copy = vec![0; original.len().expect("told") as usize];
+        original.read_at(&mut copy, 0).expect("read");
+        // In the journal, and as yet nowhere else.
+        log.append(stream, SHARD, values(&["two"])).await.expect("appended");
+        drop(log);
+        env.disk().remove_file(&file).expect("removed");
+        let log = open(&env, dir.path()).await;
+        assert_eq!(log.shards_damaged(), 1);
+        log.store().flush().await.expect("written");
+        drop(log);
+        env.disk().create_dir_all(&folder).expect("there");
+        let restored = env.disk().open(&file, OpenMode::CreateNew).expect("made");
+        restored.write_all_at(&copy, 0).expect("restored");
+        let log = open(&env, dir.path()).await;
+        assert_eq!(log.shards_damaged(), 1, "what was acknowledged last is missing");
     });
 }
 
@@ -499,6 +580,37 @@ fn more_bytes_in_flight_than_allowed_are_refused_as_overload() {
 }
 
 #[test]
+fn what_a_new_producer_sends_behind_a_batch_that_found_no_room_waits_for_that_batch() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut small = config();
+        small.in_flight_bytes = 10_000;
+        let log = open_with(&env, dir.path(), small).await;
+        let config = StreamConfig { flush: Flush::EveryMs(60_000), ..StreamConfig::default() };
+        let busy = create(&log, "busy", config).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        let producer = log.init_producer_id().await.expect("an id");
+        let submit = |sequence: i32, bytes: usize| {
+            let record = (1, format!("{sequence}{}", "x".repeat(bytes)));
+            let batch = batch(&[record], Codec::None, Some((producer, 0, sequence)));
+            log.submit(stream, SHARD, batch, AppendOptions::default())
+        };
+        let large = "x".repeat(8_000);
+        let in_flight = log.submit(busy, SHARD, values(&[&large]), AppendOptions::default()).expect("room");
+        assert!(matches!(submit(0, 4_000).unwrap_err(), AppendError::Overloaded(_)));
+        // There is room for this one.
+        let behind = submit(1, 0).expect("room").outcome().await;
+        let expected = SequenceError::OutOfOrder { producer, expected: 0, given: 1 };
+        assert_eq!(behind, Err(AppendError::Sequence(expected)));
+        submit(0, 0).expect("room").outcome().await.expect("what was refused comes first");
+        submit(1, 0).expect("room").outcome().await.expect("and then this");
+        assert_eq!(values_of(&log, shard(stream, 0)).await, ["0", "1"]);
+        log.close().await;
+        in_flight.outcome().await.expect("written out by the close");
+    });
+}
+
+#[test]
 fn explicit_transaction_ids_are_positions_and_may_not_decrease() {
     in_world(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
@@ -591,6 +703,40 @@ fn a_full_disk_refuses_appends_with_a_reason_and_service_resumes() {
             env.sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(read_all(&log, shard(stream, 0)).await.len(), count + 1);
+    });
+}
+
+#[test]
+fn a_start_on_a_disk_without_room_opens_and_is_read_and_what_it_left_undone_is_done_when_there_is_room() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (env, faults) = faulty(&env);
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        log.append(stream, SHARD, values(&["kept"])).await.expect("appended");
+        let segment = log.segments(shard(stream, 0), SegmentNumber(0)).expect("the shard")[0];
+        let segment = SegmentId { shard: shard(stream, 0), number: segment.number, term: segment.term };
+        drop(log);
+        for round in 0..2 {
+            faults.journal_full.store(true, Ordering::SeqCst);
+            let journal = dir.path().join("journal");
+            for name in env.disk().list(&journal).expect("the journal's directory") {
+                if name.ends_with(".spare") {
+                    env.disk().remove_file(&journal.join(name)).expect("removed");
+                }
+            }
+            let log = open(&env, dir.path()).await;
+            assert_eq!(values_of(&log, shard(stream, 0)).await, ["kept"], "start {round}");
+            assert!(log.append(stream, SHARD, values(&["refused"])).await.is_err(), "start {round}");
+            assert!(!log.store().info(&segment).expect("it is there").sealed, "start {round}");
+        }
+        let log = open(&env, dir.path()).await;
+        faults.journal_full.store(false, Ordering::SeqCst);
+        while log.append(stream, SHARD, values(&["after"])).await.is_err() {
+            env.sleep(Duration::from_millis(5)).await;
+        }
+        until(&env, || log.store().info(&segment).expect("it is there").sealed).await;
+        assert_eq!(values_of(&log, shard(stream, 0)).await, ["kept", "after"]);
     });
 }
 

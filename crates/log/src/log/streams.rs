@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
+use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, StreamId};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::oneshot;
 
@@ -99,10 +99,11 @@ impl Log {
         let mut opening = Vec::with_capacity(shards.len());
         for (number, shard) in (first..).zip(shards) {
             let id = ShardId { stream: record.id, shard: ShardNumber(number) };
-            let (damaged, (recovered, producers)) = match shard {
+            let (damaged, (mut recovered, producers)) = match shard {
                 Ok(shard) => (None, shard),
                 Err(damaged) => (Some(damaged), Default::default()),
             };
+            let undone = recovered.take_undone();
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
             let view = SharedView::new(View {
@@ -111,10 +112,11 @@ impl Log {
                 transaction_id: shard.acked_transaction_id(),
                 completed,
             });
+            let refused = Arc::clone(shard.refused());
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
             if damaged.is_none() {
-                let request = Request::Open(Box::new(shard), Arc::clone(&view), reply);
+                let request = Request::Open(Box::new(shard), undone, Arc::clone(&view), reply);
                 inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
             }
             opening.push(async move {
@@ -122,7 +124,7 @@ impl Log {
                     Some(damaged) => Err(damaged),
                     None => Ok(slot.await?),
                 };
-                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, view })
+                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, view, refused })
             });
         }
         let shards: Result<Vec<ShardHandle>, _> = join_all(opening).await.into_iter().collect();
@@ -213,12 +215,8 @@ impl Log {
             done.await.map_err(|_| StreamError::Closed)?;
         }
         let damaged = stream.shards.iter().filter_map(|shard| shard.slot.as_ref().err());
-        for segment in damaged.flat_map(|damaged| &damaged.segments) {
-            // What is left if this fails is removed at the next start, like that of any stream without metadata.
-            if let Err(error) = inner.store.delete(segment) {
-                tracing::warn!(%segment, %error, "a segment of a deleted stream is left for the next start");
-            }
-        }
+        let segments = damaged.flat_map(|damaged| &damaged.segments).copied().collect();
+        self.remove(segments).await?;
         inner.tail.delete_stream(id);
         tracing::info!(stream = name, %id, "deleted");
         // What is left if this fails is removed at the next start.
@@ -226,6 +224,12 @@ impl Log {
             tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
         }
         Ok(())
+    }
+
+    /// Deletes segments that no shard has that was opened.
+    pub(crate) async fn remove(&self, segments: Vec<SegmentId>) -> Result<(), StreamError> {
+        let request = Request::Remove(segments);
+        self.inner.owners[0].send(request).await.map_err(|_| StreamError::Closed)
     }
 
     /// All streams, by name.

@@ -11,6 +11,7 @@ use tailwater_env::Instant;
 use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId};
 
 use super::{Output, Shard, State, Truncation};
+use crate::config::Durability;
 use crate::error::{AppendError, StreamError};
 use crate::limits::{COMMIT_OPS_MAX, COMMIT_RETRY, TRUNCATIONS_MAX};
 use crate::retention;
@@ -178,8 +179,14 @@ impl Shard {
             record.next_offset = last.next_offset;
             record.transaction_id = last.last_transaction_id;
         }
-        let producers = (!completed.is_empty())
-            .then(|| ProducersRecord { upto: self.acked_next, producers: self.producers.snapshot() });
+        let producers = (!completed.is_empty()).then(|| {
+            // What is acknowledged, and not yet synced, may be lost: then other batches get its offsets.
+            let upto = match self.config.durability {
+                Durability::Fsync => self.acked_next,
+                Durability::Interval => self.completed_end().0,
+            };
+            ProducersRecord { upto, producers: self.producers.snapshot(upto) }
+        });
         let change =
             Change { shard: self.id, record, version: changes.version, completed, deleted, producers };
         self.changes.committing = Some(change.clone());

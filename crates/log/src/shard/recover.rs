@@ -5,7 +5,8 @@
 //! | completed, length L | the segment, at least L long | it is sealed at L |
 //! | completed | nothing, or less | the shard can't be opened: bytes are gone |
 //! | nothing, number below the next | the segment | deleted: retention or a higher term got rid of it |
-//! | nothing, number from the next on | entries that continue the shard | sealed at their length, recorded |
+//! | nothing, number from the next on | less than it once had | the shard can't be opened: bytes are gone |
+//! | the same | entries that continue the shard | sealed at their length, recorded |
 //! | the same | no entries | deleted; the number is used again with a higher term |
 //! | the same | entries that do not continue the shard | the shard can't be opened |
 
@@ -13,10 +14,11 @@ use std::collections::BTreeMap;
 
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 
+use super::Output;
 use crate::stream::{SegmentRecord, ShardRecord};
 
 /// A segment that the store recovered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its name.
     pub id: SegmentId,
@@ -26,6 +28,8 @@ pub struct Found {
     pub sealed: bool,
     /// What its entries say; `None` if it has none.
     pub content: Option<FoundContent>,
+    /// What of it the disk has lost, in words.
+    pub damaged: Option<String>,
 }
 
 /// What a segment's entries say.
@@ -58,6 +62,15 @@ pub struct Recovered {
     pub deletes: Vec<SegmentId>,
 }
 
+impl Recovered {
+    /// Takes out what is to be done in the store, for the shard's owner. Nobody waits for it: a journal that takes no
+    /// records, as on a full disk, does not keep a log from being opened and read.
+    pub fn take_undone(&mut self) -> Vec<Output> {
+        let seals = self.seals.drain(..).map(|(id, length)| Output::Seal(id, length));
+        seals.chain(self.deletes.drain(..).map(Output::Delete)).collect()
+    }
+}
+
 /// Brings together what metadata (`record` at `version`, the completed segments oldest first) and the store say of
 /// a shard, at wall time `now_ms`. The error says what does not fit.
 pub fn recover(
@@ -70,7 +83,7 @@ pub fn recover(
 ) -> Result<Recovered, String> {
     let mut recovered = Recovered { record, version, ..Recovered::default() };
     let mut found: BTreeMap<(SegmentNumber, Term), Found> =
-        found.iter().map(|found| ((found.id.number, found.id.term), *found)).collect();
+        found.iter().map(|found| ((found.id.number, found.id.term), found.clone())).collect();
 
     for segment in recorded {
         let id = SegmentId { shard, number: segment.number, term: segment.term };
@@ -95,6 +108,10 @@ pub fn recover(
         recovered.deletes.push(stored.id);
     }
     found.retain(|(number, _), _| *number >= record.next_segment);
+    // What is left of it, or nothing, would look like all that there ever was, and its offsets be given again.
+    if let Some((id, why)) = found.values().find_map(|stored| Some((stored.id, stored.damaged.as_ref()?))) {
+        return Err(format!("segment {id} is not whole: {why}"));
+    }
     while let Some((&(number, _), _)) = found.first_key_value() {
         let mut terms: Vec<Found> = Vec::new();
         while let Some(entry) = found.first_entry().filter(|entry| entry.key().0 == number) {

@@ -278,7 +278,7 @@ impl World {
                     last_transaction_id: last.transaction_id,
                 });
                 let length = Position(entries.iter().map(|entry| entry.len() as u64).sum());
-                Found { id, length, sealed: self.sealed.contains_key(&id), content }
+                Found { id, length, sealed: self.sealed.contains_key(&id), content, damaged: None }
             })
             .collect();
         let (record, version) = self.record.unwrap_or_default();
@@ -777,7 +777,10 @@ fn recovery_deletes_what_metadata_gave_up_and_refuses_what_is_missing() {
         first_transaction_id: TransactionId(0),
         last_transaction_id: TransactionId(0),
     };
-    let found = |id, length, sealed, content| Found { id, length: Position(length), sealed, content };
+    let found = |id, length, sealed, content| {
+        let length = Position(length);
+        Found { id, length, sealed, content, damaged: None }
+    };
     let record = ShardRecord {
         term: Term(3),
         log_start: Offset(10),
@@ -813,8 +816,11 @@ fn recovery_deletes_what_metadata_gave_up_and_refuses_what_is_missing() {
     assert!(missing.contains("missing"), "{missing}");
     let short = [found(id(1, 1), 99, true, Some(content(10, 19)))];
     assert!(recover(shard_id(), record, 4, vec![kept], &short, 9).unwrap_err().contains("99 of 100"));
-    let gap = [stored[1], found(id(2, 3), 70, false, Some(content(21, 30)))];
+    let gap = [stored[1].clone(), found(id(2, 3), 70, false, Some(content(21, 30)))];
     assert!(recover(shard_id(), record, 4, vec![kept], &gap, 9).unwrap_err().contains("goes on"));
+    let short = Found { damaged: Some("synced up to 90".to_owned()), ..stored[3].clone() };
+    let short = recover(shard_id(), record, 4, vec![kept], &[stored[1].clone(), short], 9).unwrap_err();
+    assert!(short.contains("is not whole: synced up to 90"), "{short}");
 }
 
 #[test]

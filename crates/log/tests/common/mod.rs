@@ -20,7 +20,12 @@ use tailwater_log::{Log, LogConfig, StreamConfig};
 pub fn in_world<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
     let runtime = runtime.expect("a runtime");
-    runtime.block_on(async { test(Env::real()).await });
+    runtime.block_on(async {
+        let env = Env::real();
+        // A test that waits for what does not come is better named than waited for.
+        let ended = env.timeout(Duration::from_secs(600), test(env.clone())).await;
+        assert!(ended.is_some(), "the test never ends");
+    });
 }
 
 /// Small files and frequent looks, so that tests of what takes long take little.
@@ -157,6 +162,8 @@ pub struct Faults {
     pub journal_syncs: Arc<AtomicBool>,
     /// Writes of new files and of segments fail as on a full disk.
     pub full: Arc<AtomicBool>,
+    /// Writes of the journal's files fail in that way.
+    pub journal_full: Arc<AtomicBool>,
 }
 
 struct Parts(Env);
@@ -200,7 +207,7 @@ struct FaultyFile {
 }
 
 pub fn faulty(env: &Env) -> (Env, Faults) {
-    let faults = Faults { journal_syncs: Arc::default(), full: Arc::default() };
+    let faults = Faults { journal_syncs: Arc::default(), full: Arc::default(), journal_full: Arc::default() };
     let disk = FaultyDisk { real: Arc::clone(env.disk()), faults: faults.clone() };
     let parts = Arc::new(Parts(env.clone()));
     (Env::new(parts.clone(), parts.clone(), parts, Arc::new(disk)), faults)
@@ -243,7 +250,8 @@ impl File for FaultyFile {
         self.real.read_at(buffer, position)
     }
     fn write_all_at(&self, bytes: &[u8], position: u64) -> std::io::Result<()> {
-        if !self.in_journal && self.faults.full.load(Ordering::SeqCst) {
+        let full = if self.in_journal { &self.faults.journal_full } else { &self.faults.full };
+        if full.load(Ordering::SeqCst) {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
         self.real.write_all_at(bytes, position)
