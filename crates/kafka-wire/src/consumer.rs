@@ -50,7 +50,7 @@ pub fn encode<M: Wire>(message: &M, version: i16) -> Bytes {
     version.write(&mut writer);
     message.write(&mut writer);
     // Without the length of a frame.
-    writer.finish().concat().slice(4..)
+    writer.finish().expect("it fits into a frame with those of all others").concat().slice(4..)
 }
 
 /// The topics that a consumer subscribes to; `None` if it says it in a form that is not known.

@@ -25,21 +25,41 @@ use crate::groups::admin::RecordTimes;
 use crate::messages::header::{RequestHeader, response};
 use crate::pace::Pace;
 use crate::stats::Stats;
-use crate::wire::{Frame, Malformed, Reader, Wire};
+use crate::wire::{Frame, Malformed, Reader, TooLong, Wire};
+
+/// Answers up to this size, but for those to Fetch, take nothing of the room that others share. Those to Produce never
+/// do: a producer whose answer is withheld would send again what was appended.
+const SMALL_ANSWER_BYTES: usize = 64 << 10;
 
 /// What becomes of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// This is sent.
-    Frame(Frame),
+    /// This is sent; it holds so much of the room for answers until then.
+    Frame(Frame, Option<OwnedSemaphorePermit>),
     /// Nothing is: the client does not wait for an answer.
     Nothing,
     /// The connection is closed: the only way to tell a client that does not wait.
     Close(String),
 }
 
+impl From<Result<Frame, TooLong>> for Outcome {
+    fn from(written: Result<Frame, TooLong>) -> Self {
+        written.map_or_else(
+            |error| Self::Close(format!("it asked for {error}")),
+            |frame| Self::Frame(frame, None),
+        )
+    }
+}
+
 /// An answer on its way. Dropping it gives up waiting, not what was begun.
 pub(crate) type Answer = BoxFuture<'static, Outcome>;
+
+/// A request that was begun.
+pub(crate) struct Begun {
+    pub answer: Answer,
+    /// Whether it is answered when others do something, and not before: records are produced, members join.
+    pub waits_for_others: bool,
+}
 
 /// Both ends of a connection.
 #[derive(Debug)]
@@ -78,6 +98,10 @@ pub struct Broker {
     advertised: Option<(String, u16)>,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
+    /// KiB that answers to Fetch may take together until they are sent.
+    answers: Arc<Semaphore>,
+    /// As many for other large ones. Their own: consumers that catch up use what they may.
+    other_answers: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -108,6 +132,8 @@ impl Broker {
             authorizer,
             advertised: parse_address(&config.advertised),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max) as usize)),
+            answers: Arc::new(Semaphore::new(kib(config.answers_bytes_max) as usize)),
+            other_answers: Arc::new(Semaphore::new(kib(config.answers_bytes_max) as usize)),
             config,
         }))
     }
@@ -121,6 +147,16 @@ impl Broker {
     pub(crate) async fn take_room(self: Arc<Self>, bytes: usize) -> Option<OwnedSemaphorePermit> {
         // Never closed, so there is always an answer.
         Arc::clone(&self.room).acquire_many_owned(kib(bytes)).await.ok()
+    }
+
+    /// Room for what a Fetch reads: as many bytes as it wants, or what it gets of the rest. Never waits: there may be none.
+    pub(crate) fn take_answer_room(&self, wanted: usize) -> (usize, Option<OwnedSemaphorePermit>) {
+        // A part of the rest, so that a few who are slow leave something for all others.
+        let bytes = wanted.min((self.answers.available_permits() << 10) / 4);
+        match Arc::clone(&self.answers).try_acquire_many_owned(kib(bytes)) {
+            Ok(permit) => (bytes, Some(permit)),
+            Err(_) => (0, None),
+        }
     }
 
     /// The address that a client is told to connect to.
@@ -140,7 +176,7 @@ impl Broker {
         peer: &Arc<Peer>,
         request: Bytes,
         room: Option<OwnedSemaphorePermit>,
-    ) -> Result<Answer, Closing> {
+    ) -> Result<Begun, Closing> {
         let bytes = request.len() as u64;
         let malformed = |api| {
             move |error| match error {
@@ -157,8 +193,9 @@ impl Broker {
             if api == Api::ApiVersions {
                 // In the oldest form, which everybody reads, so that the client learns which ones there are.
                 let answer = answers::versions::answer(ErrorCode::UnsupportedVersion);
-                let frame = response(api, 0, correlation_id, &answer);
-                return Ok(futures::future::ready(Outcome::Frame(frame)).boxed());
+                let outcome = response(api, 0, correlation_id, &answer).into();
+                let answer = futures::future::ready(outcome).boxed();
+                return Ok(Begun { answer, waits_for_others: false });
             }
             return Err(Closing::Unsupported { api: header.api, version });
         }
@@ -172,16 +209,16 @@ impl Broker {
         let call = self.stats.request(api, bytes, self.env.now());
         let answer = self.dispatch(api, correlation_id, context, reader).map_err(malformed(api.name()))?;
         // What others decide about may take as long as they like, and the request is taken apart already.
-        let waits_for_others = matches!(api, Api::JoinGroup | Api::SyncGroup);
+        let waits_for_others = matches!(api, Api::JoinGroup | Api::SyncGroup | Api::Fetch);
         let room = room.filter(|_| !waits_for_others);
         let broker = Arc::clone(self);
-        Ok(async move {
+        let answer = async move {
             let outcome = answer.await;
             broker.stats.answered(call, broker.env.now());
             drop(room);
             outcome
-        }
-        .boxed())
+        };
+        Ok(Begun { answer: answer.boxed(), waits_for_others })
     }
 
     fn dispatch(
@@ -201,7 +238,10 @@ impl Broker {
                 let request = Wire::read(&mut reader)?;
                 Ok(answers::produce::produce(self, &context, correlation_id, request))
             }
-            Api::Fetch => answer!(answers::fetch::fetch),
+            Api::Fetch => {
+                let request = Wire::read(&mut reader)?;
+                Ok(answers::fetch::fetch(Arc::clone(self), context, correlation_id, request).boxed())
+            }
             Api::ListOffsets => answer!(answers::positions::list_offsets),
             Api::OffsetForLeaderEpoch => answer!(answers::positions::offset_for_leader_epoch),
             Api::ApiVersions => answer!(answers::versions::api_versions),
@@ -256,9 +296,31 @@ impl Broker {
         let request = R::read(&mut reader)?;
         let version = context.version;
         let answer = function(Arc::clone(self), context, request);
-        Ok(answer
-            .map(move |answer| Outcome::Frame(response(R::API, version, correlation_id, &answer)))
-            .boxed())
+        let broker = Arc::clone(self);
+        let bound = move |answer| broker.bound(response(R::API, version, correlation_id, &answer).into());
+        Ok(answer.map(bound).boxed())
+    }
+
+    /// The same answer with the room that it takes until it is sent, if it is large. One that finds none is not sent:
+    /// to wait for room would be to hold it.
+    fn bound(&self, outcome: Outcome) -> Outcome {
+        let bytes = match &outcome {
+            Outcome::Frame(frame, None) => frame.len(),
+            _ => 0,
+        };
+        if bytes <= SMALL_ANSWER_BYTES {
+            return outcome;
+        }
+        // One that is larger than all room goes out alone.
+        let room = kib(bytes).min(kib(self.config.answers_bytes_max));
+        match (outcome, Arc::clone(&self.other_answers).try_acquire_many_owned(room)) {
+            (Outcome::Frame(frame, _), Ok(permit)) => Outcome::Frame(frame, Some(permit)),
+            _ => Outcome::Close(format!(
+                "its answer of {bytes} bytes finds no room beside those that others have yet to take: [kafka] \
+                 answers_bytes_max is {}",
+                self.config.answers_bytes_max
+            )),
+        }
     }
 
     /// Whether a client may do what it asks for, to `resource`; the code that clients know for it if not.
@@ -333,6 +395,7 @@ pub(crate) fn shard_of(stream: &StreamInfo, partition: i32) -> Result<ShardId, E
     Ok(ShardId { stream: stream.id, shard })
 }
 
-fn kib(bytes: usize) -> u32 {
+/// KiB that hold so many bytes.
+pub(crate) fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)
 }

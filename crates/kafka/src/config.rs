@@ -33,6 +33,9 @@ pub struct KafkaConfig {
     pub requests_bytes_max: usize,
     /// Bytes of one answer to a Fetch (`fetch.max.bytes`); a larger batch still goes out alone.
     pub fetch_bytes_max: usize,
+    /// Bytes of all answers to Fetch that were read and not sent; beyond it an answer has one batch. As many for others of
+    /// more than 64 KiB, but those to Produce; beyond it one closes its connection.
+    pub answers_bytes_max: usize,
     /// A connection without a request for so many milliseconds is closed (`connections.max.idle.ms`).
     pub idle_ms: u64,
     /// A connection that takes nothing of its answers for so many milliseconds is closed.
@@ -57,6 +60,7 @@ impl Default for KafkaConfig {
             items_max: tailwater_kafka_wire::wire::ITEMS_MAX,
             requests_bytes_max: 256 << 20,
             fetch_bytes_max: 55 << 20,
+            answers_bytes_max: 1 << 30,
             idle_ms: 600_000,
             stalled_ms: 60_000,
             hot_bytes: 64 << 20,
@@ -83,6 +87,7 @@ impl KafkaConfig {
         within("items_max", self.items_max as u64, 100, 10_000_000)?;
         within("requests_bytes_max", self.requests_bytes_max as u64, self.frame_bytes_max as u64, 1 << 40)?;
         within("fetch_bytes_max", self.fetch_bytes_max as u64, 1 << 10, 1 << 30)?;
+        within("answers_bytes_max", self.answers_bytes_max as u64, 1 << 20, 1 << 40)?;
         within("idle_ms", self.idle_ms, 100, u64::MAX >> 1)?;
         within("stalled_ms", self.stalled_ms, 100, u64::MAX >> 1)?;
         if self.broker_id < 0 {

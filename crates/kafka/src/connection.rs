@@ -5,13 +5,16 @@
 //!   soon as it is there if only others of its kind are before it. Appends are submitted in the order in which they
 //!   came, so a pipeline keeps its order, and one sync acknowledges many of them.
 //! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES`]: a client that goes away is noticed,
-//!   and what it waited for is given up.
+//!   and what it waited for is given up if that is what others have to do.
+//! - A whole request that was read is carried out, also if the client is gone by then: whoever produces with acks=0
+//!   closes when everything is sent.
 //! - A client that does not read its answers is not read either, and is closed after a while; it holds only itself up.
 //! - A frame takes memory as its bytes arrive, not as its length says. All large frames together are bounded: one that
 //!   is next takes its room before it is read, while what is under way goes on, and gives it back when it has not come
 //!   in time. So whoever waits for room waits for what ends.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,8 +30,11 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::Api;
-use crate::broker::{Answer, Broker, Outcome, Peer};
+use crate::broker::{Begun, Broker, Outcome, Peer};
 use crate::wire::{Frame, Malformed};
+
+#[cfg(test)]
+mod tests;
 
 /// Produce requests of one connection that may be under way: clients have five.
 const PIPELINE_MAX: usize = 64;
@@ -64,7 +70,7 @@ pub(crate) enum Closing {
     Refused(String),
     #[error("nothing came for {0:?}")]
     Idle(Duration),
-    #[error("it takes none of its answers since {0:?}")]
+    #[error("it has not taken its answers in {0:?}")]
     Stalled(Duration),
     #[error("a frame of {0} bytes has not come in {1:?}")]
     Slow(usize, Duration),
@@ -108,7 +114,7 @@ struct Connection<S> {
     /// What the frame at the front of the buffer takes of the room for all.
     room: Room,
     /// Requests that were begun, oldest first.
-    under_way: VecDeque<Answer>,
+    under_way: VecDeque<Begun>,
     /// Whether all of them are Produce.
     only_produce: bool,
     broker: Arc<Broker>,
@@ -125,7 +131,17 @@ enum Room {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Answers requests until the client goes away, and carries out what it sent before it did.
     async fn run(&mut self) -> Result<(), Closing> {
+        let Err(ended) = self.exchange().await;
+        if !matches!(ended, Closing::Cut | Closing::Io(_)) {
+            return Err(ended);
+        }
+        self.carry_out_the_rest().await?;
+        if matches!(ended, Closing::Cut) && self.buffer.is_empty() { Ok(()) } else { Err(ended) }
+    }
+
+    async fn exchange(&mut self) -> Result<Infallible, Closing> {
         let idle = Duration::from_millis(self.broker.config.idle_ms);
         loop {
             self.begin_requests()?;
@@ -145,18 +161,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             };
             tokio::select! {
                 biased;
-                outcome = async { self.under_way.front_mut().expect("it is waited for").await }, if is_waiting => {
+                outcome = async { (&mut self.under_way.front_mut().expect("it is waited for").answer).await }, if is_waiting => {
                     self.under_way.pop_front();
                     self.send(outcome).await?;
                 }
                 (permit, len) = took(room), if wants_room => self.room = self.taken(permit, len),
-                read = self.stream.read_buf(&mut self.buffer), if may_read => match read? {
-                    0 if self.buffer.is_empty() => return Ok(()),
-                    0 => return Err(Closing::Cut),
-                    _ => {}
+                read = self.stream.read_buf(&mut self.buffer), if may_read => if read? == 0 {
+                    return Err(Closing::Cut);
                 },
                 closing = late(&env, arrives_by), if arrives_by.is_some() => return Err(closing),
                 () = env.sleep(idle), if !is_waiting && !wants_room => return Err(Closing::Idle(idle)),
+            }
+        }
+    }
+
+    /// Carries out the whole requests that are there. Nobody is there to be answered, so what others decide about is
+    /// begun only.
+    async fn carry_out_the_rest(&mut self) -> Result<(), Closing> {
+        loop {
+            self.begin_requests()?;
+            if let Some(Begun { answer, waits_for_others }) = self.under_way.pop_front() {
+                let outcome = if waits_for_others { answer.now_or_never() } else { Some(answer.await) };
+                if let Some(Outcome::Close(why)) = outcome {
+                    return Err(Closing::Refused(why));
+                }
+                continue;
+            }
+            match &mut self.room {
+                Room::Wanted { permit, len } if self.buffer.len() >= *len + 4 => {
+                    let (permit, len) = (permit.await, *len);
+                    self.room = self.taken(permit, len);
+                }
+                _ => return Ok(()),
             }
         }
     }
@@ -203,8 +239,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Room::Taken { permit, .. } => permit,
                 Room::None | Room::Wanted { .. } => None,
             };
-            let answer = self.broker.begin(&self.peer, request, permit)?;
-            self.under_way.push_back(answer);
+            let begun = self.broker.begin(&self.peer, request, permit)?;
+            self.under_way.push_back(begun);
         }
         Ok(())
     }
@@ -218,18 +254,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn send(&mut self, outcome: Outcome) -> Result<(), Closing> {
-        let frame = match outcome {
-            Outcome::Frame(frame) => frame,
+        let (frame, _room) = match outcome {
+            Outcome::Frame(frame, room) => (frame, room),
             Outcome::Nothing => return Ok(()),
             Outcome::Close(why) => return Err(Closing::Refused(why)),
         };
         let stalled = Duration::from_millis(self.broker.config.stalled_ms);
         let env = self.broker.env.clone();
         let sent = frame.len() as u64;
+        // However little it takes at a time, it does not hold the answer for ever.
+        let patience = stalled + ARRIVAL_PER_MIB * u32::try_from(sent >> 20).unwrap_or(u32::MAX);
+        let taken_by = env.now() + patience;
         let mut pieces = frame;
         while !pieces.is_empty() {
-            match env.timeout(stalled, write_some(&mut self.stream, &pieces)).await {
-                None => return Err(Closing::Stalled(stalled)),
+            let left = taken_by.since(env.now()).min(stalled);
+            match env.timeout(left, write_some(&mut self.stream, &pieces)).await {
+                None => return Err(Closing::Stalled(patience)),
                 Some(written) => skip(&mut pieces, written?),
             }
         }

@@ -55,7 +55,7 @@ fn large_requests_that_are_sent_ahead_are_all_answered_although_there_is_room_fo
 
 #[test]
 fn a_large_request_that_does_not_come_is_closed_and_its_room_is_others() {
-    let tailwater = with_room_for_one(500);
+    let tailwater = with_room_for_one(5_000);
     let mut silent = Client::connect(tailwater.address());
     silent.send(&large(1)[..1_000]).expect("sent");
     // So that it is the first to ask for room.

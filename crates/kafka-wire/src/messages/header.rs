@@ -15,7 +15,7 @@
 use bytes::Bytes;
 
 use crate::api::{Api, Request};
-use crate::wire::{Frame, Malformed, Reader, Wire, Writer};
+use crate::wire::{Frame, Malformed, Reader, TooLong, Wire, Writer};
 
 /// A request's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +61,19 @@ pub fn request<R: Request>(request: &R, version: i16, correlation_id: i32, clien
         writer.tagged(Vec::new());
     }
     request.write(&mut writer);
-    writer.finish()
+    writer.finish().expect("whoever asks bounds what it sends")
 }
 
 /// The frame of a response to a request of `version`.
-pub fn response<M: Wire>(api: Api, version: i16, correlation_id: i32, response: &M) -> Frame {
+///
+/// # Errors
+/// There is too much in it.
+pub fn response<M: Wire>(
+    api: Api,
+    version: i16,
+    correlation_id: i32,
+    response: &M,
+) -> Result<Frame, TooLong> {
     let flexible = api.is_flexible(version);
     let mut writer = Writer::new(version, flexible);
     correlation_id.write(&mut writer);

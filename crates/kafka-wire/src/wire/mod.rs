@@ -23,7 +23,7 @@ mod writer;
 
 pub use reader::{ITEMS_MAX, Malformed, Reader};
 pub use types::{Records, Wire};
-pub use writer::{Frame, Writer};
+pub use writer::{Frame, TooLong, Writer};
 
 #[cfg(test)]
 mod tests;

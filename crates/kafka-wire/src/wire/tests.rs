@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::{ITEMS_MAX, Malformed, Reader, Wire, Writer};
+use super::{ITEMS_MAX, Malformed, Reader, TooLong, Wire, Writer};
 use crate::api::{Api, Request, for_each_request};
 use crate::messages::cluster::{ApiVersionsResponse, MetadataRequest, MetadataResponse};
 use crate::messages::fetch::{FetchResponse, FetchableTopicResponse, PartitionData};
@@ -14,7 +14,7 @@ use crate::wire::Records;
 fn body<M: Wire>(message: &M, api: Api, version: i16) -> Bytes {
     let mut writer = Writer::new(version, api.is_flexible(version));
     message.write(&mut writer);
-    writer.finish().concat().slice(4..)
+    writer.finish().expect("short").concat().slice(4..)
 }
 
 fn read<M: Wire>(bytes: Bytes, api: Api, version: i16) -> Result<(M, usize), Malformed> {
@@ -146,10 +146,24 @@ fn the_bytes_of_a_request_and_of_its_answer_never_change() {
     assert_eq!(MetadataRequest::read(&mut reader), Ok(asked));
 
     let answer = MetadataResponse { cluster_id: Some("c".to_owned()), ..Default::default() };
-    let frame = response(Api::Metadata, 2, 7, &answer).concat();
+    let frame = response(Api::Metadata, 2, 7, &answer).expect("short").concat();
     let expected = [0, 0, 0, 19, 0, 0, 0, 7, 0, 0, 0, 0, 0, 1, b'c', 255, 255, 255, 255, 0, 0, 0, 0];
     assert_eq!(frame[..], expected);
     assert_eq!(read_response(Api::Metadata, 2, frame.slice(4..)), Ok((7, answer)));
+}
+
+#[test]
+fn an_answer_that_no_frame_holds_is_an_error() {
+    let piece = Bytes::from(vec![0; 1 << 20]);
+    let records = |mib: usize| Records(vec![piece.clone(); mib]);
+    for (mib, version) in [([1_024, 1_024], 11), ([1_024, 1_024], 12), ([2_048, 0], 11), ([0, 4_096], 12)] {
+        let partitions =
+            mib.map(|mib| PartitionData { records: records(mib), ..Default::default() }).to_vec();
+        let topic = FetchableTopicResponse { partitions, ..Default::default() };
+        let answer = FetchResponse { responses: vec![topic], ..Default::default() };
+        let written = response(Api::Fetch, version, 9, &answer);
+        assert!(written.is_err_and(|TooLong(len)| len > mib.iter().sum::<usize>() << 20));
+    }
 }
 
 #[test]
@@ -160,7 +174,7 @@ fn records_go_out_from_where_they_lie_whatever_is_around_them() {
         let topic = FetchableTopicResponse { topic: "t".to_owned(), partitions, ..Default::default() };
         let answer = FetchResponse { responses: vec![topic], ..Default::default() };
         for version in [4, 11, 12, 18] {
-            let frame = response(Api::Fetch, version, 9, &answer);
+            let frame = response(Api::Fetch, version, 9, &answer).expect("short");
             for piece in records.0.iter().filter(|piece| piece.len() >= 5_000) {
                 assert!(frame.pieces.iter().any(|sent| sent.as_ptr() == piece.as_ptr()), "not copied");
             }

@@ -24,6 +24,11 @@ pub struct Frame {
     pub pieces: Vec<Bytes>,
 }
 
+/// A message of so many bytes, which no frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message of {0} bytes: a frame has at most 2147483647")]
+pub struct TooLong(pub usize);
+
 impl Frame {
     /// Bytes of all pieces.
     pub fn len(&self) -> usize {
@@ -104,7 +109,8 @@ impl Writer {
     pub(super) fn length(&mut self, len: Option<usize>) {
         match self.flexible {
             true => self.unsigned_varint(compact(len)),
-            false => self.tail.put_i32(len.map_or(-1, |len| i32::try_from(len).expect("frames are bounded"))),
+            // Of what is longer the frame is too long too, as each item takes a byte: it is not finished.
+            false => self.tail.put_i32(len.map_or(-1, |len| i32::try_from(len).unwrap_or(i32::MAX))),
         }
     }
 
@@ -133,19 +139,23 @@ impl Writer {
     }
 
     /// The frame.
-    pub fn finish(mut self) -> Frame {
+    ///
+    /// # Errors
+    /// It is longer than a frame can say that it is.
+    pub fn finish(mut self) -> Result<Frame, TooLong> {
         let mut head = self.head.take().unwrap_or_else(|| std::mem::take(&mut self.tail));
         let len = head.len() + self.tail.len() + self.pieces.iter().map(Bytes::len).sum::<usize>() - 4;
-        head[..4].copy_from_slice(&i32::try_from(len).expect("frames are bounded").to_be_bytes());
+        let prefix = i32::try_from(len).map_err(|_| TooLong(len))?;
+        head[..4].copy_from_slice(&prefix.to_be_bytes());
         let mut pieces = vec![head.freeze()];
         pieces.append(&mut self.pieces);
         if !self.tail.is_empty() {
             pieces.push(self.tail.freeze());
         }
-        Frame { pieces }
+        Ok(Frame { pieces })
     }
 }
 
 fn compact(len: Option<usize>) -> u32 {
-    len.map_or(0, |len| u32::try_from(len + 1).expect("frames are bounded"))
+    len.map_or(0, |len| u32::try_from(len + 1).unwrap_or(u32::MAX))
 }

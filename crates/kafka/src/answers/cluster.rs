@@ -1,6 +1,6 @@
 //! DescribeCluster, DescribeTopicPartitions, DescribeLogDirs: what administrators look at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tailwater_log::StreamInfo;
@@ -158,9 +158,12 @@ pub(crate) async fn describe_log_dirs(
     if let Err(error) = broker.authorize_cluster(&context) {
         return DescribeLogDirsResponse { error_code: error.number(), ..Default::default() };
     }
-    let wanted: BTreeMap<String, Option<Vec<i32>>> = match request.topics {
+    let wanted: BTreeMap<String, Option<BTreeSet<i32>>> = match request.topics {
         None => broker.log.list_streams().into_iter().map(|stream| (stream.name, None)).collect(),
-        Some(topics) => topics.into_iter().map(|topic| (topic.topic, Some(topic.partitions))).collect(),
+        Some(topics) => topics
+            .into_iter()
+            .map(|topic| (topic.topic, Some(topic.partitions.into_iter().collect())))
+            .collect(),
     };
     let mut topics = Vec::new();
     for (name, partitions) in wanted {

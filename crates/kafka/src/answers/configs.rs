@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tailwater_log::{StreamConfig, StreamError};
 
+use crate::answers::distinct;
 use crate::answers::topics::may;
 use crate::broker::{Broker, Context};
 use crate::errors::{ErrorCode, Refused};
@@ -54,7 +55,10 @@ pub(crate) async fn describe_configs(
             other => Err(no_such_resource(other)),
         }
     };
-    let results = request.resources.into_iter().map(|asked| {
+    let asked_for = |asked: &DescribeConfigsResource| {
+        (asked.resource_type, asked.resource_name.clone(), asked.configuration_keys.clone())
+    };
+    let results = distinct(request.resources, asked_for).into_iter().map(|asked| {
         let (refused, mut configs) = match describe(&asked) {
             Ok(configs) => (None, configs),
             Err(refused) => (Some(refused), vec![]),

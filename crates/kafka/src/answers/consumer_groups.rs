@@ -1,11 +1,13 @@
 //! Groups of KIP-848: ConsumerGroupHeartbeat, ConsumerGroupDescribe.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tailwater_access::Resource;
 use tailwater_format::StreamId;
 
+use crate::answers::distinct;
 use crate::answers::group_admin::GROUP_OPERATIONS;
 use crate::broker::{Broker, Context};
 use crate::errors::ErrorCode;
@@ -34,6 +36,12 @@ pub(crate) async fn heartbeat(
     let group = request.group_id.clone();
     let allowed = broker.authorize_group(&context, &group);
     let allowed = allowed.map_err(|error| (error, "this client may not take part in the group".to_owned()));
+    let allowed = allowed.and_then(|()| {
+        let mut names = request.subscribed_topic_names.iter().flatten();
+        names.try_for_each(|name| broker.authorize_topic(&context, name)).map_err(|error| {
+            (error, "this client may not read all of the topics that it subscribes to".to_owned())
+        })
+    });
     let beat = allowed.and_then(|()| check(&context, request));
     let beat = beat.map(|beat| with_id(&broker, &context, beat));
     match beat.and_then(|beat| broker.groups.beat(&group, beat)) {
@@ -107,6 +115,7 @@ fn check(context: &Context, request: ConsumerGroupHeartbeatRequest) -> Result<Be
         rebalance: u64::try_from(request.rebalance_timeout_ms).ok().map(Duration::from_millis),
         topics: request.subscribed_topic_names,
         pattern: request.subscribed_topic_regex,
+        compiled: None,
         assignor: request.server_assignor,
         owned,
     })
@@ -136,11 +145,19 @@ pub(crate) async fn describe(
         broker.log.list_streams().into_iter().map(|stream| (stream.id, stream.name)).collect();
     let authorized_operations =
         if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
-    let groups = request.group_ids.into_iter().map(|group_id| {
+    let groups = distinct(request.group_ids, String::clone).into_iter().map(|group_id| {
         let allowed = broker.authorize_group(&context, &group_id);
         let found = allowed.map(|()| broker.groups.group(&group_id).map(|snapshot| snapshot.group));
         let described = match found {
             Err(error) => Described { error_code: error.number(), ..Default::default() },
+            Ok(Some(Group::Consumer(group))) if !may_see(&broker, &context, &group, &names) => Described {
+                error_code: ErrorCode::TopicAuthorizationFailed.number(),
+                error_message: Some(
+                    "The group has described topic(s) that the client is not authorized to describe."
+                        .to_owned(),
+                ),
+                ..Default::default()
+            },
             Ok(Some(Group::Consumer(group))) => describe_group(&group, &names),
             Ok(found) => {
                 let what = if found.is_some() { "is not a consumer group" } else { "not found" };
@@ -157,6 +174,20 @@ pub(crate) async fn describe(
         Described { group_id, authorized_operations, ..described }
     });
     ConsumerGroupDescribeResponse { groups: groups.collect(), ..Default::default() }
+}
+
+/// Whether a client may know of all topics that members of a group have or get.
+fn may_see(
+    broker: &Broker,
+    context: &Context,
+    group: &ConsumerGroup,
+    names: &BTreeMap<StreamId, String>,
+) -> bool {
+    let assigned = group.members.values().map(|member| &member.assigned);
+    let topics: BTreeSet<&StreamId> =
+        assigned.chain(group.target.values()).flat_map(Partitions::keys).collect();
+    let mut names = topics.into_iter().filter_map(|topic| names.get(topic));
+    names.all(|name| broker.shows(context, Resource::Stream(name)))
 }
 
 fn describe_group(group: &ConsumerGroup, names: &BTreeMap<StreamId, String>) -> Described {

@@ -2,21 +2,26 @@
 //!
 //! What is at the tail comes from memory, what is behind it from the durable layer; what is found goes out as it lies.
 //! A fetch that finds less than it wants listens to its partitions' shards and looks again when one of them moves, until
-//! its time is over. Where consumers are many, one that was just given little waits a moment first (`pace.rs`). Fetch sessions are answered with full fetches, as a broker without room for sessions does.
+//! its time is over. What it found counts against the room of all answers until it is sent; where little of that is left
+//! it looks for less, but for one batch, so that consumers that read slowly bound each other and stop nobody. Where consumers are many, one that was just given little waits a moment first (`pace.rs`). Fetch sessions are answered with full fetches, as a broker without room for sessions does.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_format::{Offset, ShardId};
 use tailwater_log::{Fetched, ReadError};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answers::positions::epoch_end;
-use crate::broker::{Broker, Context, shard_of};
+use crate::api::Api;
+use crate::broker::{Broker, Context, Outcome, kib, shard_of};
 use crate::errors::{ErrorCode, read_error};
 use crate::messages::fetch::{
     FetchPartition, FetchRequest, FetchResponse, FetchResponseEpochEndOffset, FetchableTopicResponse,
     PartitionData,
 };
+use crate::messages::header::response;
 use crate::wire::Records;
 
 /// From this version on topics are named by their ids.
@@ -32,13 +37,39 @@ struct Asked {
     partition: FetchPartition,
 }
 
-pub(crate) async fn fetch(broker: Arc<Broker>, context: Context, request: FetchRequest) -> FetchResponse {
+impl Asked {
+    fn bytes_max(&self) -> usize {
+        usize::try_from(self.partition.partition_max_bytes).unwrap_or(0)
+    }
+}
+
+pub(crate) async fn fetch(
+    broker: Arc<Broker>,
+    context: Context,
+    correlation_id: i32,
+    request: FetchRequest,
+) -> Outcome {
+    let version = context.version;
+    let (answer, room) = answer(broker, context, request).await;
+    match response(Api::Fetch, version, correlation_id, &answer).into() {
+        Outcome::Frame(frame, _) => Outcome::Frame(frame, room),
+        other => other,
+    }
+}
+
+/// The answer, and the room that it takes.
+async fn answer(
+    broker: Arc<Broker>,
+    context: Context,
+    request: FetchRequest,
+) -> (FetchResponse, Option<OwnedSemaphorePermit>) {
     if !matches!(request.session_epoch, NO_SESSION | NEW_SESSION) {
         // No session was ever given, so the client begins again with all of its partitions.
         let error = ErrorCode::FetchSessionIdNotFound.number();
-        return FetchResponse { error_code: error, ..Default::default() };
+        return (FetchResponse { error_code: error, ..Default::default() }, None);
     }
     let by_id = context.version >= IDS_FROM_VERSION;
+    let mut asked_before = BTreeSet::new();
     let topics = request.topics.into_iter().map(|topic| {
         let stream = broker.find_topic(&context, &topic.topic, topic.topic_id, by_id);
         let asked = topic.partitions.into_iter().map(|partition| {
@@ -48,14 +79,19 @@ pub(crate) async fn fetch(broker: Arc<Broker>, context: Context, request: FetchR
                 .and_then(|stream| shard_of(stream, partition.partition));
             Asked { shard, partition }
         });
+        // A partition that is named again is answered once.
+        let asked = asked.filter(|asked| {
+            asked.shard.is_err() || asked.shard.is_ok_and(|shard| asked_before.insert(shard))
+        });
         let answer =
             FetchableTopicResponse { topic: topic.topic, topic_id: topic.topic_id, partitions: vec![] };
         (answer, asked.collect::<Vec<_>>())
     });
     let topics: Vec<(FetchableTopicResponse, Vec<Asked>)> = topics.collect();
 
-    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0);
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_bytes_max);
+    // No answer has more than that, so nobody waits for more.
+    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let deadline = broker.env.now() + wait;
     let committed_only = request.isolation_level == 1;
@@ -63,15 +99,24 @@ pub(crate) async fn fetch(broker: Arc<Broker>, context: Context, request: FetchR
     if broker.env.now() < next_fetch {
         broker.env.sleep_until(next_fetch.min(deadline)).await;
     }
+    let asked = topics.iter().flat_map(|(_, asked)| asked);
+    let wanted = asked.fold(0_usize, |wanted, asked| wanted.saturating_add(asked.bytes_max()));
+    let wanted = wanted.min(max_bytes);
     let mut listener = None;
     loop {
-        let found = look(&broker, &topics, max_bytes, committed_only).await;
-        if found.bytes >= min_bytes || found.failed || broker.env.now() >= deadline {
+        let (room, mut permit) = broker.take_answer_room(wanted);
+        // Whoever gets less room than it wants waits for no more than something.
+        let enough = if room < wanted { min_bytes.min(1) } else { min_bytes };
+        let found = look(&broker, &topics, room, committed_only).await;
+        let unused = kib(room).saturating_sub(kib(found.bytes));
+        drop(permit.as_mut().and_then(|permit| permit.split(unused as usize)));
+        if found.bytes >= enough || found.failed || broker.env.now() >= deadline {
             let now = broker.env.now();
             *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
-            return respond(topics, found);
+            return (respond(topics, found), permit);
         }
+        drop((found, permit));
         let Some(listening) = &listener else {
             // What comes from here on is noticed; what came since the last look is seen by the next one.
             let shards = topics.iter().flat_map(|(_, asked)| asked).filter_map(|asked| asked.shard.ok());
@@ -147,7 +192,7 @@ async fn look_at(
         _ => {}
     }
     let offset = u64::try_from(partition.fetch_offset).map_err(|_| ErrorCode::OffsetOutOfRange)?;
-    let max = usize::try_from(partition.partition_max_bytes).unwrap_or(0).min(room);
+    let max = asked.bytes_max().min(room);
     if partition.last_fetched_epoch >= 0 {
         let view = log.view(shard).map_err(|error| read_error(&error))?;
         let (epoch, end_offset) = epoch_end(&view, partition.last_fetched_epoch);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tailwater_access::Resource;
 
+use crate::answers::distinct;
 use crate::answers::groups::code;
 use crate::broker::{Broker, Context};
 use crate::errors::ErrorCode;
@@ -30,11 +31,11 @@ pub(crate) async fn list_groups(
     let is_wanted = |filter: &[String], value: &str| {
         filter.is_empty() || filter.iter().any(|wanted| wanted.eq_ignore_ascii_case(value))
     };
-    let groups = broker.groups.groups().into_iter().map(|(name, snapshot)| ListedGroup {
-        group_id: name.to_string(),
-        protocol_type: snapshot.group.protocol_type().unwrap_or_default().to_owned(),
-        group_state: snapshot.group.state().to_owned(),
-        group_type: snapshot.group.kind().name().to_owned(),
+    let groups = broker.groups.summaries().into_iter().map(|group| ListedGroup {
+        group_id: group.name.to_string(),
+        protocol_type: group.protocol_type,
+        group_state: group.state.to_owned(),
+        group_type: group.kind.name().to_owned(),
     });
     let groups = groups.filter(|group| {
         broker.shows(&context, Resource::Group(&group.group_id))
@@ -51,7 +52,7 @@ pub(crate) async fn describe_groups(
 ) -> DescribeGroupsResponse {
     let authorized_operations =
         if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
-    let groups = request.groups.into_iter().map(|name| {
+    let groups = distinct(request.groups, String::clone).into_iter().map(|name| {
         let found = broker.authorize_group(&context, &name).map(|()| broker.groups.group(&name));
         let described = match found {
             Ok(Some(Snapshot { group: Group::Classic(group), .. })) => describe(&group),

@@ -6,11 +6,12 @@ use tailwater_format::ShardNumber;
 use tailwater_log::{StreamConfig, StreamError, StreamInfo};
 use uuid::Uuid;
 
+use crate::answers::distinct;
 use crate::broker::{Broker, Context};
 use crate::errors::{ErrorCode, stream_error};
 use crate::messages::cluster::{
-    MetadataRequest, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
-    MetadataResponseTopic,
+    MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker,
+    MetadataResponsePartition, MetadataResponseTopic,
 };
 
 /// What everybody may do with a topic: read, write, create, delete, alter, describe, and describe and alter its
@@ -35,7 +36,9 @@ pub(crate) async fn metadata(
         None => true,
         Some(topics) => version == 0 && topics.is_empty(),
     };
-    let wanted = request.topics.iter().flatten();
+    let named = |topic: &MetadataRequestTopic| (topic.name.clone(), topic.topic_id);
+    let topics_asked = request.topics.map(|topics| distinct(topics, named));
+    let wanted = topics_asked.iter().flatten();
     if (IDS_SHOWN_FROM_VERSION..IDS_ASKED_FROM_VERSION).contains(&version)
         && wanted.clone().any(|topic| topic.topic_id != Uuid::nil())
     {
@@ -49,7 +52,7 @@ pub(crate) async fn metadata(
     if asks_for_all {
         topics.extend(broker.visible_topics(&context).map(|stream| broker.describe_topic(&stream)));
     } else {
-        for asked in request.topics.unwrap_or_default() {
+        for asked in topics_asked.unwrap_or_default() {
             let topic = match asked.name {
                 Some(name) if asked.topic_id == Uuid::nil() => {
                     match broker.topic_or_new(&context, &name, may_create).await {

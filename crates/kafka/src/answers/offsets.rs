@@ -8,11 +8,12 @@ use tailwater_format::StreamId;
 use tailwater_log::StreamInfo;
 use uuid::Uuid;
 
+use crate::answers::distinct;
 use crate::answers::groups::code;
 use crate::broker::{Broker, Context, shard_of};
 use crate::errors::ErrorCode;
 use crate::groups::coordinator::{Committer, check_name};
-use crate::groups::offsets::GroupOffsets;
+use crate::groups::offsets::{GroupOffsets, Partition};
 use crate::groups::records::Committed;
 use crate::messages::offsets::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitResponse, OffsetCommitResponsePartition,
@@ -74,13 +75,15 @@ pub(crate) async fn offset_commit(
                 expires_ms,
                 metadata,
             };
-            bytes += committed.bytes();
-            if bytes > room
-                && broker.groups.offsets().get(&request.group_id, (shard.stream, shard.shard.0)).is_none()
-            {
+            // So that others of the request are kept; the writer looks again, at all requests together.
+            let partition = (shard.stream, shard.shard.0);
+            let before = broker.groups.offsets().get(&request.group_id, partition);
+            let more = committed.bytes().saturating_sub(before.map_or(0, |before| before.bytes()));
+            if more > room - bytes {
                 return Err(ErrorCode::InvalidCommitOffsetSize);
             }
-            offsets.insert((shard.stream, shard.shard.0), committed);
+            bytes += more;
+            offsets.insert(partition, committed);
             Ok(())
         };
         let partitions = topic.partitions.into_iter().map(|partition| OffsetCommitResponsePartition {
@@ -106,7 +109,8 @@ pub(crate) async fn offset_fetch(
 ) -> OffsetFetchResponse {
     if context.version >= GROUPS_FROM_VERSION {
         let by_id = context.version >= IDS_FROM_VERSION;
-        let groups = request.groups.into_iter().map(|group| fetch_group(&broker, &context, group, by_id));
+        let groups = distinct(request.groups, |group: &OffsetFetchRequestGroup| group.group_id.clone());
+        let groups = groups.into_iter().map(|group| fetch_group(&broker, &context, group, by_id));
         return OffsetFetchResponse { groups: groups.collect(), ..Default::default() };
     }
     let named =
@@ -169,7 +173,9 @@ fn fetch_group(
     }
     let topics = match topics {
         Some(topics) => {
-            topics.into_iter().map(|topic| fetch_topic(broker, context, &group_id, topic, by_id)).collect()
+            let mut told = BTreeSet::new();
+            let topics = topics.into_iter();
+            topics.map(|topic| fetch_topic(broker, context, &group_id, topic, by_id, &mut told)).collect()
         }
         None => fetch_all(broker, context, &group_id),
     };
@@ -182,18 +188,21 @@ fn fetch_topic(
     group: &str,
     topic: OffsetFetchRequestTopics,
     by_id: bool,
+    told: &mut BTreeSet<Partition>,
 ) -> OffsetFetchResponseTopics {
     let OffsetFetchRequestTopics { name, topic_id, partition_indexes } = topic;
     let stream = broker.find_topic(context, &name, topic_id, by_id);
     // By name, a topic that is not there is one that nothing was committed of.
     let error = stream.as_ref().err().copied();
     let error = error.filter(|error| by_id || *error == ErrorCode::TopicAuthorizationFailed);
-    let partitions = partition_indexes.into_iter().map(|index| {
+    let partitions = partition_indexes.into_iter().filter_map(|index| {
         let number = u32::try_from(index).ok();
-        let found = stream.as_ref().ok().zip(number);
-        let found =
-            found.and_then(|(stream, number)| broker.groups.offsets().get(group, (stream.id, number)));
-        partition(index, found, error)
+        let named = stream.as_ref().ok().zip(number).map(|(stream, number)| (stream.id, number));
+        if named.is_some_and(|named| !told.insert(named)) {
+            return None;
+        }
+        let found = named.and_then(|named| broker.groups.offsets().get(group, named));
+        Some(partition(index, found, error))
     });
     OffsetFetchResponseTopics { partitions: partitions.collect(), name, topic_id }
 }
@@ -249,6 +258,8 @@ pub(crate) async fn offset_delete(
     if let Err(error) = broker.authorize_group(&context, &name).and_then(|()| check_name(&name)) {
         return refused(error);
     }
+    // As they were before anybody was asked for: what a member commits that comes meanwhile stays.
+    let committed = broker.groups.offsets().of(&name);
     let subscribed = match broker.groups.subscribed(&name) {
         Ok(subscribed) => subscribed,
         Err(error) => return refused(error),
@@ -275,7 +286,8 @@ pub(crate) async fn offset_delete(
         let answers = answers.collect();
         topics.push(OffsetDeleteResponseTopic { name: topic.name, partitions: answers });
     }
-    match broker.groups.forget_offsets(&name, partitions.into_iter().collect()).await {
+    let forgotten = committed.into_iter().filter(|(partition, _)| partitions.contains(partition));
+    match broker.groups.forget_offsets(&name, forgotten.collect()).await {
         Ok(()) => OffsetDeleteResponse { topics, ..Default::default() },
         Err(error) => refused(error),
     }

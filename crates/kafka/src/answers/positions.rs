@@ -1,5 +1,6 @@
 //! ListOffsets and OffsetForLeaderEpoch: from a time or a term to an offset.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
@@ -11,7 +12,7 @@ use crate::broker::{Broker, Context, shard_of};
 use crate::errors::{ErrorCode, read_error};
 use crate::messages::fetch::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
-    ListOffsetsTopicResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
+    ListOffsetsTopic, ListOffsetsTopicResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
     OffsetForLeaderEpochResponseEpochEndOffset as EpochEnd, OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 };
@@ -30,13 +31,22 @@ pub(crate) async fn list_offsets(
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
     let mut topics = Vec::new();
-    for topic in request.topics {
+    let repeated = repeated(&request.topics);
+    let mut refused = BTreeSet::new();
+    for topic in &request.topics {
         let stream = broker.find_topic(&context, &topic.name, Uuid::nil(), false);
         let mut partitions = Vec::new();
-        for asked in topic.partitions {
+        for asked in &topic.partitions {
+            let partition = (topic.name.as_str(), asked.partition_index);
+            let is_repeated = repeated.contains(&partition);
+            if is_repeated && !refused.insert(partition) {
+                continue;
+            }
             let found = match &stream {
+                Err(ErrorCode::TopicAuthorizationFailed) => Err(ErrorCode::TopicAuthorizationFailed),
+                _ if is_repeated => Err(ErrorCode::InvalidRequest),
                 Ok(stream) => match shard_of(stream, asked.partition_index) {
-                    Ok(shard) => position(&broker, shard, &asked).await,
+                    Ok(shard) => position(&broker, shard, asked).await,
                     Err(error) => Err(error),
                 },
                 Err(error) => Err(*error),
@@ -53,9 +63,19 @@ pub(crate) async fn list_offsets(
                 leader_epoch,
             });
         }
-        topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+        topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), partitions });
     }
     ListOffsetsResponse { topics, ..Default::default() }
+}
+
+/// The partitions that are asked for more than once, which is refused as Kafka does: each could be a search of its own,
+/// as often as a request has room for.
+fn repeated(topics: &[ListOffsetsTopic]) -> BTreeSet<(&str, i32)> {
+    let asked = topics.iter().flat_map(|topic| {
+        topic.partitions.iter().map(|partition| (topic.name.as_str(), partition.partition_index))
+    });
+    let mut seen = BTreeSet::new();
+    asked.filter(|partition| !seen.insert(*partition)).collect()
 }
 
 /// Timestamp, offset and epoch of what is asked for; -1 for what there is none of.
@@ -93,10 +113,7 @@ async fn position(
 
 /// The timestamp of one record.
 async fn timestamp_of(broker: &Broker, shard: ShardId, offset: Offset) -> Result<i64, ReadError> {
-    let fetched = match broker.log.fetch_hot(shard, offset, 1, true)? {
-        Some(fetched) => fetched,
-        None => broker.log.fetch(shard, offset, 1, true).await?,
-    };
+    let fetched = broker.log.fetch_one(shard, offset).await?;
     let bytes = fetched.pieces.first().map_or(&[][..], |piece| piece);
     let mut decompressor = Decompressor::new();
     let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(error.to_string());
@@ -181,4 +198,22 @@ pub(crate) async fn offset_for_leader_epoch(
     });
     let topics = topics.collect();
     OffsetForLeaderEpochResponse { topics, ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_that_are_asked_for_twice_are_found_also_in_two_lists() {
+        let topic = |name: &str, partitions: &[i32]| ListOffsetsTopic {
+            name: name.to_owned(),
+            partitions: partitions
+                .iter()
+                .map(|index| ListOffsetsPartition { partition_index: *index, ..Default::default() })
+                .collect(),
+        };
+        let topics = [topic("a", &[0, 1, 1]), topic("b", &[0]), topic("a", &[2, 0])];
+        assert_eq!(repeated(&topics), [("a", 0), ("a", 1)].into());
+    }
 }

@@ -69,12 +69,13 @@ pub(crate) fn produce(
         topics.push((topic.name, topic.topic_id, begun));
     }
     let broker = Arc::clone(broker);
-    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    // It says how long others are waited for. With fewer acks there are none, and what is appended is no error.
+    let timeout = (acks == -1).then(|| Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)));
     async move {
         let responses = join_all(topics.into_iter().map(|topic| finish(&broker, timeout, topic))).await;
         if acks != 0 {
             let answer = ProduceResponse { responses, ..Default::default() };
-            return Outcome::Frame(response(Api::Produce, version, correlation_id, &answer));
+            return response(Api::Produce, version, correlation_id, &answer).into();
         }
         let mut partitions = responses.iter().flat_map(|topic| &topic.partition_responses);
         match partitions.find(|partition| partition.error_code != 0) {
@@ -161,19 +162,22 @@ fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<BatchHe
 
 async fn finish(
     broker: &Broker,
-    timeout: Duration,
+    timeout: Option<Duration>,
     (name, topic_id, begun): (String, Uuid, Vec<Begun>),
 ) -> TopicProduceResponse {
     let partitions = begun.into_iter().map(async |begun| {
         let Begun { partition, log_start, append_time, bytes, appended } = begun;
         let outcome = match appended {
-            Ok(pending) => match broker.env.timeout(timeout, pending.outcome()).await {
-                Some(outcome) => outcome.map_err(Refused::from),
-                None => Err(Refused::new(
-                    ErrorCode::RequestTimedOut,
-                    "not durable in time, but it may still become so",
-                )),
-            },
+            Ok(pending) => {
+                let outcome = match timeout {
+                    Some(timeout) => broker.env.timeout(timeout, pending.outcome()).await,
+                    None => Some(pending.outcome().await),
+                };
+                outcome.map(|outcome| outcome.map_err(Refused::from)).unwrap_or_else(|| {
+                    let why = "not durable in time, but it may still become so";
+                    Err(Refused::new(ErrorCode::RequestTimedOut, why))
+                })
+            }
             Err(refused) => Err(refused),
         };
         match outcome {

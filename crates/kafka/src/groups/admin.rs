@@ -148,10 +148,7 @@ impl RecordTimes {
         if let Some(ms) = self.0.lock().get(&(shard, offset)).copied() {
             return Ok(ms);
         }
-        let fetched = match log.fetch_hot(shard, offset, 1, true)? {
-            Some(fetched) => fetched,
-            None => log.fetch(shard, offset, 1, true).await?,
-        };
+        let fetched = log.fetch_one(shard, offset).await?;
         let batch = fetched.pieces.first().map_or(&[][..], |piece| piece);
         let header = BatchHeader::parse(batch).map_err(|error| ReadError::Corrupt(error.to_string()))?;
         let is_first = header.base_offset == offset;
@@ -192,7 +189,7 @@ fn classic_members(group: &ClassicGroup) -> Members {
 impl Broker {
     /// The names of all groups, in order.
     pub fn group_names(&self) -> Vec<String> {
-        self.groups.groups().into_iter().map(|(name, _)| name.to_string()).collect()
+        self.groups.names().into_iter().map(|name| name.to_string()).collect()
     }
 
     /// A group as it is, with its lag. Reads the batches at which it stands, from memory where they are there.

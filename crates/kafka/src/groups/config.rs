@@ -14,7 +14,8 @@ pub struct GroupsConfig {
     pub groups_max: usize,
     /// Members of a group (`group.max.size`).
     pub members_max: usize,
-    /// Bytes that a group keeps of what its members say of themselves and of their assignments.
+    /// Bytes that a group keeps of what its members say of themselves and of their assignments; what is counted is in
+    /// `bounds.rs`.
     pub group_bytes_max: usize,
     /// Bytes of that of all groups together; beyond it nobody further is taken in.
     pub groups_bytes_max: usize,
@@ -35,7 +36,8 @@ pub struct GroupsConfig {
     pub offsets_check_ms: u64,
     /// Bytes of what a client may put beside an offset (`offset.metadata.max.bytes`).
     pub offset_metadata_bytes_max: usize,
-    /// Memory of all committed offsets together, in bytes; beyond it no further partitions are taken.
+    /// Memory of all committed offsets together, in bytes; beyond it no further partitions are taken, nor longer texts
+    /// beside offsets.
     pub offsets_bytes_max: usize,
 }
 

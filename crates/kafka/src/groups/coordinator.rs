@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 
 use super::classic::{self, ClassicGroup, Join, Output, Phase, Sync, Ticket};
 use super::config::GroupsConfig;
-use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Refused, Told};
+use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Pattern, Refused, Told, Topics};
 use super::group::Group;
-use super::offsets::{Change, GroupOffsets, Offsets, Partition};
+use super::offsets::{Change, GroupOffsets, NotKept, Offsets};
 use super::records::{GroupRecord, Kind};
 use super::retention;
 use crate::errors::ErrorCode;
@@ -92,10 +92,21 @@ pub(crate) struct Snapshot {
     pub empty_since_ms: Option<i64>,
 }
 
+/// A group in short.
+#[derive(Clone, Debug)]
+pub(crate) struct Summary {
+    pub name: Arc<str>,
+    pub kind: Kind,
+    /// Kafka's name of it.
+    pub state: &'static str,
+    /// Empty if it never had members.
+    pub protocol_type: String,
+}
+
 impl Coordinator {
     /// Goes on with what is kept of groups and offsets.
     pub async fn open(env: &Env, config: GroupsConfig, log: &Log) -> Result<Self, String> {
-        let opened = Offsets::open(env, Arc::clone(log.meta())).await;
+        let opened = Offsets::open(env, Arc::clone(log.meta()), config.offsets_bytes_max).await;
         let (offsets, records) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
         let classic_limits = Arc::new(config.classic_limits());
         let consumer_limits = Arc::new(config.consumer_limits());
@@ -128,7 +139,7 @@ impl Coordinator {
             config,
             classic_limits,
             consumer_limits,
-            catalog: Mutex::new((Instant::default(), Arc::new(catalog_of(log)))),
+            catalog: Mutex::new((Instant::default(), Arc::new(Catalog::default().next(topics_of(log))))),
             offsets,
             table: Mutex::new(table),
             earlier: Notify::new(),
@@ -166,7 +177,7 @@ impl Coordinator {
             ..Default::default()
         };
         let member_id = join.member_id.clone();
-        if let Err(error) = check_name(name) {
+        if let Err(error) = check_name(name).and_then(|()| join.check()) {
             return refused(error, member_id);
         }
         let answer = {
@@ -294,10 +305,14 @@ impl Coordinator {
 
     /// A member of a group of KIP-848 says that it lives, and what it wants and has; it is told what it gets, and how
     /// often it is to do so.
-    pub fn beat(&self, name: &str, beat: Beat) -> Result<(Told, Duration), Refused> {
+    pub fn beat(&self, name: &str, mut beat: Beat) -> Result<(Told, Duration), Refused> {
         check_name(name).map_err(|error| (error, "a group has a name of 1 to 512 bytes".to_owned()))?;
+        beat.check()?;
+        // Topics are listed before the lock is taken, and looked up once it is: no step sees older ones than the last.
         let catalog = self.shared.catalog(beat.epoch == JOINING || beat.topics.is_some());
+        self.shared.look_up(name, &mut beat, &catalog);
         let mut table = self.shared.table.lock();
+        let catalog = self.shared.catalog(false);
         let beat_epoch = beat.epoch;
         let unknown = || (ErrorCode::GroupIdNotFound, format!("there is no consumer group {name}"));
         // Memberships are not kept over a restart, and a group may have become a classic one without it: a member of
@@ -321,6 +336,10 @@ impl Coordinator {
         let limits = &self.shared.consumer_limits;
         let told = self.shared.step(&mut table, name, |group, now, out| match group {
             Group::Consumer(group) => group.heartbeat(now, beat, &catalog),
+            // Clients come again then; there being no such group they take for the end.
+            Group::Classic(classic) if classic.phase == Phase::Dead => {
+                Err((ErrorCode::CoordinatorNotAvailable, "the group is being deleted".to_owned()))
+            }
             Group::Classic(classic) if beat.epoch != JOINING => {
                 let is_of_consumers = classic.is_unused() || classic.is_of_consumers();
                 Err(if is_of_consumers { lost() } else { unknown() })
@@ -349,7 +368,10 @@ impl Coordinator {
         }
         let name: Arc<str> = name.into();
         let kept = self.shared.offsets.change(Arc::clone(&name), Change::Commit(offsets)).await;
-        kept.map_err(|_| ErrorCode::CoordinatorNotAvailable)?;
+        kept.map_err(|error| match error {
+            NotKept::Full => ErrorCode::InvalidCommitOffsetSize,
+            NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
+        })?;
         let mut table = self.shared.table.lock();
         if !table.groups.contains_key(&name) {
             // It was deleted meanwhile; with offsets it is there again.
@@ -358,14 +380,21 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Deletes a group and what it committed.
+    /// Deletes a group and what it committed. Dropping this gives up the answer only.
     pub async fn delete(&self, name: &str) -> Result<(), ErrorCode> {
         {
             let mut table = self.shared.table.lock();
             let entry = table.groups.get_mut(name).ok_or(ErrorCode::GroupIdNotFound)?;
             entry.group.delete()?;
         }
-        self.shared.forget(name).await
+        // A group that is dead is let in by nobody, so whoever asked may go, but this has to end.
+        let (reply, done) = oneshot::channel();
+        let (shared, name) = (Arc::clone(&self.shared), name.to_owned());
+        let forget = async move {
+            let _ = reply.send(shared.forget(&name, Change::Delete).await);
+        };
+        self.shared.env.spawn("kafka-group-delete", forget).detach();
+        done.await.unwrap_or(Err(ErrorCode::CoordinatorNotAvailable))
     }
 
     /// The topics that members of a group read, whose offsets nobody may delete.
@@ -377,23 +406,36 @@ impl Coordinator {
         snapshot.group.subscribed_topics(&self.shared.catalog(true)).ok_or(ErrorCode::NonEmptyGroup)
     }
 
-    /// Gives up what a group committed of some partitions.
-    pub async fn forget_offsets(&self, name: &str, partitions: Vec<Partition>) -> Result<(), ErrorCode> {
-        if partitions.is_empty() {
+    /// Gives up what a group committed, where it is still that.
+    pub async fn forget_offsets(&self, name: &str, offsets: GroupOffsets) -> Result<(), ErrorCode> {
+        if offsets.is_empty() {
             return Ok(());
         }
-        let done = self.shared.offsets.change(name.into(), Change::Forget(partitions)).await;
+        let done = self.shared.offsets.change(name.into(), Change::Forget(offsets)).await;
         done.map_err(|_| ErrorCode::CoordinatorNotAvailable)
     }
 
     /// A group as it is; `None` if there is none, or it is being deleted.
     pub fn group(&self, name: &str) -> Option<Snapshot> {
-        self.shared.table.lock().groups.get(name).and_then(Entry::snapshot)
+        self.shared.group(name)
     }
 
-    /// All groups by name.
-    pub fn groups(&self) -> Vec<(Arc<str>, Snapshot)> {
-        self.shared.groups()
+    /// The names of all groups, in order.
+    pub fn names(&self) -> Vec<Arc<str>> {
+        self.shared.names()
+    }
+
+    /// All groups in short, by name: nothing of their members is copied.
+    pub fn summaries(&self) -> Vec<Summary> {
+        let table = self.shared.table.lock();
+        let living = table.groups.iter().filter(|(_, entry)| !entry.group.is_dead());
+        let summary = |(name, entry): (&Arc<str>, &Entry)| Summary {
+            name: Arc::clone(name),
+            kind: entry.group.kind(),
+            state: entry.group.state(),
+            protocol_type: entry.group.protocol_type().unwrap_or_default().to_owned(),
+        };
+        living.map(summary).collect()
     }
 }
 
@@ -413,6 +455,15 @@ impl Table {
         self.tickets += 1;
         self.waiting.insert(self.tickets, waiter);
         Ticket(self.tickets)
+    }
+
+    /// Takes a group out, with what is counted for it.
+    fn remove(&mut self, name: &str) {
+        let Some((name, entry)) = self.groups.remove_entry(name) else { return };
+        self.bytes -= entry.bytes;
+        if let Some(alarm) = entry.alarm {
+            self.alarms.remove(&(alarm, name));
+        }
     }
 
     fn answer(&mut self, out: Vec<Output>) {
@@ -456,6 +507,21 @@ impl Shared {
         Err(ErrorCode::GroupMaxSizeReached)
     }
 
+    /// Does before the lock is taken what takes long of a heartbeat: patterns are compiled, and topics looked up.
+    fn look_up(&self, name: &str, beat: &mut Beat, catalog: &Catalog) {
+        let text = beat.pattern.as_deref().filter(|text| !text.is_empty());
+        let (known, patterns) = match self.table.lock().groups.get(name).map(|entry| &entry.group) {
+            Some(Group::Consumer(group)) => {
+                (text.and_then(|text| group.pattern(text)), group.patterns_to_look_up(catalog))
+            }
+            _ => (None, Vec::new()),
+        };
+        beat.compiled = text.map(|text| known.map_or_else(|| Pattern::new(text), Ok));
+        for pattern in patterns.iter().chain(beat.compiled.iter().flatten()) {
+            pattern.look_up(catalog);
+        }
+    }
+
     /// Has a group that nobody is in be one of the classic protocol.
     fn make_classic_if_unused(&self, entry: &mut Entry) {
         if let Group::Consumer(group) = &entry.group
@@ -471,7 +537,7 @@ impl Shared {
         let mut catalog = self.catalog.lock();
         let now = self.env.now();
         if fresh || now.since(catalog.0) >= CATALOG_AGE_MAX {
-            *catalog = (now, Arc::new(catalog_of(&self.log)));
+            *catalog = (now, Arc::new(catalog.1.next(topics_of(&self.log))));
         }
         Arc::clone(&catalog.1)
     }
@@ -547,15 +613,20 @@ impl Shared {
         }
         if entry.group.generation() == 0 && entry.group.is_unused() && !self.offsets.has(name) {
             // Nobody ever was in it.
-            table.groups.remove(name);
+            table.remove(name);
         }
         table.answer(out);
         Some(result)
     }
 
-    /// Keeps what is to be kept of a group, if that changed.
+    /// Keeps what is to be kept of a group, if that changed. What there is no room for is tried again with the group's
+    /// next step, or when offsets are looked at: a group that is empty has no steps any more.
     fn remember(&self, name: &Arc<str>, entry: &mut Entry) {
         let group = &entry.group;
+        if group.is_dead() {
+            // Behind its deletion it would be there again.
+            return;
+        }
         entry.empty_since_ms = match group.has_members() {
             false => entry.empty_since_ms.or_else(|| Some(self.env.wall_ms())),
             true => None,
@@ -570,44 +641,59 @@ impl Shared {
             protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
         };
         if entry.kept.as_ref() != Some(&record) {
-            self.offsets.remember(Arc::clone(name), record.clone());
-            entry.kept = Some(record);
+            let is_taken = self.offsets.remember(Arc::clone(name), record.clone());
+            entry.kept = Some(record).filter(|_| is_taken);
         }
     }
 
-    /// Forgets a group that is dead.
-    async fn forget(&self, name: &str) -> Result<(), ErrorCode> {
-        let forgotten = self.offsets.change(name.into(), Change::Delete).await;
+    /// Forgets a group that is dead, as `change` says.
+    async fn forget(&self, name: &str, change: Change) -> Result<(), ErrorCode> {
+        let forgotten = self.offsets.change(name.into(), change).await;
         let mut table = self.table.lock();
-        if let Some(entry) = table.groups.get(name)
-            && let Some(alarm) = entry.alarm
-        {
-            table.alarms.remove(&(alarm, Arc::from(name)));
-        }
-        table.groups.remove(name);
-        if forgotten.is_err() {
-            // It is there again, without members, which it had none of.
-            let _ = self.add_group(&mut table, name);
+        match table.groups.get_mut(name) {
+            // Somebody who was let in before it died committed after that. Whoever commits later than this look finds
+            // no group, and adds it.
+            Some(entry) if forgotten.is_err() || self.offsets.has(name) => {
+                let group = &entry.group;
+                let protocol_type = group.protocol_type().map(str::to_owned);
+                let limits = Arc::clone(&self.classic_limits);
+                // It is there again, without members, which it had none of; nobody knows what is kept of it.
+                entry.group = Group::Classic(ClassicGroup::new(limits, group.generation(), protocol_type));
+                entry.kept = None;
+            }
+            _ => table.remove(name),
         }
         forgotten.map_err(|_| ErrorCode::CoordinatorNotAvailable)
     }
 
-    pub fn groups(&self) -> Vec<(Arc<str>, Snapshot)> {
+    /// The names of all groups, in order.
+    pub fn names(&self) -> Vec<Arc<str>> {
         let table = self.table.lock();
-        table.groups.iter().filter_map(|(name, entry)| Some((Arc::clone(name), entry.snapshot()?))).collect()
+        let living = table.groups.iter().filter(|(_, entry)| !entry.group.is_dead());
+        living.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Deletes a group that nobody is in and that has committed nothing, or nothing that is left.
-    pub async fn delete_unused(&self, name: &str) {
+    /// A group as it is; `None` if there is none, or it is being deleted.
+    pub fn group(&self, name: &str) -> Option<Snapshot> {
+        self.table.lock().groups.get(name).and_then(Entry::snapshot)
+    }
+
+    /// Deletes a group that nobody is in and that has committed nothing, or nothing that is left. Of any other it keeps
+    /// what could not be kept yet.
+    pub async fn sweep(&self, name: &Arc<str>) {
         {
             let mut table = self.table.lock();
             let Some(entry) = table.groups.get_mut(name) else { return };
+            if !entry.group.is_dead() {
+                self.remember(name, entry);
+            }
             if !entry.group.is_unused() || self.offsets.has(name) || entry.group.delete().is_err() {
                 return;
             }
         }
-        if self.forget(name).await.is_ok() {
-            tracing::info!(group = name, "removed: nobody is in it, and its offsets are over");
+        let forgotten = self.forget(name, Change::DeleteUnused).await;
+        if forgotten.is_ok() && !self.table.lock().groups.contains_key(name) {
+            tracing::info!(group = %name, "removed: nobody is in it, and its offsets are over");
         }
     }
 
@@ -644,7 +730,7 @@ async fn tick(shared: Arc<Shared>) {
     }
 }
 
-fn catalog_of(log: &Log) -> Catalog {
+fn topics_of(log: &Log) -> Topics {
     let streams = log.list_streams().into_iter();
     streams.map(|stream| (stream.name, (stream.id, stream.config.shards))).collect()
 }

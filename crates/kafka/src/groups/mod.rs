@@ -17,6 +17,7 @@
 //! metadata; `records.rs` the bytes of that; `retention.rs` removes what nobody needs any more.
 
 pub(crate) mod admin;
+mod bounds;
 pub(crate) mod classic;
 mod config;
 pub(crate) mod consumer;

@@ -32,19 +32,32 @@ pub(crate) type GroupOffsets = BTreeMap<Partition, Committed>;
 #[derive(Debug)]
 pub(crate) enum Change {
     Commit(GroupOffsets),
-    /// Offsets that are given up.
-    Forget(Vec<Partition>),
+    /// Offsets that are given up, where they are still these: what was committed since then stays.
+    Forget(GroupOffsets),
     /// What is kept of the group besides.
     Group(GroupRecord),
     /// The group, with all that it committed.
     Delete,
+    /// The group, if it has committed nothing, or nothing that is left.
+    DeleteUnused,
+}
+
+/// Why a change was not made, or not said to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotKept {
+    #[error("committed offsets take as much memory as they may")]
+    Full,
+    #[error(transparent)]
+    Meta(#[from] MetaError),
 }
 
 struct Request {
     group: Arc<str>,
     change: Change,
-    reply: Option<oneshot::Sender<Result<(), MetaError>>>,
+    reply: Option<Reply>,
 }
+
+type Reply = oneshot::Sender<Result<(), NotKept>>;
 
 #[derive(Default)]
 struct Memory {
@@ -75,10 +88,12 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Reads what is kept; the groups' records too.
+    /// Reads what is kept; the groups' records too. Commits by which all that is committed would take more memory than
+    /// `bytes_max` are refused.
     pub async fn open(
         env: &Env,
         meta: Arc<dyn Meta>,
+        bytes_max: usize,
     ) -> Result<(Self, BTreeMap<Arc<str>, GroupRecord>), MetaError> {
         let mut memory = Memory::default();
         let mut groups = BTreeMap::new();
@@ -102,24 +117,26 @@ impl Offsets {
         }
         let memory = Arc::new(RwLock::new(memory));
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
-        let writer = Writer { memory: Arc::clone(&memory), meta };
+        let writer = Writer { memory: Arc::clone(&memory), meta, bytes_max };
         let task = env.spawn("kafka-offsets", writer.run(queue));
         Ok((Self { memory, requests, _writer: task }, groups))
     }
 
-    /// Makes a change durable; after a failure it may become so later.
-    pub async fn change(&self, group: Arc<str>, change: Change) -> Result<(), MetaError> {
+    /// Makes a change durable; after a failure of metadata it may become so later.
+    ///
+    /// # Errors
+    /// `Full` of a commit that needs more memory than is left.
+    pub async fn change(&self, group: Arc<str>, change: Change) -> Result<(), NotKept> {
         let (reply, done) = oneshot::channel();
         let request = Request { group, change, reply: Some(reply) };
         self.requests.send(request).await.map_err(|_| stopped())?;
         done.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Makes a group's record durable some time soon, unless there is no room to wait.
-    pub fn remember(&self, group: Arc<str>, record: GroupRecord) {
+    /// Makes a group's record durable some time soon; whether there is room to wait for that.
+    pub fn remember(&self, group: Arc<str>, record: GroupRecord) -> bool {
         let request = Request { group, change: Change::Group(record), reply: None };
-        // What is lost with it is how many generations there were, and from when on the group was empty.
-        let _ = self.requests.try_send(request);
+        self.requests.try_send(request).is_ok()
     }
 
     /// What a group committed of one partition.
@@ -148,13 +165,14 @@ impl Offsets {
     }
 }
 
-fn stopped() -> MetaError {
-    MetaError::Unavailable("the node stops".to_owned())
+fn stopped() -> NotKept {
+    MetaError::Unavailable("the node stops".to_owned()).into()
 }
 
 struct Writer {
     memory: Arc<RwLock<Memory>>,
     meta: Arc<dyn Meta>,
+    bytes_max: usize,
 }
 
 /// What one round changes.
@@ -162,7 +180,19 @@ struct Writer {
 struct Round {
     partitions: BTreeMap<(Arc<str>, Partition), Option<Committed>>,
     groups: BTreeMap<Arc<str>, Option<GroupRecord>>,
-    replies: Vec<oneshot::Sender<Result<(), MetaError>>>,
+    /// How much more memory its commits take than what they replace.
+    bytes: usize,
+    replies: Vec<Reply>,
+}
+
+impl Round {
+    /// What is committed once what is in the round so far is.
+    fn now<'a>(&'a self, memory: &'a Memory, key: &(Arc<str>, Partition)) -> Option<&'a Committed> {
+        match self.partitions.get(key) {
+            Some(changed) => changed.as_ref(),
+            None => memory.groups.get(&key.0)?.get(&key.1),
+        }
+    }
 }
 
 impl Writer {
@@ -187,7 +217,7 @@ impl Writer {
             }
             for reply in round.replies {
                 // Whoever asked may have gone.
-                let _ = reply.send(result.clone());
+                let _ = reply.send(result.clone().map_err(NotKept::from));
             }
         }
     }
@@ -196,16 +226,42 @@ impl Writer {
         let Request { group, change, reply } = request;
         match change {
             Change::Commit(offsets) => {
-                let offsets = offsets.into_iter();
-                let changes =
-                    offsets.map(|(partition, offset)| ((Arc::clone(&group), partition), Some(offset)));
+                let memory = self.memory.read();
+                let growth = |(partition, offset): (&Partition, &Committed)| {
+                    let before = round.now(&memory, &(Arc::clone(&group), *partition));
+                    offset.bytes().saturating_sub(before.map_or(0, Committed::bytes))
+                };
+                let more: usize = offsets.iter().map(growth).sum();
+                // What takes no more than before is always taken: who is there goes on.
+                if more > 0 && memory.bytes + round.bytes + more > self.bytes_max {
+                    let _ = reply.map(|reply| reply.send(Err(NotKept::Full)));
+                    return;
+                }
+                round.bytes += more;
+                let changes = offsets
+                    .into_iter()
+                    .map(|(partition, offset)| ((Arc::clone(&group), partition), Some(offset)));
                 round.partitions.extend(changes);
             }
-            Change::Forget(partitions) => {
-                let partitions = partitions.into_iter();
-                round.partitions.extend(partitions.map(|partition| ((Arc::clone(&group), partition), None)));
+            Change::Forget(offsets) => {
+                let memory = self.memory.read();
+                for (partition, seen) in offsets {
+                    let key = (Arc::clone(&group), partition);
+                    if round.now(&memory, &key) == Some(&seen) {
+                        round.partitions.insert(key, None);
+                    }
+                }
             }
             Change::Group(record) => _ = round.groups.insert(group, Some(record)),
+            Change::DeleteUnused => {
+                let memory = self.memory.read();
+                let known = memory.groups.get(&group).into_iter().flat_map(BTreeMap::keys);
+                let known = known.map(|partition| (Arc::clone(&group), *partition));
+                let earlier = round.partitions.keys().filter(|(of, _)| *of == group).cloned();
+                if known.chain(earlier).all(|key| round.now(&memory, &key).is_none()) {
+                    round.groups.insert(group, None);
+                }
+            }
             Change::Delete => {
                 let known = self
                     .memory

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::coordinator::{Shared, Snapshot};
-use super::offsets::{Change, Partition};
+use super::offsets::{Change, GroupOffsets, Partition};
 use super::records::Committed;
 
 pub(super) async fn run(shared: Arc<Shared>) {
@@ -20,7 +20,8 @@ async fn sweep(shared: &Shared) {
     let retention_ms = i64::try_from(shared.config.offsets_retention_ms).unwrap_or(i64::MAX);
     let streams: std::collections::BTreeMap<_, _> =
         shared.log.list_streams().into_iter().map(|stream| (stream.id, stream)).collect();
-    for (name, snapshot) in shared.groups() {
+    for name in shared.names() {
+        let Some(snapshot) = shared.group(&name) else { continue };
         let subscribed = snapshot.group.subscribed_topics(&shared.catalog(false));
         let is_over = |((stream, _), committed): &(Partition, Committed)| {
             let Some(stream) = streams.get(stream) else { return true };
@@ -31,7 +32,7 @@ async fn sweep(shared: &Shared) {
             over_ms.is_some_and(|over_ms| over_ms <= now_ms)
         };
         let offsets = shared.offsets.of(&name).into_iter();
-        let over: Vec<Partition> = offsets.filter(is_over).map(|(partition, _)| partition).collect();
+        let over: GroupOffsets = offsets.filter(is_over).collect();
         if !over.is_empty() {
             tracing::info!(group = %name, partitions = over.len(), "committed offsets are over");
             let forget = Change::Forget(over);
@@ -39,7 +40,7 @@ async fn sweep(shared: &Shared) {
                 tracing::warn!(group = %name, %error, "they stay for now");
             }
         }
-        shared.delete_unused(&name).await;
+        shared.sweep(&name).await;
     }
 }
 

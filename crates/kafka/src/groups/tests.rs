@@ -11,7 +11,7 @@ use super::classic::Join;
 use super::consumer::{Beat, LEAVING, Partitions};
 use super::coordinator::Committer;
 use super::offsets::GroupOffsets;
-use super::records::{Committed, Kind};
+use super::records::{Committed, GroupRecord, Kind};
 use super::{Coordinator, GroupsConfig};
 use crate::errors::ErrorCode;
 
@@ -69,6 +69,30 @@ async fn until(mut is_true: impl FnMut() -> bool) {
     }
 }
 
+/// What a group committed of one partition.
+fn offsets_at(groups: &Coordinator, name: &str, partition: u32) -> GroupOffsets {
+    groups.offsets().of(name).into_iter().filter(|((_, number), _)| *number == partition).collect()
+}
+
+#[tokio::test]
+async fn what_was_committed_since_somebody_looked_is_not_given_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, GroupsConfig::default()).await;
+    groups.commit("g", offsets(topic, 0..3, 5)).await.expect("kept");
+    let seen = groups.offsets().of("g");
+    groups.commit("g", offsets(topic, 0..1, 6)).await.expect("kept");
+    // One in the same round, too: nothing is awaited between them.
+    let newer = groups.commit("g", offsets(topic, 1..2, 7));
+    let forgotten = groups.forget_offsets("g", seen);
+    let (newer, forgotten) = futures::join!(newer, forgotten);
+    newer.expect("kept");
+    forgotten.expect("forgotten");
+    let left = (0..3).map(|number| groups.offsets().get("g", (topic, number)).map(|found| found.offset));
+    assert_eq!(left.collect::<Vec<_>>(), [Some(6), Some(7), None]);
+}
+
 #[tokio::test]
 async fn what_is_committed_is_there_after_the_log_is_opened_again_and_what_is_deleted_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -82,7 +106,7 @@ async fn what_is_committed_is_there_after_the_log_is_opened_again_and_what_is_de
     });
     futures::future::join_all(commits).await;
     groups.commit("group/3", offsets(topic, 63..65, 9)).await.expect("kept");
-    groups.forget_offsets("group/4", vec![(topic, 5)]).await.expect("forgotten");
+    groups.forget_offsets("group/4", offsets_at(&groups, "group/4", 5)).await.expect("forgotten");
     groups.delete("group/5").await.expect("deleted");
     assert_eq!(groups.delete("group/5").await, Err(ErrorCode::GroupIdNotFound));
     drop(groups);
@@ -91,7 +115,7 @@ async fn what_is_committed_is_there_after_the_log_is_opened_again_and_what_is_de
 
     let second = log(dir.path()).await;
     let groups = open(&second, GroupsConfig::default()).await;
-    assert_eq!(groups.groups().len(), 99);
+    assert_eq!(groups.names().len(), 99);
     let offset =
         |name: &str, partition| groups.offsets().get(name, (topic, partition)).map(|found| found.offset);
     assert_eq!(groups.offsets().of("group/0").len(), 100);
@@ -100,6 +124,86 @@ async fn what_is_committed_is_there_after_the_log_is_opened_again_and_what_is_de
     assert_eq!(groups.offsets().of("group/5").len(), 0);
     let found = groups.offsets().get("group/3", (topic, 63)).expect("committed");
     assert_eq!((found.leader_epoch, found.metadata.as_str()), (3, "m"));
+}
+
+#[tokio::test]
+async fn a_group_whose_deleter_goes_away_is_deleted_all_the_same() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, GroupsConfig::default()).await;
+    groups.check_commit("group", &nobody()).expect("allowed");
+    groups.commit("group", offsets(topic, 0..1, 7)).await.expect("kept");
+    {
+        let mut delete = std::pin::pin!(groups.delete("group"));
+        assert!(futures::poll!(&mut delete).is_pending(), "it has to become durable");
+        let joined = groups.beat("group", beat("a"));
+        assert_eq!(joined.expect_err("refused").0, ErrorCode::CoordinatorNotAvailable, "it comes again");
+    }
+    until(|| groups.check_commit("group", &nobody()).is_ok()).await;
+    assert_eq!(groups.offsets().of("group").len(), 0);
+}
+
+#[tokio::test]
+async fn a_group_of_which_something_is_committed_while_it_is_deleted_is_there_with_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, GroupsConfig::default()).await;
+    groups.commit("g", offsets(topic, 0..1, 7)).await.expect("kept");
+    groups.check_commit("g", &nobody()).expect("allowed");
+    // One round writes both.
+    let (deleted, kept) = {
+        let mut delete = std::pin::pin!(groups.delete("g"));
+        let mut commit = std::pin::pin!(groups.commit("g", offsets(topic, 1..2, 8)));
+        assert!(futures::poll!(&mut delete).is_pending());
+        tokio::task::yield_now().await;
+        assert!(futures::poll!(&mut commit).is_pending());
+        futures::join!(delete, commit)
+    };
+    assert_eq!((deleted, kept), (Ok(()), Ok(())));
+    assert_eq!(groups.offsets().of("g").keys().copied().collect::<Vec<_>>(), [(topic, 1)]);
+    assert_eq!(groups.group("g").map(|found| found.group.state()), Some("Empty"));
+}
+
+#[tokio::test]
+async fn a_group_that_is_removed_as_unused_keeps_what_is_committed_meanwhile() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, GroupsConfig::default()).await;
+    let name: Arc<str> = "g".into();
+    groups.check_commit("g", &nobody()).expect("allowed");
+    let commit = groups.commit("g", offsets(topic, 0..1, 7));
+    let (kept, ()) = futures::join!(commit, groups.shared.sweep(&name));
+    assert_eq!(kept, Ok(()));
+    assert!(groups.group("g").is_some() && groups.offsets().has("g"));
+    groups.forget_offsets("g", groups.offsets().of("g")).await.expect("forgotten");
+    groups.shared.sweep(&name).await;
+    assert!(groups.group("g").is_none());
+}
+
+#[tokio::test]
+async fn commits_stay_within_the_memory_that_they_may_take_also_those_of_known_partitions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let config = GroupsConfig { offsets_bytes_max: 16 << 10, ..GroupsConfig::default() };
+    let groups = open(&log, config).await;
+    groups.commit("g", offsets(topic, 0..100, 5)).await.expect("kept");
+    let long = |partition: u32| -> GroupOffsets {
+        let committed = offsets(topic, partition..partition + 1, 6).into_iter();
+        committed
+            .map(|(key, committed)| (key, Committed { metadata: "m".repeat(4_000), ..committed }))
+            .collect()
+    };
+    // At the same time, so that one round writes them.
+    let kept = futures::future::join_all((0..100).map(|number| groups.commit("g", long(number)))).await;
+    assert!(groups.offsets().bytes() <= 16 << 10);
+    assert_eq!(kept.iter().filter(|kept| kept.is_ok()).count(), 1);
+    assert!(kept.iter().all(|kept| kept.is_ok() || *kept == Err(ErrorCode::InvalidCommitOffsetSize)));
+    groups.commit("g", offsets(topic, 0..100, 7)).await.expect("as many bytes as before, or fewer");
+    groups.commit("g", long(7)).await.expect("there is room again");
 }
 
 #[tokio::test]
@@ -124,7 +228,7 @@ async fn a_generation_is_followed_by_the_next_one_over_a_restart_and_its_members
     let first = log(dir.path()).await;
     let topic = stream(&first, "topic").await;
     let groups = open(&first, quick()).await;
-    let joined = groups.join("g", member(10_000)).await;
+    let joined = groups.join("g", member(600_000)).await;
     assert_eq!((joined.error_code, joined.generation_id), (0, 1));
     assert_eq!(groups.group("g").expect("there").empty_since_ms, None);
     // In the order of the queue, so the group's record is durable too.
@@ -139,7 +243,7 @@ async fn a_generation_is_followed_by_the_next_one_over_a_restart_and_its_members
     let snapshot = groups.group("g").expect("there");
     assert_eq!((snapshot.group.state(), snapshot.group.protocol_type()), ("Empty", Some("consumer")));
     assert!(snapshot.empty_since_ms.is_some());
-    let again = Join { new_id: "another".to_owned(), ..member(10_000) };
+    let again = Join { new_id: "another".to_owned(), ..member(600_000) };
     assert_eq!(groups.join("g", again).await.generation_id, 2);
     let late = Committer { member_id: joined.member_id, generation: 1, instance: None };
     assert_eq!(groups.check_commit("g", &late), Err(ErrorCode::UnknownMemberId));
@@ -165,6 +269,27 @@ async fn offsets_are_over_when_nobody_reads_for_long_enough_and_the_group_with_t
 }
 
 #[tokio::test]
+async fn what_there_is_no_room_to_keep_of_a_group_is_kept_when_it_is_looked_at_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, quick()).await;
+    let joined = groups.join("g", member(600_000)).await;
+    // As many changes as can wait: nothing is awaited before the member leaves.
+    let commits = (0..2_000).map(|_| groups.commit("g", offsets(topic, 0..1, 5)));
+    let mut commits = tokio::task::unconstrained(futures::future::join_all(commits));
+    assert!(futures::poll!(&mut commits).is_pending());
+    groups.leave("g", &joined.member_id, None).expect("in");
+    assert!(commits.await.iter().all(Result::is_ok));
+    groups.shared.sweep(&"g".into()).await;
+    // Written in order: what came before this is kept.
+    groups.commit("g", offsets(topic, 0..1, 6)).await.expect("kept");
+    let kept = log.meta().get("kafka/group/g").await.expect("readable").expect("there");
+    let kept = GroupRecord::decode(&kept.value).expect("one");
+    assert!(kept.empty_since_ms.is_some(), "{kept:?}");
+}
+
+#[tokio::test]
 async fn offsets_of_a_deleted_stream_are_gone_whoever_gets_its_name() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = log(dir.path()).await;
@@ -185,14 +310,14 @@ async fn groups_are_bounded_and_those_that_nobody_came_into_make_room() {
     let config = GroupsConfig { groups_max: 2, session_timeout_min_ms: 1, ..quick() };
     let groups = Arc::new(open(&log, config).await);
     for name in ["a", "b"] {
-        let asked = groups.join(name, Join { id_required: true, ..member(200) }).await;
+        let asked = groups.join(name, Join { id_required: true, ..member(10_000) }).await;
         assert_eq!(asked.error_code, ErrorCode::MemberIdRequired.number());
     }
     let full = groups.join("c", member(200)).await;
     assert_eq!(full.error_code, ErrorCode::GroupMaxSizeReached.number());
     assert_eq!(groups.check_commit("c", &nobody()), Err(ErrorCode::GroupMaxSizeReached));
-    until(|| groups.groups().is_empty()).await;
-    assert_eq!(groups.join("c", member(10_000)).await.error_code, 0);
+    until(|| groups.names().is_empty()).await;
+    assert_eq!(groups.join("c", member(600_000)).await.error_code, 0);
     for bad in [String::new(), "x".repeat(513)] {
         assert_eq!(groups.join(&bad, member(200)).await.error_code, ErrorCode::InvalidGroupId.number());
     }
@@ -215,7 +340,7 @@ async fn a_group_that_everybody_left_changes_its_protocol_and_keeps_its_offsets_
     let log = log(dir.path()).await;
     let topic = stream(&log, "topic").await;
     let groups = open(&log, quick()).await;
-    let joined = groups.join("g", member(10_000)).await;
+    let joined = groups.join("g", member(600_000)).await;
     groups.commit("g", offsets(topic, 0..1, 5)).await.expect("kept");
     groups.leave("g", &joined.member_id, None).expect("in");
     // Its leaving was another generation.
@@ -224,7 +349,7 @@ async fn a_group_that_everybody_left_changes_its_protocol_and_keeps_its_offsets_
     let committer = Committer { member_id: "a".to_owned(), generation: 3, instance: None };
     groups.check_commit("g", &committer).expect("allowed");
     groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }).expect("in");
-    let again = groups.join("g", Join { new_id: "another".to_owned(), ..member(10_000) }).await;
+    let again = groups.join("g", Join { new_id: "another".to_owned(), ..member(600_000) }).await;
     assert_eq!((again.error_code, again.generation_id), (0, 5));
     assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
 }
@@ -240,7 +365,7 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
         ..Default::default()
     };
     let said = tailwater_kafka_wire::consumer::encode(&subscription, 1);
-    let classic = Join { protocols: vec![("range".to_owned(), said)], ..member(10_000) };
+    let classic = Join { protocols: vec![("range".to_owned(), said)], ..member(600_000) };
     let joined = groups.join("g", classic.clone()).await;
     groups.commit("g", offsets(topic, 0..1, 5)).await.expect("kept");
     let state = || groups.group("g").map(|found| (found.group.kind(), found.group.state()));

@@ -42,7 +42,9 @@ impl Kafka {
              advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
              listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
              controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n\
-             offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\ngroup.initial.rebalance.delay.ms=0\nlog.dirs={}\n",
+             offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n\
+             broker.session.timeout.ms=600000\n\
+             group.initial.rebalance.delay.ms=0\nlog.dirs={}\n",
             data.display()
         );
         std::fs::write(&file, properties).expect("written");

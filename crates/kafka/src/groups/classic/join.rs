@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::Instant;
 
-use super::{ClassicGroup, Member, Output, Phase, Ticket, protocols_bytes};
+use super::{ClassicGroup, Member, Output, Phase, Ticket, common_protocols, pending_bytes, protocols_bytes};
 use crate::errors::ErrorCode;
+use crate::groups::bounds::{NAME_BYTES_MAX, PROTOCOLS_MAX, Who};
 use crate::messages::membership::{JoinGroupResponse, JoinGroupResponseMember};
 
 /// How long a member is waited for that never got an answer: it can't send heartbeats.
@@ -39,7 +40,22 @@ pub(crate) struct Join {
 impl Join {
     /// Bytes that a group keeps of it.
     pub fn bytes(&self) -> usize {
-        protocols_bytes(&self.protocols)
+        self.who().bytes() + protocols_bytes(&self.protocols)
+    }
+
+    fn who(&self) -> Who<'_> {
+        let Self { member_id, new_id, instance, client_id, client_host, .. } = self;
+        let id = if member_id.is_empty() { new_id } else { member_id };
+        Who { id, instance: instance.as_deref(), client_id, client_host }
+    }
+
+    /// Whether no part of it is longer than anybody needs.
+    pub fn check(&self) -> Result<(), ErrorCode> {
+        let is_bounded = self.who().is_bounded()
+            && self.protocol_type.len() <= NAME_BYTES_MAX
+            && self.protocols.len() <= PROTOCOLS_MAX
+            && self.protocols.iter().all(|(name, _)| name.len() <= NAME_BYTES_MAX);
+        if is_bounded { Ok(()) } else { Err(ErrorCode::InvalidRequest) }
     }
 }
 
@@ -239,14 +255,17 @@ impl ClassicGroup {
 
     /// Whether the member fits in, and what it says of itself.
     fn has_room(&self, join: &Join) -> bool {
-        let known = self.members.get(&join.member_id);
+        let known = self.members.get_key_value(&join.member_id);
         let instance = join.instance.as_ref().and_then(|instance| self.instances.get(instance));
         let takes_a_place = known.is_none() && instance.is_none();
         let others = self.members.len() + self.pending.keys().filter(|id| **id != join.member_id).count()
             - usize::from(!takes_a_place);
         // Whatever was assigned to it stays.
-        let replaced = known.or_else(|| instance.and_then(|id| self.members.get(id)));
-        let replaced = replaced.map_or(0, |member| protocols_bytes(&member.protocols));
+        let replaced = known.or_else(|| instance.and_then(|id| self.members.get_key_value(id)));
+        let replaced = match replaced {
+            Some((id, member)) => member.bytes(id),
+            None => self.pending.get_key_value(&join.member_id).map_or(0, |(id, _)| pending_bytes(id)),
+        };
         others < self.limits.members_max && self.bytes() - replaced + join.bytes() <= self.limits.bytes_max
     }
 
@@ -265,11 +284,10 @@ impl ClassicGroup {
         if others.peek().is_none() {
             return true;
         }
-        let others: Vec<&Member> = others.map(|(_, member)| member).collect();
+        let common = common_protocols(others.map(|(_, member)| member.protocols.as_slice()));
         self.protocol_type.as_ref() == Some(&join.protocol_type)
-            && join.protocols.iter().any(|(name, _)| {
-                others.iter().all(|other| other.protocols.iter().any(|(known, _)| known == name))
-            })
+            && common
+                .is_some_and(|common| join.protocols.iter().any(|(name, _)| common.contains(name.as_str())))
     }
 }
 

@@ -29,7 +29,7 @@ mod rebalance;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,7 @@ use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_kafka_wire::consumer;
 
+use super::bounds::{ITEM_BYTES, Who};
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
@@ -124,8 +125,11 @@ impl Member {
         found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
     }
 
-    fn bytes(&self) -> usize {
-        self.assignment.len() + protocols_bytes(&self.protocols)
+    /// Bytes that are counted for it, but for its assignment.
+    fn bytes(&self, id: &str) -> usize {
+        let Self { instance, client_id, client_host, .. } = self;
+        let who = Who { id, instance: instance.as_deref(), client_id, client_host };
+        who.bytes() + protocols_bytes(&self.protocols)
     }
 
     /// Whether its silence counts.
@@ -135,7 +139,23 @@ impl Member {
 }
 
 pub(crate) fn protocols_bytes(protocols: &[(String, Bytes)]) -> usize {
-    protocols.iter().map(|(name, metadata)| name.len() + metadata.len()).sum()
+    protocols.iter().map(|(name, metadata)| ITEM_BYTES + name.len() + metadata.len()).sum()
+}
+
+/// The names of the protocols that all have in common.
+pub(crate) fn common_protocols<'a>(
+    mut all: impl Iterator<Item = &'a [(String, Bytes)]>,
+) -> Option<BTreeSet<&'a str>> {
+    let names = |protocols: &'a [(String, Bytes)]| {
+        protocols.iter().map(|(name, _)| name.as_str()).collect::<BTreeSet<_>>()
+    };
+    let first = names(all.next()?);
+    Some(all.fold(first, |common, protocols| &common & &names(protocols)))
+}
+
+/// Bytes that are counted for an id that was given out.
+fn pending_bytes(id: &str) -> usize {
+    ITEM_BYTES + id.len()
 }
 
 /// A group.
@@ -186,7 +206,8 @@ impl ClassicGroup {
 
     /// Bytes of what its members say of themselves, and of their assignments.
     pub fn bytes(&self) -> usize {
-        self.members.values().map(Member::bytes).sum()
+        let members = self.members.iter().map(|(id, member)| member.bytes(id) + member.assignment.len());
+        members.chain(self.pending.keys().map(|id| pending_bytes(id))).sum()
     }
 
     /// Whether nobody is in it or about to be.
@@ -353,7 +374,7 @@ impl ClassicGroup {
 
     /// What everybody in a stable group subscribes to, where they say it in the way of consumers; `None` where that is
     /// not known.
-    pub fn subscribed_topics(&self) -> Option<std::collections::BTreeSet<String>> {
+    pub fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
         if !self.is_of_consumers() || self.phase != Phase::Stable {
             return None;
         }

@@ -49,7 +49,7 @@ impl World {
             session_ms: 1_000..=30_000,
             initial_delay: Duration::from_secs(3),
             members_max: 5,
-            bytes_max: 1_000,
+            bytes_max: 4_000,
         };
         let group = ClassicGroup::new(Arc::new(limits), 0, None);
         Self { group, now: Instant::from_ns(0), tickets: 0, waiting: BTreeSet::new(), ids: Vec::new() }
@@ -149,7 +149,7 @@ impl World {
         assert_eq!(held, self.waiting, "who waits for an answer is held by a member");
         assert_eq!(group.members.is_empty(), matches!(group.phase, Phase::Empty | Phase::Dead));
         assert!(group.members.len() + group.pending.len() <= group.limits.members_max);
-        assert!(group.members.values().map(Member::bytes).sum::<usize>() <= group.limits.bytes_max);
+        assert!(group.bytes() <= group.limits.bytes_max);
         assert!(group.pending.keys().all(|id| !group.members.contains_key(id)));
         let named =
             group.members.iter().filter_map(|(id, member)| Some((member.instance.clone()?, id.clone())));

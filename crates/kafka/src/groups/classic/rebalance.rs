@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tailwater_env::Instant;
 
 use super::join::join_error;
-use super::{ClassicGroup, Initial, Output, Phase, Ticket};
+use super::{ClassicGroup, Initial, Output, Phase, Ticket, common_protocols};
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
@@ -78,9 +78,8 @@ impl ClassicGroup {
         let mut assignments: BTreeMap<String, Bytes> = assignments.into_iter().collect();
         assignments.retain(|id, _| self.members.contains_key(id));
         let bytes: usize = assignments.values().map(Bytes::len).sum();
-        let others: usize =
-            self.members.values().map(|member| member.bytes() - member.assignment.len()).sum();
-        if bytes + others > self.limits.bytes_max {
+        let before: usize = self.members.values().map(|member| member.assignment.len()).sum();
+        if self.bytes() - before + bytes > self.limits.bytes_max {
             // As a broker answers that can't store what is assigned.
             self.answer_syncs(now, ErrorCode::UnknownServerError, out);
             self.prepare(now, out);
@@ -235,12 +234,11 @@ impl ClassicGroup {
 
     /// The protocol that most members like best among those that all support.
     pub(super) fn select_protocol(&self) -> Option<String> {
-        let is_common = |name: &String| {
-            self.members.values().all(|member| member.protocols.iter().any(|(known, _)| known == name))
-        };
+        let common = common_protocols(self.members.values().map(|member| member.protocols.as_slice()))?;
         let mut votes: BTreeMap<&String, usize> = BTreeMap::new();
         for member in self.members.values() {
-            let vote = member.protocols.iter().map(|(name, _)| name).find(|name| is_common(name));
+            let vote =
+                member.protocols.iter().map(|(name, _)| name).find(|name| common.contains(name.as_str()));
             if let Some(vote) = vote {
                 *votes.entry(vote).or_default() += 1;
             }

@@ -400,6 +400,31 @@ fn timeouts_members_and_bytes_are_bounded() {
 }
 
 #[test]
+fn what_a_member_says_is_bounded_and_counted_whatever_part_of_it_it_is() {
+    let long = || "x".repeat(3_000);
+    let protocol = |name: String| (name, Bytes::new());
+    for bad in [
+        Join { member_id: long(), ..join("new a") },
+        Join { instance: Some(long()), ..join("new a") },
+        Join { client_id: long().into(), ..join("new a") },
+        Join { protocol_type: long(), ..join("new a") },
+        Join { protocols: vec![protocol(long())], ..join("new a") },
+        Join { protocols: (0..257).map(|number| protocol(number.to_string())).collect(), ..join("new a") },
+    ] {
+        assert_eq!(bad.check(), Err(ErrorCode::InvalidRequest));
+    }
+    assert_eq!(join("new a").check(), Ok(()));
+    let mut world = World::stable(&["new a"]);
+    let before = world.group.bytes();
+    let names = (0..200).map(|number| protocol(number.to_string())).collect();
+    let many = world.join_as(Join { protocols: names, ..join("new b") });
+    assert_eq!(world.joined(many).error_code, code(ErrorCode::GroupMaxSizeReached), "of empty metadata");
+    assert_eq!(world.group.bytes(), before);
+    world.leave("a", None).expect("in");
+    assert_eq!(world.group.bytes(), 0);
+}
+
+#[test]
 fn an_assignment_that_is_too_large_is_refused_and_the_group_goes_on() {
     let mut world = World::new();
     world.join("new a");

@@ -1,13 +1,15 @@
 //! Who gets which partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tailwater_format::StreamId;
 
 use super::Partitions;
 
-/// Moves that even out members with different subscriptions, at most: what is left is a little uneven.
-const MOVES_MAX: usize = 10_000;
+/// Partitions or topics that are looked at to even out members with different subscriptions, at most: some tens of
+/// milliseconds. What is left is a little uneven.
+const LOOKS_MAX: usize = 1 << 20;
 
 /// How partitions are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +25,7 @@ pub(crate) enum Assignor {
 #[derive(Clone, Debug)]
 pub(crate) struct Subscriber {
     pub id: String,
-    pub topics: BTreeSet<StreamId>,
+    pub topics: Arc<BTreeSet<StreamId>>,
     /// What the last target gave it.
     pub has: Partitions,
 }
@@ -102,23 +104,24 @@ fn uniform(members: &[Subscriber], topics: &BTreeMap<StreamId, u32>) -> Vec<Part
     if is_same {
         give_back_beyond_even(members.len(), topics, &mut assigned, &mut taken);
     }
-    // The least loaded come first.
-    let mut loads: BTreeSet<(usize, usize)> =
-        assigned.iter().enumerate().map(|(index, assigned)| (assigned.len(), index)).collect();
+    let mut loads = loads_of(0..members.len(), &assigned);
     for (topic, count) in topics {
-        for number in 0..*count {
-            if taken.contains(&(*topic, number)) {
-                continue;
-            }
-            let found = loads.iter().find(|(_, index)| members[*index].topics.contains(topic)).copied();
-            let Some((load, index)) = found else { break };
-            loads.remove(&(load, index));
+        let mut free = (0..*count).filter(|number| !taken.contains(&(*topic, *number))).peekable();
+        if free.peek().is_none() {
+            continue;
+        }
+        if !is_same {
+            let subscribers = (0..members.len()).filter(|index| members[*index].topics.contains(topic));
+            loads = loads_of(subscribers, &assigned);
+        }
+        for number in free {
+            let Some((load, index)) = loads.pop_first() else { break };
             loads.insert((load + 1, index));
             assigned[index].insert((*topic, number));
         }
     }
     if !is_same {
-        even_out(members, &mut assigned, &mut loads);
+        even_out(members, &mut assigned, LOOKS_MAX);
     }
     let by_topic = assigned.into_iter().map(|assigned| {
         let mut partitions = Partitions::new();
@@ -153,28 +156,65 @@ fn give_back_beyond_even(
     }
 }
 
-/// Moves partitions from who has at least two more to who subscribes to their topic too.
-fn even_out(
-    members: &[Subscriber],
-    assigned: &mut [BTreeSet<Partition>],
-    loads: &mut BTreeSet<(usize, usize)>,
-) {
-    for _ in 0..MOVES_MAX {
-        let found = loads.iter().find_map(|(less, to)| {
-            let more = loads.iter().rev().take_while(|(more, _)| *more > less + 1);
-            more.into_iter().find_map(|(more, from)| {
-                let moved = assigned[*from].iter().find(|(topic, _)| members[*to].topics.contains(topic))?;
-                Some(((*more, *from), (*less, *to), *moved))
-            })
+/// Members by how much they have: the least loaded come first.
+fn loads_of(
+    members: impl Iterator<Item = usize>,
+    assigned: &[BTreeSet<Partition>],
+) -> BTreeSet<(usize, usize)> {
+    members.map(|index| (assigned[index].len(), index)).collect()
+}
+
+/// Moves partitions from who has at least two more to who subscribes to their topic too, for so many looks.
+///
+/// Whom nobody can give anything to is not looked at again before somebody has become able to: who has just got more.
+fn even_out(members: &[Subscriber], assigned: &mut [BTreeSet<Partition>], looks_max: usize) {
+    let mut looks = 0;
+    let mut look = |partitions: &BTreeSet<Partition>, topics: &BTreeSet<StreamId>| {
+        looks += 1 + topics.len().min(partitions.len());
+        if looks > looks_max { Err(TooLong) } else { Ok(first_of(partitions, topics)) }
+    };
+    let mut loads = loads_of(0..members.len(), assigned);
+    let mut takers = loads.clone();
+    while let Some((less, to)) = takers.pop_first() {
+        let mut givers = loads.iter().rev().take_while(|(more, _)| *more > less + 1);
+        let given = givers.find_map(|(more, from)| match look(&assigned[*from], &members[to].topics) {
+            Ok(None) => None,
+            found => Some((*more, *from, found)),
         });
-        let Some((from, to, moved)) = found else { return };
-        loads.remove(&from);
-        loads.remove(&to);
-        loads.insert((from.0 - 1, from.1));
-        loads.insert((to.0 + 1, to.1));
-        assigned[from.1].remove(&moved);
-        assigned[to.1].insert(moved);
+        let Some((more, from, given)) = given else { continue };
+        let Ok(Some(given)) = given else { return };
+        for (before, after, index) in [(more, more - 1, from), (less, less + 1, to)] {
+            loads.remove(&(before, index));
+            takers.remove(&(before, index));
+            loads.insert((after, index));
+            takers.insert((after, index));
+        }
+        assigned[from].remove(&given);
+        assigned[to].insert(given);
+        for (index, member) in members.iter().enumerate() {
+            let load = assigned[index].len();
+            if load < less && !takers.contains(&(load, index)) {
+                match look(&assigned[to], &member.topics) {
+                    Ok(Some(_)) => _ = takers.insert((load, index)),
+                    Ok(None) => {}
+                    Err(TooLong) => return,
+                }
+            }
+        }
     }
+}
+
+/// There were as many looks as may be.
+struct TooLong;
+
+/// The first partition that is of any of the topics.
+fn first_of(partitions: &BTreeSet<Partition>, topics: &BTreeSet<StreamId>) -> Option<Partition> {
+    let first_of_topic = |topic: &StreamId| partitions.range((*topic, 0)..=(*topic, u32::MAX)).next();
+    let found = match topics.len() < partitions.len() {
+        true => topics.iter().find_map(first_of_topic),
+        false => partitions.iter().find(|(topic, _)| topics.contains(topic)),
+    };
+    found.copied()
 }
 
 #[cfg(test)]
@@ -190,7 +230,7 @@ mod tests {
     fn subscribers(topics: &[&[u128]]) -> Vec<Subscriber> {
         let member = |(index, topics): (usize, &&[u128])| Subscriber {
             id: format!("m{index}"),
-            topics: topics.iter().map(|number| topic(*number)).collect(),
+            topics: Arc::new(topics.iter().map(|number| topic(*number)).collect()),
             has: Partitions::new(),
         };
         topics.iter().enumerate().map(member).collect()
@@ -229,6 +269,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn how_long_loads_are_evened_out_is_bounded_by_what_is_looked_at() {
+        let members = subscribers(&[&[1], &[1, 2]]);
+        let all: BTreeSet<Partition> = (0..100).map(|number| (topic(1), number)).collect();
+        for (looks, moved) in [(0, 0), (20, 10), (1_000, 50)] {
+            let mut assigned = [BTreeSet::new(), all.clone()];
+            even_out(&members, &mut assigned, looks);
+            assert_eq!(assigned.map(|assigned| assigned.len()), [moved, 100 - moved]);
+        }
+    }
+
+    #[test]
+    fn who_can_be_given_nothing_does_not_keep_others_from_it() {
+        let mut wants: Vec<&[u128]> = vec![&[1]; 499];
+        wants.extend([&[2_u128, 3][..]; 500]);
+        let mut members = subscribers(&wants);
+        // All is one's, of those that share it, which took it before the others came.
+        members[700].has = [(topic(2), (0..500).collect()), (topic(3), (0..500).collect())].into();
+        let topics = [(topic(1), 3), (topic(2), 500), (topic(3), 500)].into();
+        let sizes = sizes(&Assignor::Uniform.assign(&members, &topics));
+        assert_eq!(sizes.iter().filter(|size| **size == 2).count(), 500);
+    }
+
     proptest! {
         #[test]
         fn every_partition_is_one_subscriber_s_and_loads_are_even(
@@ -238,7 +301,7 @@ mod tests {
         ) {
             let mut members: Vec<Subscriber> = wants.iter().enumerate().map(|(index, wants)| Subscriber {
                 id: format!("m{index}"),
-                topics: wants.iter().map(|number| topic(*number)).collect(),
+                topics: Arc::new(wants.iter().map(|number| topic(*number)).collect()),
                 has: Partitions::new(),
             }).collect();
             for (number, partition, member) in has {
@@ -260,6 +323,15 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(seen.len(), topics.values().sum::<u32>() as usize);
+                if assignor == Assignor::Uniform {
+                    for (less, more) in members.iter().flat_map(|one| members.iter().map(move |other| (one, other))) {
+                        let [load, others] = [less, more].map(|member| {
+                            assigned[&member.id].values().map(BTreeSet::len).sum::<usize>()
+                        });
+                        let could = assigned[&more.id].keys().any(|topic| less.topics.contains(topic));
+                        prop_assert!(others <= load + 1 || !could, "nobody has two more that another one could have");
+                    }
+                }
                 if assignor == Assignor::Uniform && wants.windows(2).all(|pair| pair[0] == pair[1]) {
                     let sizes = sizes(&assigned);
                     prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);

@@ -27,7 +27,10 @@ use tailwater_kafka_wire::consumer::{Assigned, Assignment, PROTOCOL_TYPE, encode
 use super::reconcile::{intersects, without};
 use super::{Catalog, ConsumerGroup, JOINING, Limits, Member, Partitions};
 use crate::errors::ErrorCode;
-use crate::groups::classic::{self, ClassicGroup, Consumer, Join, Output, Sync, protocols_bytes};
+use crate::groups::bounds::topics_bytes;
+use crate::groups::classic::{
+    self, ClassicGroup, Consumer, Join, Output, Sync, common_protocols, protocols_bytes,
+};
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
 /// What a member has that speaks the classic protocol.
@@ -66,8 +69,7 @@ impl ConsumerGroup {
         for consumer in consumers {
             let Consumer { id, instance, client_id, client_host, session, rebalance, .. } = consumer;
             let assigned = by_id(&consumer.assigned, catalog);
-            let member = Member {
-                topics: consumer.topics.into_iter().collect(),
+            let mut member = Member {
                 epoch: classic.generation,
                 previous_epoch: classic.generation,
                 assigned: assigned.clone(),
@@ -76,6 +78,7 @@ impl ConsumerGroup {
                 classic: Some(Classic { session, protocols: consumer.protocols, due: None }),
                 ..Member::new(instance.clone(), client_id, client_host, now + session)
             };
+            member.subscribe(consumer.topics);
             group.instances.extend(instance.map(|instance| (instance, id.clone())));
             group.target.insert(id.clone(), assigned);
             group.members.insert(id, member);
@@ -167,9 +170,8 @@ impl ConsumerGroup {
         }
         let Some(member) = self.members.get_mut(&id) else { return Err(ErrorCode::UnknownMemberId) };
         let session = classic::millis(join.session_ms);
-        let topics = said.topics.into_iter().collect();
-        let has_changed = member.topics != topics || member.pattern.is_some();
-        member.topics = topics;
+        let has_pattern = member.pattern.is_some();
+        let has_changed = member.subscribe(said.topics) || has_pattern;
         (member.pattern, member.assignor) = (None, None);
         (member.client_id, member.client_host) = (join.client_id, join.client_host);
         member.rebalance = classic::rebalance(join.rebalance_ms, join.session_ms);
@@ -178,6 +180,9 @@ impl ConsumerGroup {
         let classic = Classic { session, protocols: join.protocols, due };
         let protocol_name = classic.protocol().map(str::to_owned);
         member.classic = Some(classic);
+        if has_pattern {
+            self.count_patterns();
+        }
         if has_changed {
             self.bump();
         }
@@ -199,11 +204,11 @@ impl ConsumerGroup {
     fn supports(&self, join: &Join) -> bool {
         let instance = join.instance.as_ref().and_then(|instance| self.instances.get(instance));
         let others = self.members.iter().filter(|(id, _)| **id != join.member_id && Some(*id) != instance);
-        let others: Vec<&Classic> = others.filter_map(|(_, member)| member.classic.as_ref()).collect();
+        let others = others.filter_map(|(_, member)| member.classic.as_ref());
+        let common = common_protocols(others.map(|other| other.protocols.as_slice()));
+        let mut protocols = join.protocols.iter();
         join.protocol_type == PROTOCOL_TYPE
-            && join.protocols.iter().any(|(name, _)| {
-                others.iter().all(|other| other.protocols.iter().any(|(known, _)| known == name))
-            })
+            && protocols.any(|(name, _)| common.as_ref().is_none_or(|common| common.contains(name.as_str())))
     }
 
     /// Whether the member fits in, and what it says of itself.
@@ -211,9 +216,9 @@ impl ConsumerGroup {
         let instance = join.instance.as_ref().and_then(|instance| self.instances.get(instance));
         let others = self.members.iter().filter(|(id, _)| **id != join.member_id && Some(*id) != instance);
         let (count, bytes) =
-            others.fold((0, 0), |(count, bytes), (_, other)| (count + 1, bytes + other.bytes()));
-        let topics: usize = topics.iter().map(|topic| topic.len() + 32).sum();
-        count < self.limits.members_max && bytes + topics + join.bytes() <= self.limits.bytes_max
+            others.fold((0, 0), |(count, bytes), (id, other)| (count + 1, bytes + other.bytes(id)));
+        let bytes = bytes + self.compiled_bytes + topics_bytes(topics) + join.bytes();
+        count < self.limits.members_max && bytes <= self.limits.bytes_max
     }
 
     /// A member wants its assignment.

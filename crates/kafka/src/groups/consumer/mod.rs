@@ -21,6 +21,7 @@
 
 pub(crate) mod assign;
 mod classic;
+mod pattern;
 #[cfg(test)]
 mod property;
 mod reconcile;
@@ -32,13 +33,14 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use regex::Regex;
 use tailwater_env::Instant;
 use tailwater_format::StreamId;
 
+use super::bounds::{NAME_BYTES_MAX, PATTERN_BYTES_MAX, Who, topics_bytes};
 use crate::errors::ErrorCode;
 use assign::Assignor;
 use classic::Classic;
+pub(crate) use pattern::Pattern;
 
 /// The epoch of a member that joins.
 pub(crate) const JOINING: i32 = 0;
@@ -46,14 +48,35 @@ pub(crate) const JOINING: i32 = 0;
 pub(crate) const LEAVING: i32 = -1;
 /// The epoch of a static member that will be back.
 pub(crate) const LEAVING_FOR_NOW: i32 = -2;
-/// Bytes that a compiled pattern may take.
-const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 /// Partitions, by topic.
 pub(crate) type Partitions = BTreeMap<StreamId, BTreeSet<u32>>;
 
 /// The topics that there are, by name: id and number of partitions.
-pub(crate) type Catalog = BTreeMap<String, (StreamId, u32)>;
+pub(crate) type Topics = BTreeMap<String, (StreamId, u32)>;
+
+/// The topics that there are at some time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalog {
+    /// Another one for other topics, so that whoever has seen them need not look at them again.
+    version: u64,
+    topics: Topics,
+}
+
+impl Catalog {
+    /// The catalog of these topics, which comes after this one.
+    pub fn next(&self, topics: Topics) -> Self {
+        Self { version: self.version + u64::from(topics != self.topics), topics }
+    }
+}
+
+impl std::ops::Deref for Catalog {
+    type Target = Topics;
+
+    fn deref(&self) -> &Topics {
+        &self.topics
+    }
+}
 
 /// What bounds a group.
 #[derive(Clone, Debug)]
@@ -82,16 +105,42 @@ pub(crate) struct Beat {
     pub topics: Option<Vec<String>>,
     /// Empty is none.
     pub pattern: Option<String>,
+    /// What the pattern was compiled to, if that was done before.
+    pub compiled: Option<Result<Pattern, Refused>>,
     pub assignor: Option<String>,
     /// What it has at the moment.
     pub owned: Option<Partitions>,
 }
 
 impl Beat {
-    /// Bytes that a group keeps of it.
+    /// Bytes that a group keeps of it, and did not have before; nothing of most of them.
     pub fn bytes(&self) -> usize {
-        let topics: usize = self.topics.iter().flatten().map(|topic| topic.len() + 32).sum();
-        topics + self.pattern.as_ref().map_or(0, String::len)
+        let who = if self.epoch == JOINING { self.who().bytes() } else { 0 };
+        let texts = self.pattern.iter().chain(&self.rack).map(String::len).sum::<usize>();
+        who + texts + topics_bytes(self.topics.iter().flatten())
+    }
+
+    fn who(&self) -> Who<'_> {
+        let Self { member_id, instance, client_id, client_host, .. } = self;
+        Who { id: member_id, instance: instance.as_deref(), client_id, client_host }
+    }
+
+    /// Whether no part of it is longer than anybody needs.
+    ///
+    /// # Errors
+    /// Which part is.
+    pub fn check(&self) -> Result<(), Refused> {
+        let is_short = |text: &Option<String>, max| text.as_ref().is_none_or(|text| text.len() <= max);
+        if !self.who().is_bounded() || !is_short(&self.rack, NAME_BYTES_MAX) {
+            let why =
+                format!("a member's id, its names and that of its rack have at most {NAME_BYTES_MAX} bytes");
+            return Err((ErrorCode::InvalidRequest, why));
+        }
+        if !is_short(&self.pattern, PATTERN_BYTES_MAX) {
+            let why = format!("a pattern has at most {PATTERN_BYTES_MAX} bytes");
+            return Err((ErrorCode::InvalidRegularExpression, why));
+        }
+        Ok(())
     }
 }
 
@@ -107,13 +156,6 @@ pub(crate) struct Told {
 /// Why a heartbeat is refused, in words too.
 pub(crate) type Refused = (ErrorCode, String);
 
-/// A topic's name as a pattern.
-#[derive(Clone, Debug)]
-pub(crate) struct Pattern {
-    pub text: String,
-    regex: Arc<Regex>,
-}
-
 /// A member.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -123,6 +165,7 @@ pub(crate) struct Member {
     pub client_host: String,
     rebalance: Duration,
     pub topics: BTreeSet<String>,
+    topics_bytes: usize,
     pub pattern: Option<Pattern>,
     assignor: Option<Assignor>,
     pub epoch: i32,
@@ -151,6 +194,7 @@ impl Member {
             client_host,
             rebalance: Duration::ZERO,
             topics: BTreeSet::new(),
+            topics_bytes: 0,
             pattern: None,
             assignor: None,
             epoch: JOINING,
@@ -164,10 +208,26 @@ impl Member {
         }
     }
 
-    fn bytes(&self) -> usize {
-        let topics: usize = self.topics.iter().map(|topic| topic.len() + 32).sum();
-        let classic = self.classic.as_ref().map_or(0, Classic::bytes);
-        topics + classic + self.pattern.as_ref().map_or(0, |pattern| pattern.text.len())
+    /// Bytes that are counted for it, but for what its pattern was compiled to.
+    fn bytes(&self, id: &str) -> usize {
+        let text = self.pattern.as_ref().map_or(0, |pattern| pattern.text.len());
+        self.who_bytes(id) + self.topics_bytes + text + self.rack.as_ref().map_or(0, String::len)
+    }
+
+    /// Bytes of that that it brings only when it joins.
+    fn who_bytes(&self, id: &str) -> usize {
+        let Self { instance, client_id, client_host, .. } = self;
+        let who = Who { id, instance: instance.as_deref(), client_id, client_host };
+        who.bytes() + self.classic.as_ref().map_or(0, Classic::bytes)
+    }
+
+    /// What it subscribes to by name; whether that is something else than before.
+    fn subscribe(&mut self, topics: impl IntoIterator<Item = String>) -> bool {
+        let topics: BTreeSet<String> = topics.into_iter().collect();
+        let has_changed = topics != self.topics;
+        self.topics_bytes = topics_bytes(&topics);
+        self.topics = topics;
+        has_changed
     }
 
     /// When it is out, if nothing is heard of it.
@@ -182,12 +242,10 @@ impl Member {
     }
 
     /// The topics of the catalog that it wants.
-    fn wanted<'a>(&'a self, catalog: &'a Catalog) -> impl Iterator<Item = (StreamId, u32)> + 'a {
-        let is_wanted = move |name: &String| {
-            self.topics.contains(name)
-                || self.pattern.as_ref().is_some_and(|pattern| pattern.regex.is_match(name))
-        };
-        catalog.iter().filter(move |(name, _)| is_wanted(name)).map(|(_, topic)| *topic)
+    fn wanted(&self, catalog: &Catalog) -> BTreeSet<StreamId> {
+        let named = self.topics.iter().filter_map(|name| catalog.get(name)).map(|(id, _)| *id);
+        let matched = self.pattern.iter().flat_map(|pattern| pattern.topics(catalog));
+        named.chain(matched).collect()
     }
 }
 
@@ -203,6 +261,10 @@ pub(crate) struct ConsumerGroup {
     instances: BTreeMap<String, String>,
     /// The topics that the target was made of.
     topics: BTreeMap<StreamId, u32>,
+    /// The version of the catalog that they were looked up in.
+    catalog_version: Option<u64>,
+    /// Bytes that its members' patterns were compiled to.
+    compiled_bytes: usize,
     pub assignor: Assignor,
     pub is_dead: bool,
 }
@@ -218,6 +280,8 @@ impl ConsumerGroup {
             members: BTreeMap::new(),
             instances: BTreeMap::new(),
             topics: BTreeMap::new(),
+            catalog_version: None,
+            compiled_bytes: 0,
             assignor: Assignor::default(),
             is_dead: false,
         }
@@ -240,7 +304,7 @@ impl ConsumerGroup {
 
     /// Bytes of what its members say of themselves.
     pub fn bytes(&self) -> usize {
-        self.members.values().map(Member::bytes).sum()
+        self.members.iter().map(|(id, member)| member.bytes(id)).sum::<usize>() + self.compiled_bytes
     }
 
     /// When [`ConsumerGroup::tick`] has something to do, at the latest.
@@ -269,17 +333,26 @@ impl ConsumerGroup {
         }
         self.check(&beat)?;
         let id = beat.member_id.clone();
-        let pattern = match &beat.pattern {
-            Some(text) if !text.is_empty() => Some(pattern(text)?),
-            _ => None,
-        };
         let assignor = match &beat.assignor {
             Some(name) => Some(Assignor::from_name(name).ok_or_else(|| unknown_assignor(name))?),
             None => None,
         };
-        if (beat.topics.is_some() || beat.pattern.is_some()) && !self.has_room(&beat) {
-            let why = "the group's members subscribe to too much".to_owned();
-            return Err((ErrorCode::GroupMaxSizeReached, why));
+        let too_much =
+            || (ErrorCode::GroupMaxSizeReached, "the group's members subscribe to too much".to_owned());
+        if beat.bytes() > 0 && !self.has_room(&beat, 0) {
+            return Err(too_much());
+        }
+        let pattern = match beat.pattern.as_deref().filter(|text| !text.is_empty()) {
+            None => None,
+            Some(text) => Some(match (self.pattern(text), &beat.compiled) {
+                (Some(known), _) => known,
+                (None, Some(compiled)) => compiled.clone()?,
+                (None, None) => Pattern::new(text)?,
+            }),
+        };
+        let compiled = pattern.as_ref().map_or(0, Pattern::compiled_bytes);
+        if compiled > 0 && !self.has_room(&beat, compiled) {
+            return Err(too_much());
         }
         if beat.epoch == JOINING {
             self.take_in(now, &beat)?;
@@ -350,6 +423,7 @@ impl ConsumerGroup {
             // It begins anew, and has nothing: what it had may go to others.
             member.assigned.clear();
             member.revoking.clear();
+            member.revoke_deadline = None;
             (member.epoch, member.previous_epoch) = (JOINING, JOINING);
             member.classic = None;
             return Ok(());
@@ -404,10 +478,9 @@ impl ConsumerGroup {
         member.rack = beat.rack.or(member.rack.take());
         let mut has_changed = false;
         if let Some(topics) = beat.topics {
-            let topics: BTreeSet<String> = topics.into_iter().collect();
-            has_changed |= topics != member.topics;
-            member.topics = topics;
+            has_changed |= member.subscribe(topics);
         }
+        let has_pattern = beat.pattern.is_some();
         if beat.pattern.is_some() {
             let text = |pattern: &Option<Pattern>| pattern.as_ref().map(|pattern| pattern.text.clone());
             has_changed |= text(&pattern) != text(&member.pattern);
@@ -416,6 +489,9 @@ impl ConsumerGroup {
         if assignor.is_some() {
             has_changed |= member.assignor != assignor;
             member.assignor = assignor;
+        }
+        if has_pattern {
+            self.count_patterns();
         }
         has_changed
     }
@@ -438,6 +514,8 @@ impl ConsumerGroup {
             LEAVING_FOR_NOW if member.instance.is_some() => {
                 member.epoch = LEAVING_FOR_NOW;
                 member.deadline = now + self.limits.session;
+                // It has closed, and reads nothing: what it was to give up is free.
+                member.revoking.clear();
                 member.revoke_deadline = None;
             }
             LEAVING | LEAVING_FOR_NOW => self.remove(id),
@@ -452,6 +530,9 @@ impl ConsumerGroup {
             self.instances.remove(instance);
         }
         self.target.remove(id);
+        if member.pattern.is_some() {
+            self.count_patterns();
+        }
         self.bump();
     }
 
@@ -492,24 +573,52 @@ impl ConsumerGroup {
 
     /// The topics of the catalog that any member wants, by name.
     pub fn subscribed_topics(&self, catalog: &Catalog) -> BTreeSet<String> {
-        let wanted: BTreeSet<StreamId> =
-            self.members.values().flat_map(|member| member.wanted(catalog)).map(|(id, _)| id).collect();
-        catalog.iter().filter(|(_, (id, _))| wanted.contains(id)).map(|(name, _)| name.clone()).collect()
+        let (_, wanted) = self.wanted(catalog);
+        catalog.iter().filter(|(_, (id, _))| wanted.contains_key(id)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether what a member says fits in.
-    fn has_room(&self, beat: &Beat) -> bool {
-        let others = self.members.iter().filter(|(id, _)| **id != beat.member_id);
-        let others: usize = others.map(|(_, member)| member.bytes()).sum();
-        others + beat.bytes() <= self.limits.bytes_max
+    /// Whether what a member says fits in, with so many bytes that its pattern was compiled to.
+    fn has_room(&self, beat: &Beat, compiled: usize) -> bool {
+        let holder = beat.instance.as_ref().and_then(|instance| self.instances.get(instance));
+        let known = self.members.get_key_value(&beat.member_id);
+        let known = known.or_else(|| holder.and_then(|holder| self.members.get_key_value(holder)));
+        let replaced = known.map_or(0, |(id, member)| {
+            let text = |text: Option<&String>| text.map_or(0, String::len);
+            let pattern = member.pattern.as_ref().map(|pattern| &pattern.text);
+            let who = if beat.epoch == JOINING { member.who_bytes(id) } else { 0 };
+            let topics = if beat.topics.is_some() { member.topics_bytes } else { 0 };
+            let pattern = if beat.pattern.is_some() { text(pattern) } else { 0 };
+            who + topics + pattern + if beat.rack.is_some() { text(member.rack.as_ref()) } else { 0 }
+        });
+        let is_shared = beat.pattern.as_ref().is_some_and(|text| self.pattern(text).is_some());
+        let compiled = if is_shared { 0 } else { compiled };
+        self.bytes() - replaced + beat.bytes() + compiled <= self.limits.bytes_max
     }
-}
 
-fn pattern(text: &str) -> Result<Pattern, Refused> {
-    let anchored = format!("^(?:{text})$");
-    let built = regex::RegexBuilder::new(&anchored).size_limit(PATTERN_BYTES_MAX).build();
-    let regex = built.map_err(|error| (ErrorCode::InvalidRegularExpression, error.to_string()))?;
-    Ok(Pattern { text: text.to_owned(), regex: Arc::new(regex) })
+    /// The pattern of that text, if any member has it.
+    pub fn pattern(&self, text: &str) -> Option<Pattern> {
+        let mut patterns = self.members.values().filter_map(|member| member.pattern.as_ref());
+        patterns.find(|pattern| pattern.text == text).cloned()
+    }
+
+    /// Its members' patterns, each once.
+    fn patterns(&self) -> BTreeMap<&str, &Pattern> {
+        let patterns = self.members.values().filter_map(|member| member.pattern.as_ref());
+        patterns.map(|pattern| (pattern.text.as_str(), pattern)).collect()
+    }
+
+    /// The patterns whose topics a step with this catalog would look up: whoever may take the time does so before.
+    pub fn patterns_to_look_up(&self, catalog: &Catalog) -> Vec<Pattern> {
+        match self.catalog_version >= Some(catalog.version) {
+            true => Vec::new(),
+            false => self.patterns().into_values().cloned().collect(),
+        }
+    }
+
+    /// Counts what the patterns were compiled to, each once.
+    fn count_patterns(&mut self) {
+        self.compiled_bytes = self.patterns().values().map(|pattern| pattern.compiled_bytes()).sum();
+    }
 }
 
 fn unknown_member(id: &str) -> Refused {

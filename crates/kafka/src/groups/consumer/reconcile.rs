@@ -1,20 +1,29 @@
 //! From what a member has to what it gets, without anything having two owners.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tailwater_env::Instant;
 use tailwater_format::StreamId;
 
 use super::assign::{Assignor, Subscriber};
-use super::{Catalog, ConsumerGroup, Partitions};
+use super::{Catalog, ConsumerGroup, Member, Partitions};
+
+/// The topics that a member wants.
+type Wanted = Arc<BTreeSet<StreamId>>;
 
 impl ConsumerGroup {
     /// Makes a new target if members or topics are not those that the last one was made of.
     pub(super) fn refresh(&mut self, catalog: &Catalog) {
-        let wanted: BTreeMap<StreamId, u32> =
-            self.members.values().flat_map(|member| member.wanted(catalog)).collect();
-        if wanted != self.topics {
-            self.topics = wanted;
+        if self.epoch == self.target_epoch && self.catalog_version >= Some(catalog.version) {
+            // What most heartbeats find: nobody came, left or wants something else, and topics are as they were. Older
+            // ones say nothing about what there is now.
+            return;
+        }
+        self.catalog_version = Some(catalog.version);
+        let (wanted, topics) = self.wanted(catalog);
+        if topics != self.topics {
+            self.topics = topics;
             self.bump();
         }
         if self.epoch == self.target_epoch {
@@ -22,18 +31,28 @@ impl ConsumerGroup {
         }
         self.assignor = self.preferred();
         let mut members: Vec<(&str, Subscriber)> = Vec::with_capacity(self.members.len());
-        for (id, member) in &self.members {
-            let subscriber = Subscriber {
-                id: id.clone(),
-                topics: member.wanted(catalog).map(|(topic, _)| topic).collect(),
-                has: self.target.get(id).cloned().unwrap_or_default(),
-            };
+        for ((id, member), topics) in self.members.iter().zip(wanted) {
+            let subscriber =
+                Subscriber { id: id.clone(), topics, has: self.target.get(id).cloned().unwrap_or_default() };
             members.push((member.order(id), subscriber));
         }
         members.sort_by_key(|(order, _)| *order);
         let members: Vec<Subscriber> = members.into_iter().map(|(_, member)| member).collect();
         self.target = self.assignor.assign(&members, &self.topics);
         self.target_epoch = self.epoch;
+    }
+
+    /// The topics of the catalog that members want: each of them, in their order, and all together. What was found for
+    /// one is shared by those who say the same.
+    pub(super) fn wanted(&self, catalog: &Catalog) -> (Vec<Wanted>, BTreeMap<StreamId, u32>) {
+        let mut found: BTreeMap<(&BTreeSet<String>, Option<&str>), Wanted> = BTreeMap::new();
+        let each = self.members.values().map(|member| {
+            let said = (&member.topics, member.pattern.as_ref().map(|pattern| pattern.text.as_str()));
+            Arc::clone(found.entry(said).or_insert_with(|| Arc::new(member.wanted(catalog))))
+        });
+        let each = each.collect();
+        let all: BTreeSet<StreamId> = found.values().flat_map(|topics| topics.iter().copied()).collect();
+        (each, catalog.values().filter(|(id, _)| all.contains(id)).copied().collect())
     }
 
     /// The assignor that most members want.
@@ -48,9 +67,14 @@ impl ConsumerGroup {
 
     /// Brings a member nearer to its target; `owned` is what it says that it has, if it does.
     pub(super) fn reconcile(&mut self, now: Instant, id: &str, owned: Option<&Partitions>) {
+        let target_epoch = self.target_epoch;
+        let is_there =
+            |member: &Member| member.epoch == target_epoch && !member.waits && member.revoking.is_empty();
+        if self.members.get(id).is_none_or(is_there) {
+            return;
+        }
         let target = self.target.get(id).cloned().unwrap_or_default();
         let taken = self.taken_by_others(id);
-        let target_epoch = self.target_epoch;
         let Some(member) = self.members.get_mut(id) else { return };
         let still_has = |given_up: &Partitions| owned.is_none_or(|owned| intersects(owned, given_up));
         if !member.revoking.is_empty() {
@@ -59,8 +83,6 @@ impl ConsumerGroup {
             }
             member.revoking.clear();
             member.revoke_deadline = None;
-        } else if member.epoch == target_epoch && !member.waits {
-            return;
         }
         let keeps = common(&member.assigned, &target);
         let gives_up = without(&member.assigned, &target);

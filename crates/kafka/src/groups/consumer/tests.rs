@@ -26,12 +26,13 @@ impl World {
             heartbeat: 5 * SECOND,
             classic_session_ms: 1..=60_000,
             members_max: 4,
-            bytes_max: 1_000,
+            bytes_max: 1 << 20,
         };
         Self {
             group: ConsumerGroup::new(Arc::new(limits), 0),
             now: Instant::from_ns(0),
-            catalog: [("t".to_owned(), (topic(1), 6)), ("other".to_owned(), (topic(2), 2))].into(),
+            catalog: Catalog::default()
+                .next([("t".to_owned(), (topic(1), 6)), ("other".to_owned(), (topic(2), 2))].into()),
         }
     }
 
@@ -41,6 +42,13 @@ impl World {
 
     pub(super) fn join(&mut self, id: &str) -> Told {
         self.beat(joining(id)).expect("taken in")
+    }
+
+    /// Topics come, change or go.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Topics)) {
+        let mut topics = self.catalog.topics.clone();
+        change(&mut topics);
+        self.catalog = self.catalog.next(topics);
     }
 
     /// A member's usual heartbeat: that it has these partitions.
@@ -145,6 +153,27 @@ fn who_does_not_give_up_in_time_is_out() {
 }
 
 #[test]
+fn who_joins_again_is_not_held_to_what_it_had_to_give_up_before() {
+    let named = |id: &str| Beat { instance: Some("name".to_owned()), ..joining(id) };
+    let leave = Beat { epoch: LEAVING_FOR_NOW, ..named("a") };
+    for (again, leave) in [("a", None), ("a2", Some(leave))] {
+        let mut world = World::new();
+        world.beat(named("a")).expect("taken in");
+        world.join("b");
+        world.same("a", 1).expect("known");
+        assert_eq!(world.group.members["a"].revoking, partitions(3..6));
+        leave.map(|leave| world.beat(leave).expect("known"));
+        let told = world.beat(named(again)).expect("taken in");
+        assert_eq!(told.assignment, Some(partitions(0..3)));
+        for _ in 0..7 {
+            world.pass(9 * SECOND);
+            world.same(again, told.epoch).expect("it lives, and has nothing to give up");
+            world.same("b", 2).expect("known");
+        }
+    }
+}
+
+#[test]
 fn epochs_that_are_not_the_member_s_are_fenced_but_for_a_lost_answer() {
     let mut world = World::new();
     world.join("a");
@@ -168,23 +197,60 @@ fn epochs_that_are_not_the_member_s_are_fenced_but_for_a_lost_answer() {
 fn topics_that_come_grow_and_go_change_what_is_assigned() {
     let mut world = World::new();
     world.join("a");
-    world.catalog.insert("t".to_owned(), (topic(1), 8));
+    world.change(|topics| _ = topics.insert("t".to_owned(), (topic(1), 8)));
     let grown = world.same("a", 1).expect("known");
     assert_eq!((grown.epoch, grown.assignment), (2, Some(partitions(0..8))));
     let both = Beat { topics: None, pattern: Some("t|oth.*".to_owned()), ..joining("b") };
     world.beat(both).expect("taken in");
     assert_eq!(world.group.target["b"][&topic(2)].len(), 2, "only it reads that one");
-    world.catalog.remove("other");
+    world.change(|topics| _ = topics.remove("other"));
     let less = world.same("b", 3).expect("known");
     assert!(!world.group.target["b"].contains_key(&topic(2)), "{less:?}");
-    let bad = Beat { topics: None, pattern: Some("(".to_owned()), ..joining("c") };
-    assert_eq!(error(world.beat(bad)), ErrorCode::InvalidRegularExpression);
+    for pattern in ["(", "a)|(b", "t)"] {
+        let bad = Beat { topics: None, pattern: Some(pattern.to_owned()), ..joining("c") };
+        assert_eq!(error(world.beat(bad)), ErrorCode::InvalidRegularExpression);
+    }
     let bad = Beat { assignor: Some("best".to_owned()), ..joining("c") };
     assert_eq!(error(world.beat(bad)), ErrorCode::UnsupportedAssignor);
     assert!(!world.group.members.contains_key("c"));
     let range = Beat { assignor: Some("range".to_owned()), ..joining("c") };
     world.beat(range).expect("taken in");
     assert_eq!(world.group.assignor, Assignor::Range);
+}
+
+#[test]
+fn topics_are_looked_at_again_only_when_they_or_what_is_wanted_have_changed() {
+    let mut world = World::new();
+    world.join("a");
+    let known = world.catalog.clone();
+    // Whatever is in it, it says that it is the one that was looked at.
+    world.catalog.topics.remove("t");
+    assert_eq!(world.same("a", 1).expect("known").epoch, 1);
+    world.catalog = known.next(world.catalog.topics.clone());
+    assert_eq!(
+        world.same("a", 1).expect("known").assignment,
+        Some(Partitions::new()),
+        "it has to give all up"
+    );
+    world.catalog = world.catalog.next(known.topics.clone());
+    let before = world.catalog.version;
+    world.catalog = world.catalog.next(known.topics.clone());
+    assert_eq!(world.catalog.version, before, "the same topics");
+    let other = Beat { topics: Some(vec!["other".to_owned()]), ..joining("a") };
+    world.beat(other).expect("taken in");
+    assert!(world.group.target["a"].contains_key(&topic(2)));
+}
+
+#[test]
+fn topics_of_before_do_not_undo_what_newer_ones_brought() {
+    let mut world = World::new();
+    world.join("a");
+    let before = world.catalog.clone();
+    world.change(|topics| _ = topics.insert("t".to_owned(), (topic(1), 8)));
+    assert_eq!(world.same("a", 1).expect("known").epoch, 2);
+    world.catalog = before;
+    assert_eq!(world.same("a", 2).expect("known").epoch, 2);
+    assert_eq!(world.group.target["a"], partitions(0..8));
 }
 
 #[test]
@@ -211,14 +277,53 @@ fn a_static_member_that_is_back_in_time_has_what_it_had_and_nobody_moves() {
 }
 
 #[test]
+fn what_a_static_member_was_to_give_up_is_free_when_it_leaves_for_now() {
+    let mut world = World::new();
+    let named = Beat { instance: Some("name".to_owned()), ..joining("a") };
+    world.beat(named.clone()).expect("taken in");
+    world.join("b");
+    world.same("a", 1).expect("known");
+    assert_eq!(world.same("b", 2).expect("known").assignment, None, "it is read by the other one");
+    world.beat(Beat { epoch: LEAVING_FOR_NOW, ..named }).expect("known");
+    assert_eq!(world.same("b", 2).expect("known").assignment, Some(partitions(3..6)));
+}
+
+#[test]
+fn a_pattern_that_several_members_have_is_counted_once() {
+    let mut world = World::new();
+    let with = |id: &str, text: &str| Beat { pattern: Some(text.to_owned()), ..joining(id) };
+    world.beat(with("a", "t|oth.*")).expect("taken in");
+    let one = world.group.compiled_bytes;
+    assert!(one > 0);
+    world.beat(with("b", "t|oth.*")).expect("taken in");
+    assert_eq!(world.group.compiled_bytes, one);
+    world.beat(with("c", "t.*")).expect("taken in");
+    assert!(world.group.compiled_bytes > one);
+    for id in ["a", "b", "c"] {
+        world.beat(Beat { epoch: LEAVING, ..joining(id) }).expect("known");
+    }
+    assert_eq!(world.group.bytes(), 0);
+}
+
+#[test]
 fn members_and_what_they_say_are_bounded() {
     let mut world = World::new();
     for id in ["a", "b", "c", "d"] {
         world.join(id);
     }
     assert_eq!(error(world.beat(joining("e"))), ErrorCode::GroupMaxSizeReached);
-    let much = Beat { topics: Some(vec!["x".repeat(1_000)]), ..joining("a") };
+    let much = Beat { topics: Some(vec!["x".repeat(1 << 20)]), ..joining("a") };
     assert_eq!(error(world.beat(much)), ErrorCode::GroupMaxSizeReached);
+    let unbounded = Beat { pattern: Some("x".repeat(4_097)), ..joining("a") };
+    assert_eq!(unbounded.check().expect_err("refused").0, ErrorCode::InvalidRegularExpression);
+    for bad in [
+        Beat { rack: Some("x".repeat(3_000)), ..joining("a") },
+        Beat { instance: Some("x".repeat(3_000)), ..joining("a") },
+        joining(&"x".repeat(3_000)),
+        Beat { client_id: "x".repeat(3_000).into(), ..joining("a") },
+    ] {
+        assert_eq!(bad.check().expect_err("refused").0, ErrorCode::InvalidRequest);
+    }
     let greedy = Beat { pattern: Some("(x{1000}){1000}".to_owned()), ..joining("a") };
     assert_eq!(error(world.beat(greedy)), ErrorCode::InvalidRegularExpression);
     assert_eq!(world.group.delete(), Err(ErrorCode::NonEmptyGroup));

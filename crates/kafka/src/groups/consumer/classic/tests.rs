@@ -34,7 +34,7 @@ fn joining(id: &str, has: impl IntoIterator<Item = i32>) -> Join {
 
 fn classic_limits() -> Arc<classic::Limits> {
     let limits =
-        classic::Limits { session_ms: 1..=60_000, initial_delay: SECOND, members_max: 4, bytes_max: 1_000 };
+        classic::Limits { session_ms: 1..=60_000, initial_delay: SECOND, members_max: 4, bytes_max: 10_000 };
     Arc::new(limits)
 }
 
@@ -174,7 +174,7 @@ fn who_does_not_fit_in_is_refused() {
     assert_eq!(world.classic_join(unknown), code(ErrorCode::UnknownMemberId));
     let fenced = Join { instance: Some("A".to_owned()), ..joining("x", []) };
     assert_eq!(world.classic_join(fenced), code(ErrorCode::FencedInstanceId));
-    let large = Join { protocols: vec![("range".to_owned(), vec![0; 2_000].into()); 2], ..asked };
+    let large = Join { protocols: vec![("range".to_owned(), vec![0; 1 << 20].into()); 2], ..asked };
     let large = Join { protocols: [protocols(Vec::new()), large.protocols].concat(), ..large };
     assert_eq!(
         world.classic_join(Join { id_required: false, ..large }),
