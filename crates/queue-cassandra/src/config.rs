@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tailwater_queue::limits::WRITE_MS;
 
 /// The `[queues.cassandra]` section.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub struct CassandraConfig {
     pub user: String,
     /// The password.
     pub password: String,
+    /// How long a node may take to answer, in milliseconds.
+    pub request_timeout_ms: u64,
 }
 
 impl std::fmt::Debug for CassandraConfig {
@@ -43,6 +46,7 @@ impl Default for CassandraConfig {
             local_datacenter: String::new(),
             user: String::new(),
             password: String::new(),
+            request_timeout_ms: WRITE_MS,
         }
     }
 }
@@ -69,6 +73,12 @@ impl CassandraConfig {
         let copies = self.datacenters.values().copied().chain([self.replicas]);
         if copies.into_iter().any(|copies| !(1..=9).contains(&copies)) {
             return Err("[queues.cassandra] keeps 1 to 9 copies, in each data center".to_owned());
+        }
+        if !(100..=600_000).contains(&self.request_timeout_ms) {
+            return Err(format!(
+                "[queues.cassandra] request_timeout_ms = {} is not from 100 to 600000",
+                self.request_timeout_ms
+            ));
         }
         Ok(())
     }

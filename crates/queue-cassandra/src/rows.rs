@@ -22,10 +22,7 @@ use tailwater_queue::{Consistency, Number, QueueId};
 use crate::config::CassandraConfig;
 use crate::schema::TABLES;
 
-/// How long a node may take to answer. A write that is answered later than [`tailwater_queue::limits::WRITE_MS`] is made again anyway.
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(tailwater_queue::limits::WRITE_MS);
-
-/// How long a change of the schema, or a connection, may take.
+/// How long a change of the schema may take.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A statement, at both levels.
@@ -100,14 +97,15 @@ fn partition(at: Partition) -> (i64, i64, i32) {
 impl CassandraRows {
     /// Connects, and creates keyspace and tables if they are not there.
     pub async fn connect(config: &CassandraConfig) -> Result<Self, RowsError> {
+        let timeout = Duration::from_millis(config.request_timeout_ms);
         let profile = ExecutionProfile::builder()
-            .request_timeout(Some(REQUEST_TIMEOUT))
+            .request_timeout(Some(timeout))
             .serial_consistency(Some(SerialConsistency::Serial))
             .build();
         let mut builder = SessionBuilder::new()
             .known_nodes(&config.contact_points)
             .default_execution_profile_handle(profile.into_handle())
-            .connection_timeout(Duration::from_secs(5))
+            .connection_timeout(timeout.max(Duration::from_secs(5)))
             .schema_agreement_timeout(SETUP_TIMEOUT);
         if !config.user.is_empty() {
             builder = builder.user(&config.user, &config.password);

@@ -6,23 +6,29 @@
 //! and what a recovery would find are the same. Receives alone take effect at once and are answered at once.
 
 mod admin;
+mod ahead;
 mod messages;
 mod receiving;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checkpoint::OwnerDelta;
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence};
+use crate::limits::{DEDUPLICATION_KEYS_MAX, MOVE_RETRY_MS};
 use crate::record::Op;
 use crate::request::{Admin, Figures, Outcomes, QueueError, Reply, Request, Sent};
 use crate::shelf::Shelf;
 use crate::view::View;
+pub(crate) use ahead::{Ahead, ReadAhead};
 use receiving::Waiting;
-use tasks::TaskRun;
+use tasks::{Runs, Step};
 use tokio::sync::oneshot;
 
 /// Numbers that all owners draw from.
@@ -40,9 +46,11 @@ enum Then {
     Outcomes(Outcomes, Reply<Outcomes>),
     Created(QueueId, Reply<Arc<View>>),
     Done(Reply<()>),
-    Task(u64, Reply<u64>),
-    /// Messages that a move task moved.
-    Moved(Option<u64>),
+    TaskStarted(u64, Reply<u64>),
+    /// The task, and how many messages it has moved.
+    TaskCancelled(u64, u64, Reply<u64>),
+    /// Messages moved, by a step of a task if it was one.
+    Moved(Option<Step>),
     TaskEnded(u64),
 }
 
@@ -58,6 +66,10 @@ struct Pending {
     ops: Vec<Op>,
     then: Then,
     is_admin: bool,
+    /// Whether it makes more to keep.
+    is_growing: bool,
+    /// Where it is in the round's bytes.
+    place: Range<usize>,
 }
 
 /// The operations that become the next journal record.
@@ -67,8 +79,13 @@ pub(crate) struct Round {
     pending: Vec<Pending>,
     /// Whether somebody waits for it to be durable.
     pub(crate) is_awaited: bool,
-    /// Whether it makes more to keep.
-    pub(crate) is_growing: bool,
+}
+
+impl Round {
+    /// Whether something of it makes more to keep.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.pending.iter().any(|pending| pending.is_growing)
+    }
 }
 
 /// All queues of one owner, and what is under way with them.
@@ -87,8 +104,14 @@ pub(crate) struct Core {
     wakes: BTreeSet<(u64, QueueId)>,
     admin_pending: usize,
     admin_held: VecDeque<Admin>,
-    runs: BTreeMap<u64, TaskRun>,
+    runs: Runs,
+    /// To be read, once the owner looks.
+    pub(crate) reads: Vec<ReadAhead>,
     closing: Option<oneshot::Sender<()>>,
+    /// [`DEDUPLICATION_KEYS_MAX`], but in a test.
+    keys_max: u64,
+    /// When the keys of all queues were looked at last because there were too many.
+    keys_looked_at: u64,
 }
 
 impl Core {
@@ -104,8 +127,11 @@ impl Core {
             wakes: BTreeSet::new(),
             admin_pending: 0,
             admin_held: VecDeque::new(),
-            runs: BTreeMap::new(),
+            runs: Runs::default(),
+            reads: Vec::new(),
             closing: None,
+            keys_max: DEDUPLICATION_KEYS_MAX,
+            keys_looked_at: 0,
         };
         core.resume_tasks();
         core
@@ -113,7 +139,9 @@ impl Core {
 
     /// Takes one request.
     pub(crate) fn take(&mut self, request: Request, now: u64) {
-        if self.closing.is_some() && !matches!(request, Request::Delta(_) | Request::Stored(_)) {
+        if self.closing.is_some()
+            && !matches!(request, Request::Delta(_) | Request::Stored(_) | Request::Ahead(..))
+        {
             return refuse(request, QueueError::Closed);
         }
         match request {
@@ -138,6 +166,7 @@ impl Core {
             // Asked for by the owner itself, which knows the journal's position.
             Request::Delta(_) => {}
             Request::Stored(numbers) => self.shelf.contents.stored(numbers.into_iter()),
+            Request::Ahead(queue, read) => self.have_read(queue, read),
             Request::Close(reply) => self.close(reply),
         }
     }
@@ -205,6 +234,24 @@ impl Core {
         }
     }
 
+    /// The journal has no room for what makes more to keep: nothing of that happens. The rest of the round stays, in its order: what
+    /// takes messages away makes room, and must not wait for those who bring more.
+    pub(crate) fn refused_growing(&mut self, error: &QueueError, now: u64) {
+        let round = std::mem::take(&mut self.round);
+        let (growing, rest): (Vec<_>, Vec<_>) =
+            round.pending.into_iter().partition(|pending| pending.is_growing);
+        let mut from = 0;
+        for Pending { place, .. } in &growing {
+            self.round.bytes.extend_from_slice(&round.bytes[from..place.start]);
+            from = place.end;
+        }
+        self.round.bytes.extend_from_slice(&round.bytes[from..]);
+        self.round.is_awaited = !rest.is_empty();
+        // Their places don't matter any more: only what grows is ever cut out.
+        self.round.pending = rest;
+        self.lose(growing, error, now);
+    }
+
     /// The journal did not take the round: nothing of it happens.
     pub(crate) fn refused(&mut self, error: &QueueError, now: u64) {
         let round = std::mem::take(&mut self.round);
@@ -213,7 +260,7 @@ impl Core {
 
     /// The oldest round in the journal is durable: its operations take effect and are answered.
     pub(crate) fn settle(&mut self, now: u64) {
-        for Pending { ops, then, is_admin } in self.in_journal.pop_front().expect("it is under way") {
+        for Pending { ops, then, is_admin, .. } in self.in_journal.pop_front().expect("it is under way") {
             let mut touched = BTreeSet::new();
             for op in ops {
                 match &op {
@@ -246,7 +293,7 @@ impl Core {
     }
 
     fn lose(&mut self, pending: Vec<Pending>, error: &QueueError, now: u64) {
-        for Pending { ops, then, is_admin } in pending {
+        for Pending { ops, then, is_admin, .. } in pending {
             for op in ops {
                 match op {
                     Op::Send { queue, arrival, .. } => {
@@ -269,9 +316,13 @@ impl Core {
                 Then::Outcomes(_, reply) => drop(reply.send(Err(error))),
                 Then::Created(_, reply) => drop(reply.send(Err(error))),
                 Then::Done(reply) => drop(reply.send(Err(error))),
-                Then::Task(_, reply) => drop(reply.send(Err(error))),
-                Then::Moved(task) => self.task_moved(task, false, now),
-                Then::TaskEnded(task) => self.task_ended(task, false, now),
+                Then::TaskStarted(_, reply) => drop(reply.send(Err(error))),
+                Then::TaskCancelled(task, _, reply) => {
+                    self.task_ended(task, Some(now));
+                    let _ = reply.send(Err(error));
+                }
+                Then::Moved(step) => self.task_moved(step, Some(now + MOVE_RETRY_MS)),
+                Then::TaskEnded(task) => self.task_ended(task, Some(now + MOVE_RETRY_MS)),
             }
         }
         self.take_admin(now);
@@ -298,9 +349,16 @@ impl Core {
                 let _ = reply.send(view.ok_or(QueueError::NoQueue));
             }
             Then::Done(reply) => drop(reply.send(Ok(()))),
-            Then::Task(moved, reply) => drop(reply.send(Ok(moved))),
-            Then::Moved(task) => self.task_moved(task, true, 0),
-            Then::TaskEnded(task) => self.task_ended(task, true, 0),
+            Then::TaskStarted(task, reply) => {
+                self.runs.set(task, Some(0));
+                let _ = reply.send(Ok(task));
+            }
+            Then::TaskCancelled(task, moved, reply) => {
+                self.task_ended(task, None);
+                let _ = reply.send(Ok(moved));
+            }
+            Then::Moved(step) => self.task_moved(step, None),
+            Then::TaskEnded(task) => self.task_ended(task, None),
         }
     }
 
@@ -338,16 +396,18 @@ impl Core {
 
     /// Puts operations into the round; they are answered when it is durable.
     fn pend(&mut self, ops: Vec<Op>, then: Then, is_admin: bool) {
+        let begin = self.round.bytes.len();
         for op in &ops {
             op.write(&mut self.round.bytes);
-            self.round.is_growing |= matches!(op, Op::Send { .. } | Op::Put { .. });
         }
         if ops.is_empty() {
             Op::Nothing.write(&mut self.round.bytes);
         }
+        let is_growing = ops.iter().any(|op| matches!(op, Op::Send { .. } | Op::Put { .. }));
+        let place = begin..self.round.bytes.len();
         self.round.is_awaited = true;
         self.admin_pending += usize::from(is_admin);
-        self.round.pending.push(Pending { ops, then, is_admin });
+        self.round.pending.push(Pending { ops, then, is_admin, is_growing, place });
     }
 
     fn next_number(&self) -> Number {
@@ -365,7 +425,7 @@ pub(crate) fn random_below(random: &mut u64, bound: u64) -> u64 {
     ((u128::from(mixed) * u128::from(bound)) >> 64) as u64
 }
 
-fn next_sequence(queue: &mut crate::queue::Queue) -> Sequence {
+pub(crate) fn next_sequence(queue: &mut crate::queue::Queue) -> Sequence {
     let sequence = queue.next;
     queue.next.0 += 1;
     sequence
@@ -386,6 +446,10 @@ pub(crate) fn refuse(request: Request, error: QueueError) {
             }
             Admin::StartTask(_, reply) | Admin::CancelTask(_, _, reply) => drop(reply.send(Err(error))),
         },
-        Request::GiveBack(..) | Request::Delta(_) | Request::Stored(_) | Request::Close(_) => {}
+        Request::GiveBack(..)
+        | Request::Delta(_)
+        | Request::Stored(_)
+        | Request::Ahead(..)
+        | Request::Close(_) => {}
     }
 }

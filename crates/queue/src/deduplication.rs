@@ -1,6 +1,8 @@
 //! What a FIFO queue has seen in the last five minutes, so that it takes nothing twice.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 use tailwater_env::HashMap;
@@ -46,9 +48,25 @@ pub(crate) struct Deduplication {
     pub(crate) added: Vec<DeduplicationKey>,
     /// What it need not have any more.
     pub(crate) expired: Vec<DeduplicationKey>,
+    /// Keys of all queues that are counted together; these are among them.
+    total: Arc<AtomicU64>,
+}
+
+impl Drop for Deduplication {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.seen.len() as u64, Ordering::Relaxed);
+    }
 }
 
 impl Deduplication {
+    /// Counts its keys with those of others, as of now there.
+    pub(crate) fn count_in(&mut self, total: &Arc<AtomicU64>) {
+        let count = self.seen.len() as u64;
+        total.fetch_add(count, Ordering::Relaxed);
+        self.total.fetch_sub(count, Ordering::Relaxed);
+        self.total = Arc::clone(total);
+    }
+
     /// The message that was taken with this key less than five minutes ago.
     pub(crate) fn get(&self, key: &DeduplicationKey, now: u64) -> Option<Seen> {
         self.seen.get(key).copied().filter(|seen| now < seen.at + DEDUPLICATION_MS)
@@ -56,7 +74,9 @@ impl Deduplication {
 
     /// Remembers a key. `is_new` says that the checkpoint does not have it.
     pub(crate) fn insert(&mut self, key: DeduplicationKey, seen: Seen, is_new: bool) {
-        self.seen.insert(key, seen);
+        if self.seen.insert(key, seen).is_none() {
+            self.total.fetch_add(1, Ordering::Relaxed);
+        }
         self.order.push_back((seen.at, key));
         if is_new {
             self.added.push(key);
@@ -76,6 +96,7 @@ impl Deduplication {
             // A key may have been taken again since.
             if self.seen.get(&key).is_some_and(|seen| seen.at == at) {
                 self.seen.remove(&key);
+                self.total.fetch_sub(1, Ordering::Relaxed);
                 self.expired.push(key);
             }
         }

@@ -9,7 +9,7 @@
 //! - **Order.** With an order hint of 1 messages are received in the order of the index; in a FIFO queue those of a
 //!   group always are, and nothing is that comes after an invisible one of its group.
 //! - **Nothing is searched.** What a request costs does not depend on how much there is.
-//! - **Bounded.** Of each message 48 bytes are in memory, and of invisible ones some more; contents are there until the
+//! - **Bounded.** Of each message 16 to 48 bytes are in memory, and of invisible ones some more; contents are there until the
 //!   tree has them, and those that will be received next ([`limits`]).
 //!
 //! What it is not: it does not know accounts, but names; and nothing of a protocol.

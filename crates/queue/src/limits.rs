@@ -25,6 +25,14 @@ pub const IN_FLIGHT_MAX: u64 = 120_000;
 /// How long a FIFO queue knows the deduplication ids it has seen, in milliseconds.
 pub const DEDUPLICATION_MS: u64 = 300_000;
 
+/// Deduplication ids that one owner's queues know at the same time; with more, sends with further ones are refused until some were
+/// forgotten. Some 130 bytes each, so about 1.2 GiB: 33,000 sends a second for [`DEDUPLICATION_MS`]. They come on top of
+/// [`MEMORY_BYTES_MAX`].
+pub const DEDUPLICATION_KEYS_MAX: u64 = 10_000_000;
+
+/// How often the ids that are too old are looked for in all queues, while there are too many, in milliseconds.
+pub const DEDUPLICATION_LOOK_MS: u64 = 1_000;
+
 /// How long a receive can be asked for again by its attempt's id, in milliseconds.
 pub const ATTEMPT_MS: u64 = 300_000;
 
@@ -43,14 +51,26 @@ pub const INVISIBLE_MS_MAX: u64 = 12 * 3_600_000;
 /// Largest order hint: a receive looks at so many tuples and those it takes.
 pub const ORDER_HINT_MAX: u32 = 1_000;
 
-/// Entries of one page in memory, 48 bytes each. Few: one message that stays keeps its whole page.
+/// Entries of one page in memory, at most 48 bytes each. Few: one message that stays keeps its whole page.
 pub const PAGE_ENTRIES: usize = 64;
 
 /// Bytes of journal records after which a checkpoint is taken; the journal may ask for one earlier.
 pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 
+/// Bytes of memory that a content takes besides its own: its places in two tables, the allocator's, the count of who shares it.
+pub const CONTENT_OVERHEAD_BYTES: u64 = 128;
+
 /// Bytes of contents kept in memory for the next receives once they are in the tree.
 pub const HOT_BYTES: u64 = 64 << 20;
+
+/// Messages whose contents are read ahead of the receives of a queue that finds its contents in the tree.
+pub const READ_AHEAD_MESSAGES: usize = 128;
+
+/// Bytes of contents that are read ahead at once: one that is longer than what is left of them is the last.
+pub const READ_AHEAD_BYTES: usize = 1 << 20;
+
+/// Readings ahead that wait for the tree; one more is left out.
+pub const READS_AHEAD_MAX: usize = 64;
 
 /// Bytes of contents in memory beyond which sends are refused: the checkpoints don't keep up.
 pub const MEMORY_BYTES_MAX: u64 = 512 << 20;
@@ -61,11 +81,17 @@ pub const TREE_CACHE_BYTES: usize = 64 << 20;
 /// Tuples of purged messages that are removed from the tree in one transaction.
 pub const SWEEP_KEYS: usize = 20_000;
 
-/// Messages that one step of a move task moves.
+/// Messages that one step of a move task moves, or one receive to the dead-letter queue.
 pub const MOVE_STEP: usize = 64;
+
+/// How long a receive that met as many of those waits at most for their moves to be durable, in milliseconds, each time.
+pub const MOVE_WAIT_MS: u64 = 5_000;
 
 /// Pause between two steps of a move task, in milliseconds.
 pub const MOVE_PAUSE_MS: u64 = 20;
+
+/// Pause of a move task whose step was lost, in milliseconds.
+pub const MOVE_RETRY_MS: u64 = 1_000;
 
 /// Move tasks of one queue that are remembered.
 pub const MOVE_TASKS_MAX: usize = 10;
@@ -150,6 +176,6 @@ pub const GROUP_LOCKS: usize = 64;
 /// The shared store: tuples of groups that a receive from a FIFO queue reads at once.
 pub const GROUPS_READ: usize = 32;
 
-/// The shared store: how long which group a deduplication id belongs to is kept, in milliseconds. Where the id was not used
-/// for half of it, it can belong to another one.
+/// The shared store: how long which group a deduplication id belongs to is kept, in milliseconds. It belongs to that group for
+/// a quarter of it, and a little longer; then it can belong to another one.
 pub const CLAIM_MS: u64 = 4 * DEDUPLICATION_MS;

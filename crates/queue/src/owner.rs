@@ -21,6 +21,7 @@ use crate::checkpoint::TAG;
 use crate::clock::QueueClock;
 use crate::core::Core;
 use crate::limits::{CHECKPOINT_BYTES, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS, ROUND_BYTES};
+use crate::reader::AheadRead;
 use crate::request::{QueueError, Request};
 
 /// What an owner stands on.
@@ -28,6 +29,10 @@ pub(crate) struct Floor {
     pub(crate) env: Env,
     pub(crate) journal: Journal,
     pub(crate) clock: QueueClock,
+    /// The owner's place among all.
+    pub(crate) number: usize,
+    /// Where it asks for contents to be read ahead.
+    pub(crate) aheads: mpsc::Sender<AheadRead>,
     /// Rung when enough was journalled for a checkpoint.
     pub(crate) checkpoint_due: Arc<Notify>,
     pub(crate) checkpoint_bytes: u64,
@@ -117,7 +122,18 @@ impl Owner {
             let now = self.floor.clock.now();
             self.core.tick(now);
             self.append().await;
+            self.read_ahead();
             self.core.finish_close();
+        }
+    }
+
+    /// Asks for what is to be read. Where there is no room for that the receives do without.
+    fn read_ahead(&mut self) {
+        for ahead in std::mem::take(&mut self.core.reads) {
+            let queue = ahead.queue;
+            if self.floor.aheads.try_send(AheadRead { owner: self.floor.number, ahead }).is_err() {
+                self.core.have_read(queue, Vec::new());
+            }
         }
     }
 
@@ -128,7 +144,8 @@ impl Owner {
             if !round.is_awaited {
                 append = append.unsynced();
             }
-            if !round.is_growing {
+            let is_growing = round.is_growing();
+            if !is_growing {
                 // What takes messages away makes room.
                 append = append.reserved();
             }
@@ -150,6 +167,10 @@ impl Owner {
                     let now = self.floor.clock.now();
                     let error = match error {
                         AppendError::Closed => QueueError::Closed,
+                        AppendError::Full(_) if is_growing => {
+                            self.core.refused_growing(&QueueError::Unavailable(error.to_string()), now);
+                            continue;
+                        }
                         error => QueueError::Unavailable(error.to_string()),
                     };
                     self.core.refused(&error, now);

@@ -1,7 +1,13 @@
-//! What is known of each message of a queue, in memory: 48 bytes, by the number it has in its queue.
+//! What is known of each message of a queue, in memory, by the number it has in its queue: 48 bytes, or 16 in a backlog.
 //!
 //! Numbers are dense and grow, so entries lie in pages of [`PAGE_ENTRIES`]; a page goes when its last entry does. A
-//! lookup is two array accesses, and nothing is ever moved.
+//! lookup is two array accesses. A page is open when one of its entries is put in or changed, and is packed by
+//! [`Pages::pack`], which the checkpoints call: messages that nobody has received yet differ in little. One whose delay ends opens its
+//! page, which stays so until something of it is changed again.
+//!
+//! Between the oldest entry and the newest an empty page keeps its place of 16 bytes. So one message that nobody deletes costs a quarter of a
+//! byte for each that was sent after it, until it is too old: 22 MB for a day of 1,000 messages a second. That is little beside what a
+//! tree of pages would cost each lookup.
 
 use std::collections::VecDeque;
 
@@ -79,9 +85,97 @@ impl Entry {
     }
 }
 
-struct Page {
+enum Page {
+    Open(Box<Open>),
+    Packed(Box<Packed>),
+}
+
+struct Open {
     live: usize,
     entries: [Entry; PAGE_ENTRIES],
+}
+
+/// Entries that differ from one of them by little.
+struct Packed {
+    /// One bit for each entry, the first one's the lowest.
+    live: u64,
+    like: Entry,
+    differences: [Difference; PAGE_ENTRIES],
+}
+
+/// What is added to the fields of the entry that the others are like; `visible_at` counts from `sent_at`.
+#[derive(Clone, Copy, Default)]
+struct Difference {
+    number: i32,
+    sent_at: i32,
+    visible_at: i32,
+    group: u32,
+}
+
+const _: () = assert!(PAGE_ENTRIES == u64::BITS as usize && std::mem::size_of::<Difference>() == 16);
+
+impl Open {
+    /// The same, packed, if the entries are that much alike.
+    fn packed(&self) -> Option<Packed> {
+        let like = *self.entries.iter().find(|entry| entry.is(LIVE))?;
+        let mut packed = Packed { live: 0, like, differences: [Difference::default(); PAGE_ENTRIES] };
+        for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.is(LIVE)) {
+            let Entry { number, sent_at, visible_at, group, .. } = *entry;
+            if (Entry { number, sent_at, visible_at, group, ..like }) != *entry {
+                return None;
+            }
+            let difference =
+                |one: u64, other: u64| i32::try_from(one.cast_signed() - other.cast_signed()).ok();
+            packed.live |= 1 << at;
+            packed.differences[at] = Difference {
+                number: difference(number.0, like.number.0)?,
+                sent_at: difference(sent_at, like.sent_at)?,
+                visible_at: difference(visible_at, sent_at)?,
+                group,
+            };
+        }
+        Some(packed)
+    }
+}
+
+impl Packed {
+    fn get(&self, at: usize) -> Option<Entry> {
+        let Difference { number, sent_at, visible_at, group } = self.differences[at];
+        let sent_at = self.like.sent_at.wrapping_add_signed(sent_at.into());
+        (self.live & (1 << at) != 0).then(|| Entry {
+            number: Number(self.like.number.0.wrapping_add_signed(number.into())),
+            sent_at,
+            visible_at: sent_at.wrapping_add_signed(visible_at.into()),
+            group,
+            ..self.like
+        })
+    }
+
+    fn opened(&self) -> Open {
+        let dead = Entry::new(Number(0), 0, 0);
+        let entries = std::array::from_fn(|at| self.get(at).unwrap_or(dead));
+        Open { live: self.live.count_ones() as usize, entries }
+    }
+}
+
+impl Page {
+    fn get(&self, at: usize) -> Option<Entry> {
+        match self {
+            Self::Open(open) => Some(open.entries[at]).filter(|entry| entry.is(LIVE)),
+            Self::Packed(packed) => packed.get(at),
+        }
+    }
+
+    /// The page as one whose entries can be changed.
+    fn open(&mut self) -> &mut Open {
+        if let Self::Packed(packed) = self {
+            *self = Self::Open(Box::new(packed.opened()));
+        }
+        match self {
+            Self::Open(open) => open,
+            Self::Packed(_) => unreachable!("it was opened"),
+        }
+    }
 }
 
 /// The entries of one queue.
@@ -89,7 +183,7 @@ struct Page {
 pub(crate) struct Pages {
     /// The index of the first page in `pages`.
     first: u64,
-    pages: VecDeque<Option<Box<Page>>>,
+    pages: VecDeque<Option<Page>>,
     len: u64,
 }
 
@@ -98,16 +192,42 @@ impl Pages {
         self.len
     }
 
-    pub(crate) fn get(&self, sequence: Sequence) -> Option<&Entry> {
+    pub(crate) fn get(&self, sequence: Sequence) -> Option<Entry> {
         let (page, at) = place(sequence);
-        let page = self.pages.get(usize::try_from(page.checked_sub(self.first)?).ok()?)?.as_ref()?;
-        Some(&page.entries[at]).filter(|entry| entry.is(LIVE))
+        self.pages.get(self.index(page)?)?.as_ref()?.get(at)
     }
 
     pub(crate) fn get_mut(&mut self, sequence: Sequence) -> Option<&mut Entry> {
         let (page, at) = place(sequence);
-        let page = self.pages.get_mut(usize::try_from(page.checked_sub(self.first)?).ok()?)?.as_mut()?;
-        Some(&mut page.entries[at]).filter(|entry| entry.is(LIVE))
+        let index = self.index(page)?;
+        let page = self.pages.get_mut(index)?.as_mut()?;
+        // A page need not be opened for one that is not in it.
+        page.get(at)?;
+        Some(&mut page.open().entries[at])
+    }
+
+    fn index(&self, page: u64) -> Option<usize> {
+        usize::try_from(page.checked_sub(self.first)?).ok()
+    }
+
+    /// Packs the pages that entries are in, or were, if they are alike enough.
+    pub(crate) fn pack(&mut self, sequences: impl Iterator<Item = Sequence>) {
+        let mut before = None;
+        for page in sequences.map(|sequence| place(sequence).0) {
+            if before.replace(page) != Some(page)
+                && let Some(index) = self.index(page)
+                && let Some(Some(page)) = self.pages.get_mut(index)
+                && let Page::Open(open) = page
+                && let Some(packed) = open.packed()
+            {
+                *page = Page::Packed(Box::new(packed));
+            }
+        }
+    }
+
+    /// An entry's place in the page before that of another one, if there is one.
+    pub(crate) fn page_before(sequence: Sequence) -> Option<Sequence> {
+        sequence.0.checked_sub(PAGE_ENTRIES as u64).map(Sequence)
     }
 
     /// Puts an entry in, in place of one that is there.
@@ -124,8 +244,9 @@ impl Pages {
         while index >= self.pages.len() {
             self.pages.push_back(None);
         }
-        let empty = || Box::new(Page { live: 0, entries: [Entry::new(Number(0), 0, 0); PAGE_ENTRIES] });
-        let page = self.pages[index].get_or_insert_with(empty);
+        let dead = Entry::new(Number(0), 0, 0);
+        let empty = || Page::Open(Box::new(Open { live: 0, entries: [dead; PAGE_ENTRIES] }));
+        let page = self.pages[index].get_or_insert_with(empty).open();
         if !page.entries[at].is(LIVE) {
             page.live += 1;
             self.len += 1;
@@ -136,13 +257,11 @@ impl Pages {
 
     pub(crate) fn remove(&mut self, sequence: Sequence) -> Option<Entry> {
         let (number, at) = place(sequence);
-        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let index = self.index(number)?;
         let slot = self.pages.get_mut(index)?;
         let page = slot.as_mut()?;
-        let mut entry = page.entries[at];
-        if !entry.is(LIVE) {
-            return None;
-        }
+        let mut entry = page.get(at)?;
+        let page = page.open();
         page.entries[at].flags = 0;
         page.live -= 1;
         self.len -= 1;
@@ -161,22 +280,22 @@ impl Pages {
     }
 
     /// The oldest entry. Looks at one page only: the first one always has one.
-    pub(crate) fn first(&self) -> Option<(Sequence, &Entry)> {
+    pub(crate) fn first(&self) -> Option<(Sequence, Entry)> {
         let page = self.pages.front()?.as_ref()?;
-        let at = page.entries.iter().position(|entry| entry.is(LIVE))?;
-        Some((Sequence(self.first * PAGE_ENTRIES as u64 + at as u64), &page.entries[at]))
+        let base = self.first * PAGE_ENTRIES as u64;
+        (0..PAGE_ENTRIES).find_map(|at| Some((Sequence(base + at as u64), page.get(at)?)))
     }
 
     /// All entries, oldest first, from a number on.
-    pub(crate) fn iter_from(&self, from: Sequence) -> impl Iterator<Item = (Sequence, &Entry)> {
+    pub(crate) fn iter_from(&self, from: Sequence) -> impl Iterator<Item = (Sequence, Entry)> {
         let skipped = usize::try_from(place(from).0.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let pages = self.pages.iter().enumerate().skip(skipped);
         let entries =
-            pages.filter_map(|(index, page)| Some((index, page.as_ref()?))).flat_map(move |(index, page)| {
+            pages.filter_map(|(index, page)| Some((index, page.as_ref()?))).flat_map(|(index, page)| {
                 let base = (self.first + index as u64) * PAGE_ENTRIES as u64;
-                page.entries.iter().enumerate().map(move |(at, entry)| (Sequence(base + at as u64), entry))
+                (0..PAGE_ENTRIES).filter_map(move |at| Some((Sequence(base + at as u64), page.get(at)?)))
             });
-        entries.filter(move |(sequence, entry)| entry.is(LIVE) && *sequence >= from)
+        entries.filter(move |(sequence, _)| *sequence >= from)
     }
 }
 
@@ -205,5 +324,49 @@ mod tests {
         let all: Vec<u64> = pages.iter_from(Sequence(0)).map(|(sequence, _)| sequence.0).collect();
         assert_eq!(all, [7, 999]);
         assert_eq!(pages.iter_from(Sequence(8)).count(), 1);
+    }
+
+    #[test]
+    fn a_packed_page_has_the_entries_that_were_put_in_and_is_opened_for_changes() {
+        let mut pages = Pages::default();
+        let entry = |number: u64| Entry {
+            group: (number % 3) as u32,
+            source: 7,
+            flags: IN_TREE | STORED,
+            // One that was moved here is older, and its content is older, too.
+            ..Entry::new(Number(5_000 - number), 1_000_000 - 9 * number, 2_000_000 + number)
+        };
+        for number in 0..200 {
+            pages.insert(Sequence(number), entry(number));
+        }
+        pages.remove(Sequence(70));
+        pages.get_mut(Sequence(130)).expect("it is there").receives = 1;
+        pages.pack((0..200).map(Sequence));
+        let packed: Vec<bool> =
+            pages.pages.iter().map(|page| matches!(page, Some(Page::Packed(_)))).collect();
+        assert_eq!(packed, [true, true, false, true]);
+        let found: Vec<_> = pages.iter_from(Sequence(0)).map(|(sequence, _)| sequence.0).collect();
+        assert_eq!(found, (0..200).filter(|number| *number != 70).collect::<Vec<_>>());
+        for number in [0, 63, 64, 69, 71, 199] {
+            let live = Entry { flags: IN_TREE | STORED | LIVE, ..entry(number) };
+            assert_eq!(pages.get(Sequence(number)), Some(live));
+        }
+        assert_eq!((pages.get(Sequence(70)), pages.get_mut(Sequence(70)).is_none()), (None, true));
+        assert_eq!(pages.remove(Sequence(3)), Some(entry(3)));
+        pages.get_mut(Sequence(64)).expect("it is there").receives = 9;
+        assert_eq!(pages.get(Sequence(64)).map(|entry| entry.receives), Some(9));
+        assert_eq!((pages.len(), pages.iter_from(Sequence(0)).count()), (198, 198));
+    }
+
+    #[test]
+    fn entries_that_differ_by_more_than_a_packed_page_can_say_stay_as_they_are() {
+        let far = [(0, 0, 1 << 32), (0, 1 << 32, 1 << 32), (1 << 32, 0, 0)];
+        for (number, sent_at, visible_at) in far {
+            let mut pages = Pages::default();
+            pages.insert(Sequence(0), Entry::new(Number(0), 0, 0));
+            pages.insert(Sequence(1), Entry::new(Number(number), sent_at, visible_at));
+            pages.pack([Sequence(0)].into_iter());
+            assert!(matches!(pages.pages[0], Some(Page::Open(_))));
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::ids::{Number, Sequence, Token};
 use crate::index::{Index, Tuple};
 use crate::limits::{IN_FLIGHT_MAX, INVISIBLE_MS_MAX};
 use crate::pages::{DELAYED, DIRTY, Entry, IN_FLIGHT, IN_TREE, MOVING, Pages, STORED};
-use crate::settings::Settings;
+use crate::settings::{OrderHint, Settings};
 
 pub(crate) use changes::{Delta, State};
 use fifo::Attempts;
@@ -192,7 +192,7 @@ impl Queue {
     }
 
     fn expire(&mut self, now: u64) {
-        let kept_ms = u64::from(self.settings.retention_s) * 1_000;
+        let kept_ms = self.kept_ms();
         let is_over = |sent_at: u64| sent_at.saturating_add(kept_ms) <= now;
         while let Some((sequence, entry)) = self.pages.first()
             && is_over(entry.sent_at)
@@ -212,9 +212,24 @@ impl Queue {
         self.deduplication.expire(now);
     }
 
-    /// When something happens by itself that a receive may wait for.
+    /// When something happens by itself that a receive may wait for: a message becomes visible, or one goes that others of its
+    /// group are behind.
     pub(crate) fn next_at(&self) -> Option<u64> {
-        self.index.next_at()
+        let expires_at = if self.is_fifo() { self.expires_at() } else { None };
+        self.index.next_at().into_iter().chain(expires_at).min()
+    }
+
+    /// When [`Queue::expire`] removes something next.
+    fn expires_at(&self) -> Option<u64> {
+        // While it moves it stays, and so does what is behind it.
+        let first = self.pages.first().filter(|(_, entry)| !entry.is(MOVING)).map(|(_, entry)| entry.sent_at);
+        let oldest = first.into_iter().chain(self.aged.first().map(|(at, _)| *at)).min();
+        oldest.map(|sent_at| sent_at.saturating_add(self.kept_ms()))
+    }
+
+    /// How long messages are kept.
+    fn kept_ms(&self) -> u64 {
+        u64::from(self.settings.retention_s) * 1_000
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -249,7 +264,7 @@ impl Queue {
     }
 
     /// A message's entry.
-    pub(crate) fn entry(&self, sequence: Sequence) -> Option<&Entry> {
+    pub(crate) fn entry(&self, sequence: Sequence) -> Option<Entry> {
         self.pages.get(sequence)
     }
 
@@ -531,7 +546,7 @@ impl Queue {
 
     /// The same, of a message whose group is looked after later; the group's place.
     fn begin_move_within(&mut self, sequence: Sequence) -> Option<u32> {
-        let entry = *self.pages.get(sequence).filter(|entry| !entry.is(MOVING))?;
+        let entry = self.pages.get(sequence).filter(|entry| !entry.is(MOVING))?;
         let group = self.group_of(sequence, &entry);
         self.unlist(sequence);
         self.pages.get_mut(sequence)?.set(MOVING, true);
@@ -558,7 +573,7 @@ impl Queue {
 
     /// The move is durable: the message is here no more. What arrives where it goes, if it was still here.
     pub(crate) fn finish_move(&mut self, sequence: Sequence, now: u64) -> Option<Carried> {
-        let entry = *self.pages.get(sequence)?;
+        let entry = self.pages.get(sequence)?;
         let carried =
             Carried { group: self.group_of(sequence, &entry), source: self.source_of(&entry), entry };
         self.unlist(sequence);
@@ -591,7 +606,7 @@ impl Queue {
 
     /// Name of the queue that a message was moved away from.
     pub(crate) fn came_from(&self, sequence: Sequence) -> Option<Arc<str>> {
-        self.source_of(self.pages.get(sequence)?)
+        self.source_of(&self.pages.get(sequence)?)
     }
 
     /// Messages as they would be received, without receiving them, and what is behind them: oldest first.
@@ -599,19 +614,37 @@ impl Queue {
         let entries = self.pages.iter_from(from).filter(|(_, entry)| !entry.is(MOVING)).take(count);
         entries
             .map(|(sequence, entry)| {
-                let taken = Taken { sequence, entry: *entry, source: self.source_of(entry) };
-                (taken, self.group_of(sequence, entry))
+                let taken = Taken { sequence, entry, source: self.source_of(&entry) };
+                (taken, self.group_of(sequence, &entry))
             })
             .collect()
     }
 
-    /// The next messages for a move task, oldest first: those that can be received.
+    /// The next messages for a move task, those that can be received: oldest first, in a FIFO queue one group after the other.
     pub(crate) fn movable(&mut self, upto: Sequence, count: usize, now: u64) -> Vec<Sequence> {
         self.advance(now);
         let Self { index, pages, .. } = self;
         let at = |sequence| pages.get(sequence).map_or(0, |entry| entry.visible_at);
-        let oldest = index.oldest(count, at);
-        oldest.into_iter().map(|(_, sequence)| sequence).filter(|sequence| *sequence <= upto).collect()
+        let oldest = index.oldest(count, at).into_iter().map(|(_, sequence)| sequence);
+        match self.is_fifo() {
+            true => self.movable_fifo(oldest, upto, count, now),
+            false => oldest.filter(|sequence| *sequence <= upto).collect(),
+        }
+    }
+
+    /// Some of the messages that the next receives will take whose contents the tree has, in about that order; `taken` were
+    /// received just now.
+    pub(crate) fn upcoming(&self, taken: &[Taken], count: usize) -> Vec<(Sequence, Number)> {
+        let at = |sequence| self.pages.get(sequence).map_or(0, |entry| entry.visible_at);
+        let oldest = self.index.oldest(count, at).into_iter().map(|(_, sequence)| sequence);
+        let upcoming: Vec<Sequence> = match (self.is_fifo(), self.settings.order_hint) {
+            (true, _) => self.upcoming_fifo(taken, oldest, count),
+            (false, OrderHint::Infinity) => Vec::new(),
+            (false, _) => oldest.collect(),
+        };
+        let entries = upcoming.into_iter().filter_map(|sequence| Some((sequence, self.pages.get(sequence)?)));
+        let stored = entries.filter(|(_, entry)| entry.is(STORED));
+        stored.map(|(sequence, entry)| (sequence, entry.number)).collect()
     }
 
     #[cfg(test)]

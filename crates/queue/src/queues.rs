@@ -13,10 +13,10 @@ use crate::checkpoint::Checkpointer;
 use crate::clock::QueueClock;
 use crate::core::{Core, Numbers};
 use crate::ids::{Receipt, Secret, Sequence};
-use crate::limits::{CHECKPOINT_BYTES, READS_MAX};
+use crate::limits::{CHECKPOINT_BYTES, READS_AHEAD_MAX, READS_MAX};
 use crate::owner::{self, Floor};
 use crate::queue::ReceiptError;
-use crate::reader::{self, Read};
+use crate::reader::{Read, Reader};
 use crate::request::{Admin, Figures, Found, Message, QueueError, Receive, Reply, Request, Send, Sent};
 use crate::settings::{MoveTask, QueueRecord};
 use crate::shelf::{Directory, Shelf};
@@ -83,11 +83,14 @@ impl Queues {
         let count = config.owners.max(1);
         let mut tasks = Vec::new();
         let shelves = shelf.divide(count, |account| owner_of(account, count));
-        let owners = shelves.into_iter().map(|shelf| {
+        let (aheads, aheads_asked) = mpsc::channel(READS_AHEAD_MAX);
+        let owners = shelves.into_iter().enumerate().map(|(number, shelf)| {
             let floor = Floor {
                 env: env.clone(),
                 journal: journal.clone(),
                 clock: clock.clone(),
+                number,
+                aheads: aheads.clone(),
                 checkpoint_due: Arc::clone(&checkpoint_due),
                 checkpoint_bytes: config.checkpoint_bytes,
             };
@@ -109,7 +112,8 @@ impl Queues {
         };
         tasks.push(env.spawn_dedicated("queue-checkpoint", checkpointer.run(asked)));
         let (reads, queue) = mpsc::channel(READS_MAX);
-        tasks.push(env.spawn_dedicated("queue-reader", reader::run(tree, queue, gate)));
+        let reader = Reader { tree, owners: owners.clone(), gate };
+        tasks.push(env.spawn_dedicated("queue-reader", reader.run(queue, aheads_asked)));
         Self { inner: Arc::new(Inner { secret, owners, directory, reads, checkpoints, _tasks: tasks }) }
     }
 

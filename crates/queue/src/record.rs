@@ -14,7 +14,8 @@
 //! 0 nothing
 //! ```
 //!
-//! Each says what is, and not what changed: whoever applies the same ones twice, in order, has the same as once.
+//! A receive may be missing, as nobody waits for it; so the same receive is written again before a change of its visibility. Each says
+//! what is, and not what changed: whoever applies the same ones twice, in order, has the same as once.
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use bytes::Bytes;
 
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence, Token};
+use crate::pages::Entry;
 use crate::queue::Arrival;
 
 /// One operation.
@@ -93,6 +95,18 @@ const GROUP: u8 = 1;
 const KEY: u8 = 2;
 
 impl Op {
+    /// The latest receive of a message, as its entry has it.
+    pub(crate) fn receive(queue: QueueId, sequence: Sequence, entry: &Entry) -> Self {
+        Op::Receive {
+            queue,
+            sequence,
+            token: Token(entry.token),
+            receives: entry.receives,
+            at: entry.sent_at + u64::from(entry.last_after),
+            visible_at: entry.visible_at,
+        }
+    }
+
     /// Appends the operation to a record.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {

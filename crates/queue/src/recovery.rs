@@ -9,6 +9,10 @@
 //! let queues = recovery.finish(&env, journal, QueuesConfig::default());
 //! ```
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,9 +20,9 @@ use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalPosition, ReplayError};
 
 use crate::clock::QueueClock;
-use crate::ids::Secret;
+use crate::ids::{QueueId, Secret, Sequence};
 use crate::queues::{Queues, QueuesConfig};
-use crate::record;
+use crate::record::{self, Op};
 use crate::shelf::Shelf;
 use crate::tree::{Tree, TreeError};
 
@@ -28,6 +32,8 @@ pub struct Recovery {
     secret: Secret,
     covered: JournalPosition,
     shelf: Shelf,
+    /// Messages whose move went to a queue that is not there, by that queue.
+    stayed: BTreeMap<QueueId, Vec<(QueueId, Sequence)>>,
     now: u64,
 }
 
@@ -44,7 +50,8 @@ impl Recovery {
         let mut shelf = Shelf::default();
         let now = QueueClock::start(env, 0).now();
         tree.load(&mut shelf, now)?;
-        Ok(Self { secret: tree.secret()?, covered: tree.covered()?, tree, shelf, now })
+        let (secret, covered) = (tree.secret()?, tree.covered()?);
+        Ok(Self { tree, secret, covered, shelf, stayed: BTreeMap::new(), now })
     }
 
     /// Takes a record of [`crate::TAG`] from the journal's replay.
@@ -56,9 +63,26 @@ impl Recovery {
         let ops = record::read(bytes)
             .map_err(|error| ReplayError::new(format!("a record of the queues can't be read: {error}")))?;
         for op in ops {
+            self.mind_dropped(&op);
             self.shelf.apply(op, self.now);
         }
         Ok(())
+    }
+
+    /// The tree may know already that a queue was deleted where the journal is still moving messages there. They stay where
+    /// they are when their move is applied, and go when the journal comes to the deletion.
+    fn mind_dropped(&mut self, op: &Op) {
+        match op {
+            Op::Move { queue, sequence, to, .. } if !self.shelf.queues.contains_key(to) => {
+                self.stayed.entry(*to).or_default().push((*queue, *sequence));
+            }
+            Op::Drop { queue, .. } => {
+                for (queue, sequence) in self.stayed.remove(queue).unwrap_or_default() {
+                    self.shelf.apply(Op::Delete { queue, sequence }, self.now);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Everything was replayed: the queues go on in `journal`.

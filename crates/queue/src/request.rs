@@ -157,6 +157,8 @@ pub(crate) enum Request {
     Delta(oneshot::Sender<OwnerDelta>),
     /// A checkpoint was written: the tree has these contents.
     Stored(Vec<Number>),
+    /// What the owner wanted to be read has been.
+    Ahead(QueueId, Vec<(Sequence, Number, Bytes)>),
     /// Take nothing more, and answer when everything is settled.
     Close(oneshot::Sender<()>),
 }

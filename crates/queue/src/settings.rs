@@ -198,6 +198,15 @@ pub struct QueueRecord {
     pub tags: BTreeMap<String, String>,
 }
 
+impl QueueRecord {
+    /// One that is to be created, with neither attributes nor tags: the store says when that is.
+    pub fn new(account: impl Into<String>, name: impl Into<String>, settings: Settings) -> Self {
+        let (account, name) = (account.into(), name.into());
+        let (attributes, tags) = Default::default();
+        Self { account, name, created_at: 0, modified_at: 0, settings, attributes, tags }
+    }
+}
+
 /// How a move task stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MoveStatus {

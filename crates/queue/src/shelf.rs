@@ -4,18 +4,23 @@
 //! and at recovery, when it hands them out again. A receive is the exception: its effect is there at once, and its
 //! operation rides on the next sync. What a crash undoes of it is a redelivery.
 
+mod deleted;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 
 use crate::contents::Contents;
-use crate::ids::{Number, QueueId};
+use crate::core::Ahead;
+use crate::ids::{Number, QueueId, Sequence};
 use crate::queue::{Delta, Queue};
 use crate::record::Op;
 use crate::settings::{MoveTask, QueueRecord};
 use crate::view::View;
+use deleted::Deleted;
 
 /// A queue at its owner.
 pub(crate) struct Hosted {
@@ -25,6 +30,8 @@ pub(crate) struct Hosted {
     pub(crate) queue: Queue,
     /// When it was purged last.
     pub(crate) purged_at: Option<u64>,
+    /// How far its contents were read ahead.
+    pub(crate) ahead: Ahead,
     /// The record is not as the checkpoint has it.
     is_changed: bool,
 }
@@ -34,7 +41,7 @@ impl Hosted {
         let record = Arc::new(record);
         let view = View::new(id, Arc::clone(&record));
         let queue = Queue::new(record.settings.clone());
-        Self { id, record, view: Arc::new(view), queue, purged_at: None, is_changed }
+        Self { id, record, view: Arc::new(view), queue, purged_at: None, ahead: Ahead::default(), is_changed }
     }
 }
 
@@ -43,10 +50,19 @@ impl Hosted {
 pub(crate) struct ShelfDelta {
     pub(crate) queues: Vec<(QueueId, Option<Arc<QueueRecord>>, Delta)>,
     pub(crate) contents: Vec<(Number, Bytes)>,
-    /// Queues that are gone, with contents that only they know of.
-    pub(crate) dropped: Vec<(QueueId, Vec<Number>)>,
+    pub(crate) dropped: Vec<Dropped>,
     pub(crate) tasks: Vec<MoveTask>,
     pub(crate) tasks_removed: Vec<u64>,
+}
+
+/// A queue that is gone. What the tree has of it is swept, with the contents: so what has left it since the last checkpoint
+/// has to be out of there before.
+pub(crate) struct Dropped {
+    pub(crate) id: QueueId,
+    /// As in [`Delta`]. A message that was moved away has its content in another queue now.
+    pub(crate) removed: Vec<(Sequence, Option<Number>)>,
+    /// As in [`Delta`]: contents that only this queue knows of.
+    pub(crate) contents_removed: Vec<Number>,
 }
 
 /// Names of queues: by account, and there by name.
@@ -60,9 +76,10 @@ pub(crate) struct Shelf {
     pub(crate) tasks: BTreeMap<u64, MoveTask>,
     tasks_changed: BTreeSet<u64>,
     tasks_removed: Vec<u64>,
-    /// When queues of these names were deleted.
-    pub(crate) deleted: BTreeMap<(String, String), u64>,
-    dropped: Vec<(QueueId, Vec<Number>)>,
+    pub(crate) deleted: Deleted,
+    /// How many deduplication keys all queues remember.
+    pub(crate) keys: Arc<AtomicU64>,
+    dropped: Vec<Dropped>,
     /// Shared with everybody who looks for a queue.
     pub(crate) directory: Arc<RwLock<Directory>>,
     /// The largest content number that was seen.
@@ -92,11 +109,11 @@ impl Shelf {
                 hosted.is_changed |= is_changed;
             }
             None => {
-                let hosted = Hosted::new(id, record, is_changed);
+                let mut hosted = Hosted::new(id, record, is_changed);
+                hosted.queue.deduplication.count_in(&self.keys);
                 let mut directory = self.directory.write();
                 let names = directory.entry(hosted.record.account.clone()).or_default();
                 names.insert(hosted.record.name.clone(), Arc::clone(&hosted.view));
-                self.deleted.remove(&(hosted.record.account.clone(), hosted.record.name.clone()));
                 self.queues.insert(id, hosted);
             }
         }
@@ -125,8 +142,9 @@ impl Shelf {
         let shelf = || Shelf { directory: Arc::clone(&self.directory), ..Shelf::default() };
         let mut shelves: Vec<Shelf> = (0..count).map(|_| shelf()).collect();
         let mut contents: BTreeMap<Number, usize> = BTreeMap::new();
-        for (id, hosted) in std::mem::take(&mut self.queues) {
+        for (id, mut hosted) in std::mem::take(&mut self.queues) {
             let owner = owner_of(&hosted.record.account);
+            hosted.queue.deduplication.count_in(&shelves[owner].keys);
             contents.extend(hosted.queue.contents_in_memory().map(|number| (number, owner)));
             shelves[owner].queues.insert(id, hosted);
         }
@@ -142,11 +160,17 @@ impl Shelf {
             }
             shelves[owner].tasks.insert(id, task);
         }
-        for (name, at) in std::mem::take(&mut self.deleted) {
+        for (name, at) in self.deleted.drain() {
             shelves[owner_of(&name.0)].deleted.insert(name, at);
         }
         shelves[0].dropped = std::mem::take(&mut self.dropped);
+        shelves[0].tasks_removed = std::mem::take(&mut self.tasks_removed);
         shelves
+    }
+
+    /// Whether the queue is there that a task takes messages from.
+    pub(crate) fn has_source(&self, task: &MoveTask) -> bool {
+        self.find(&task.account, &task.source).is_some()
     }
 
     pub(crate) fn put_task(&mut self, task: MoveTask, is_changed: bool) {
@@ -212,6 +236,8 @@ impl Shelf {
             },
             Op::Drop { queue, at } => self.drop_queue(queue, at, now),
             Op::Task { task } => match serde_json::from_slice(&task) {
+                // A task ends when its queue is deleted, whatever was on its way.
+                Ok(task) if !self.has_source(&task) => {}
                 Ok(task) => self.put_task(task, true),
                 Err(error) => tracing::error!(%error, "a move task's record makes no sense"),
             },
@@ -230,12 +256,24 @@ impl Shelf {
             self.deleted.insert((account, name), at);
         }
         drop(directory);
+        let tasks = self.tasks.values();
+        let of_it =
+            tasks.filter(|task| task.account == hosted.record.account && task.source == hosted.record.name);
+        for task in of_it.map(|task| task.id).collect::<Vec<_>>() {
+            self.remove_task(task);
+        }
         let last = hosted.queue.last();
         hosted.queue.apply_purge(last, now);
         for number in hosted.queue.take_dropped() {
             self.contents.remove(number);
         }
-        self.dropped.push((id, hosted.queue.take_delta().contents_removed));
+        let Delta { removed, contents_removed, .. } = hosted.queue.take_delta();
+        self.dropped.push(Dropped { id, removed, contents_removed });
+    }
+
+    /// Forgets the deduplication keys that are too old, of all queues.
+    pub(crate) fn expire_keys(&mut self, now: u64) {
+        self.queues.values_mut().for_each(|hosted| hosted.queue.deduplication.expire(now));
     }
 
     /// Forgets contents in memory that nobody will ask for.

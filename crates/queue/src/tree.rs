@@ -37,7 +37,7 @@ use crate::ids::{Number, QueueId, Secret, Sequence};
 use crate::limits::{SWEEP_KEYS, TREE_CACHE_BYTES};
 use crate::queue::State;
 use crate::settings::{MoveTask, QueueRecord};
-use crate::shelf::{Shelf, ShelfDelta};
+use crate::shelf::{Dropped, Shelf, ShelfDelta};
 use backend::Backend;
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
@@ -234,19 +234,29 @@ impl Tree {
             for row in transaction.open_table(TASKS)?.iter()? {
                 let task: MoveTask =
                     serde_json::from_slice(row?.1.value()).map_err(|error| damaged(&error))?;
-                shelf.put_task(task, false);
+                match shelf.has_source(&task) {
+                    true => shelf.put_task(task, false),
+                    false => shelf.remove_task(task.id),
+                }
             }
             Ok(())
         })
     }
 
-    /// The contents of these numbers, as far as they are there. Blocks on the disk.
-    pub(crate) fn contents(&self, numbers: &[Number]) -> Result<Vec<Option<Bytes>>, TreeError> {
+    /// The contents of these numbers, as far as they are there; not those that come after so many bytes. Blocks on the disk.
+    pub(crate) fn contents(&self, numbers: &[Number], most: usize) -> Result<Vec<Option<Bytes>>, TreeError> {
         self.read(|transaction| {
             let table = transaction.open_table(CONTENTS)?;
-            let content =
-                |number: &Number| Ok(table.get(number.0)?.map(|value| Bytes::copy_from_slice(value.value())));
-            numbers.iter().map(content).collect()
+            let (mut contents, mut bytes) = (Vec::with_capacity(numbers.len()), 0);
+            for number in numbers {
+                if bytes > most {
+                    break;
+                }
+                let content = table.get(number.0)?.map(|value| Bytes::copy_from_slice(value.value()));
+                bytes += content.as_ref().map_or(0, Bytes::len);
+                contents.push(content);
+            }
+            Ok(contents)
         })
     }
 
@@ -283,6 +293,16 @@ impl Tree {
             Ok(())
         })?;
         Ok(true)
+    }
+
+    /// How many states and contents there are, and graves.
+    #[cfg(test)]
+    pub(crate) fn rows(&self) -> Result<(u64, u64, u64), TreeError> {
+        use redb::ReadableTableMetadata;
+        self.read(|transaction| {
+            let (states, contents) = (transaction.open_table(STATES)?, transaction.open_table(CONTENTS)?);
+            Ok((states.len()?, contents.len()?, transaction.open_table(GRAVES)?.len()?))
+        })
     }
 
     fn write(
@@ -347,15 +367,7 @@ fn write_checkpoint(
                 },
             }
             queues.insert(id.0, &value[..])?;
-            for (sequence, number) in &delta.removed {
-                states.remove((id.0, sequence.0))?;
-                if let Some(number) = number {
-                    contents.remove(number.0)?;
-                }
-            }
-            for number in &delta.contents_removed {
-                contents.remove(number.0)?;
-            }
+            remove_gone(*id, &delta.removed, &delta.contents_removed, &mut states, &mut contents)?;
             if let Some(upto) = delta.purged_upto {
                 let before = graves.get(id.0)?.map_or(0, |upto| upto.value());
                 graves.insert(id.0, before.max(upto.0))?;
@@ -370,11 +382,10 @@ fn write_checkpoint(
                 seen.insert((id.0, key.0), (value.number.0, value.sequence.0, value.at))?;
             }
         }
-        for (id, contents_removed) in &shelf.dropped {
+        for Dropped { id, removed, contents_removed } in &shelf.dropped {
             queues.remove(id.0)?;
-            for number in contents_removed {
-                contents.remove(number.0)?;
-            }
+            // What was moved away must not be found by the sweep: it would take its content along.
+            remove_gone(*id, removed, contents_removed, &mut states, &mut contents)?;
             seen.retain_in((id.0, [0; 16])..=(id.0, [0xff; 16]), |_, _| false)?;
             graves.insert(id.0, u64::MAX)?;
         }
@@ -385,6 +396,23 @@ fn write_checkpoint(
         for id in &shelf.tasks_removed {
             tasks.remove(*id)?;
         }
+    }
+    Ok(())
+}
+
+/// Removes the messages that left a queue since the last checkpoint, and the contents that nobody has any more.
+fn remove_gone(
+    queue: QueueId,
+    removed: &[(Sequence, Option<Number>)],
+    contents_removed: &[Number],
+    states: &mut redb::Table<'_, (u64, u64), &'static [u8]>,
+    contents: &mut redb::Table<'_, u64, &'static [u8]>,
+) -> Result<(), redb::Error> {
+    for (sequence, _) in removed {
+        states.remove((queue.0, sequence.0))?;
+    }
+    for number in removed.iter().filter_map(|(_, number)| number.as_ref()).chain(contents_removed) {
+        contents.remove(number.0)?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use redb::{ReadableDatabase, ReadableTableMetadata};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig, OpenError};
 use tailwater_queue::{
@@ -64,6 +65,30 @@ impl Store {
         Self::open(&dir).await
     }
 
+    /// Starts again until all that was purged is swept out of the tree.
+    async fn swept(self) -> Self {
+        let path = self.dir.join("queues/tree");
+        let mut store = self;
+        loop {
+            let (env, dir) = (store.env.clone(), store.dir.clone());
+            store.close().await;
+            // Its threads end by themselves.
+            while let Err(TreeError::InUse { .. }) = Recovery::begin(&env, &dir.join("queues")) {
+                env.sleep(Duration::from_millis(2)).await;
+            }
+            let graves = {
+                let tree = redb::Database::open(&path).expect("nobody has it open");
+                let graves = redb::TableDefinition::<u64, u64>::new("graves");
+                let graves = tree.begin_read().expect("read").open_table(graves).expect("there is one");
+                graves.len().expect("read")
+            };
+            store = Self::open(&dir).await;
+            if graves == 0 {
+                return store;
+            }
+        }
+    }
+
     async fn close(self) {
         self.queues.close().await;
         self.journal.close().await.expect("closed");
@@ -71,13 +96,9 @@ impl Store {
 
     async fn create(&self, name: &str, settings: Settings) -> Arc<View> {
         let record = QueueRecord {
-            account: "account".to_owned(),
-            name: name.to_owned(),
-            created_at: 0,
-            modified_at: 0,
-            settings,
             attributes: [("Policy".to_owned(), "{}".to_owned())].into(),
             tags: [("tag".to_owned(), "value".to_owned())].into(),
+            ..QueueRecord::new("account", name, settings)
         };
         self.queues.create(record).await.expect("created")
     }
@@ -268,8 +289,9 @@ async fn whoever_waits_first_is_served_first_and_who_went_away_takes_nothing_alo
     while let Some(ended) = joined.join_next().await {
         assert!(ended.is_err(), "nothing was sent yet");
     }
+    let before = store.queues.figures(&queue).await.expect("there").waiting;
     let (received, ()) = tokio::join!(waiting(&store), async {
-        while store.queues.figures(&queue).await.expect("there").waiting < 51 {
+        while store.queues.figures(&queue).await.expect("there").waiting <= before {
             tokio::task::yield_now().await;
         }
         store.send(&queue, bodies(0..1)).await;
@@ -317,6 +339,29 @@ async fn dead_letters_go_to_their_queue_and_are_brought_back_by_a_task() {
     let back: BTreeSet<String> = store.drain(&queue).await.into_iter().collect();
     assert_eq!(back, bodies(0..100).into_iter().collect());
     assert_eq!(store.drain(&dead).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn dead_letters_survive_the_deletion_of_the_queue_that_they_come_from() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await;
+    let redrive = Redrive { target: "dead".to_owned(), receives_max: 1 };
+    let settings = Settings { redrive: Some(redrive), visibility_s: 0, ..Settings::default() };
+    let queue = store.create("work", settings).await;
+    let dead = store.create("dead", Settings::default()).await;
+    for part in bodies(0..30).chunks(10) {
+        store.send(&queue, part.to_vec()).await;
+    }
+    store.queues.checkpoint().await;
+    // The tree has them in the one queue, and no checkpoint comes before that one is gone.
+    while store.queues.figures(&dead).await.expect("there").counts.visible < 30 {
+        store.receive(&queue, 10).await;
+    }
+    store.queues.delete_queue(&queue).await.expect("deleted");
+    store.queues.checkpoint().await;
+    let store = store.swept().await;
+    let found: BTreeSet<String> = store.drain(&store.find("dead")).await.into_iter().collect();
+    assert_eq!(found, bodies(0..30).into_iter().collect());
 }
 
 #[tokio::test]
@@ -382,15 +427,7 @@ async fn several_owners_share_journal_and_tree() {
     let config = QueuesConfig { owners: 3, checkpoint_bytes: 64 << 10, ..QueuesConfig::default() };
     let mut store = Store::open_with(dir.path(), config.clone()).await;
     for number in 0..9 {
-        let record = QueueRecord {
-            account: format!("account {number}"),
-            name: "q".to_owned(),
-            created_at: 0,
-            modified_at: 0,
-            settings: Settings::default(),
-            attributes: Default::default(),
-            tags: Default::default(),
-        };
+        let record = QueueRecord::new(format!("account {number}"), "q", Settings::default());
         store.queues.create(record).await.expect("created");
     }
     for round in 0..4 {

@@ -25,12 +25,14 @@ pub struct Unsigned<'a> {
     pub query: &'a str,
     /// The header `Host`.
     pub host: &'a str,
+    /// The header `X-Amz-Target`, which in JSON names the action; none in the Query protocol.
+    pub target: Option<&'a str>,
     /// The body.
     pub body: &'a [u8],
 }
 
-/// Signs a request in its header: the values of `X-Amz-Date` and `Authorization`. Host and date are what is signed of the
-/// headers.
+/// Signs a request in its header: the values of `X-Amz-Date` and `Authorization`. Host, date and target are what is signed of
+/// the headers.
 pub fn sign(
     request: &Unsigned<'_>,
     time: jiff::Timestamp,
@@ -41,12 +43,16 @@ pub fn sign(
     let scope = format!("{}/{region}/sqs/aws4_request", &time[..8]);
     let head = canonical_head(request.method, request.path, request.query);
     let (host, digest) = (request.host, hex(&Sha256::digest(request.body)));
-    let canonical = format!("{head}host:{host}\nx-amz-date:{time}\n\nhost;x-amz-date\n{digest}");
+    // Who could change the target could make another action of the request.
+    let (target, names) = match request.target {
+        Some(target) => (format!("x-amz-target:{target}\n"), "host;x-amz-date;x-amz-target"),
+        None => (String::new(), "host;x-amz-date"),
+    };
+    let canonical = format!("{head}host:{host}\nx-amz-date:{time}\n{target}\n{names}\n{digest}");
     let key = signing_key(secret, &scope).expect("the scope has four parts");
     let signature = signature(&key, &string_to_sign(&time, &scope, &canonical));
-    let authorization = format!(
-        "{ALGORITHM} Credential={key_id}/{scope}, SignedHeaders=host;x-amz-date, Signature={signature}"
-    );
+    let authorization =
+        format!("{ALGORITHM} Credential={key_id}/{scope}, SignedHeaders={names}, Signature={signature}");
     (time, authorization)
 }
 

@@ -1,8 +1,9 @@
 //! Who asks, and how much each account may use.
 //!
 //! Quotas are buckets that fill at the rate of the quota and hold a second's worth of it. Whoever is over is refused
-//! before anything is read of the request but its head, so that it costs the others nothing. Messages in flight are counted
-//! ([`crate::in_flight`]) where they are received.
+//! before anything is read of the request but its head, so that it costs the others nothing. That head says whose request it is,
+//! and anybody can write one: it is only looked at whether there is something, and what is used is taken when the signature was
+//! verified, and the body's length is known. Messages in flight are counted ([`crate::in_flight`]) where they are received.
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Instant};
@@ -45,13 +46,22 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes `amount` out, if there is something; what is too much is missing later.
-    fn take(&mut self, amount: f64, rate: f64, now: Instant) -> bool {
+    /// Whether there is something. A rate of 0 is any rate.
+    fn has_some(&mut self, rate: u64, now: Instant) -> bool {
+        if rate == 0 {
+            return true;
+        }
+        let rate = rate as f64;
         self.level = (self.level + rate * now.since(self.filled_at).as_secs_f64()).min(rate);
         self.filled_at = now;
-        let is_there = self.level > 0.0;
+        self.level > 0.0
+    }
+
+    /// Takes `amount` out, if there is something; what is too much is missing later.
+    fn take(&mut self, amount: u64, rate: u64, now: Instant) -> bool {
+        let is_there = self.has_some(rate, now);
         if is_there {
-            self.level -= amount;
+            self.level -= amount as f64;
         }
         is_there
     }
@@ -91,22 +101,26 @@ impl Accounts {
         Some(Identity { account: account.clone(), key })
     }
 
-    /// Counts a request of so many bytes of whoever claims to have `key`, or refuses it.
-    pub(crate) fn admit(&self, key: &str, bytes: u64) -> Result<(), Refusal> {
+    /// Refuses a request of whoever claims to have `key`, if that account's quota is used up. Uses nothing of it.
+    pub(crate) fn check_quota(&self, key: &str) -> Result<(), Refusal> {
         let Some(account) = self.keys.get(key).and_then(|(_, account)| self.by_id.get(account)) else {
             return Ok(());
         };
         let now = self.env.now();
         let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
-        let is_admitted = (requests_per_s == 0
-            || account.requests.lock().take(1.0, requests_per_s as f64, now))
-            && (bytes_per_s == 0 || account.bytes.lock().take(bytes as f64, bytes_per_s as f64, now));
-        match is_admitted {
-            true => Ok(()),
-            false => {
-                Err(Refusal::new(Code::RequestThrottled, "Rate exceeded: the account's quota is used up."))
-            }
-        }
+        let is_left = account.requests.lock().has_some(requests_per_s, now)
+            && account.bytes.lock().has_some(bytes_per_s, now);
+        is_left.then_some(()).ok_or_else(throttled)
+    }
+
+    /// Counts a request with a body of so many bytes, or refuses it.
+    pub(crate) fn admit(&self, identity: &Identity, bytes: usize) -> Result<(), Refusal> {
+        let Some(account) = self.by_id.get(&identity.account) else { return Ok(()) };
+        let now = self.env.now();
+        let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
+        let is_admitted = account.requests.lock().take(1, requests_per_s, now)
+            && account.bytes.lock().take(bytes as u64, bytes_per_s, now);
+        is_admitted.then_some(()).ok_or_else(throttled)
     }
 
     /// Whether an account may have one more queue.
@@ -167,6 +181,10 @@ impl Accounts {
     }
 }
 
+fn throttled() -> Refusal {
+    Refusal::new(Code::RequestThrottled, "Rate exceeded: the account's quota is used up.")
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -177,7 +195,7 @@ mod tests {
     fn a_bucket_gives_its_rate_and_a_second_s_worth_at_once() {
         let start = Instant::from_ns(0);
         let mut bucket = Bucket { level: 10.0, filled_at: start };
-        let mut taken = |now: Instant| (0..100).filter(|_| bucket.take(1.0, 10.0, now)).count();
+        let mut taken = |now: Instant| (0..100).filter(|_| bucket.take(1, 10, now)).count();
         assert_eq!(taken(start), 10);
         assert_eq!(taken(start + Duration::from_millis(500)), 5);
         assert_eq!(taken(start + Duration::from_secs(60)), 10);
@@ -187,8 +205,8 @@ mod tests {
     fn what_is_larger_than_the_bucket_passes_and_is_missing_later() {
         let start = Instant::from_ns(0);
         let mut bucket = Bucket { level: 10.0, filled_at: start };
-        assert!(bucket.take(30.0, 10.0, start));
-        assert!(!bucket.take(1.0, 10.0, start + Duration::from_secs(2)));
-        assert!(bucket.take(1.0, 10.0, start + Duration::from_millis(2_100)));
+        assert!(bucket.take(30, 10, start));
+        assert!(!bucket.take(1, 10, start + Duration::from_secs(2)));
+        assert!(bucket.take(1, 10, start + Duration::from_millis(2_100)));
     }
 }

@@ -1,6 +1,7 @@
 //! The actions, one file for each kind.
 
 mod batches;
+mod changing;
 mod deleting;
 mod moves;
 mod peeking;
@@ -12,23 +13,29 @@ mod sts;
 mod tags;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::Response;
 use serde::Serialize;
 
 use crate::error::{Code, Refusal};
 use crate::front::Context;
 use crate::protocol::Service;
+use crate::room::Taken;
+
+/// What is answered, and the room that was taken for it, if there is much of it.
+pub(crate) type Made = (Response<Bytes>, Option<Taken>);
 
 /// Does what was asked for.
-pub(crate) async fn answer(context: &Context<'_>) -> Result<Response<Full<Bytes>>, Refusal> {
+pub(crate) async fn answer(context: &Context<'_>) -> Result<Made, Refusal> {
     let action = context.asked.action.as_str();
     match (context.asked.service, action) {
         (Service::Sqs, "SendMessage") => {
             sending::send(context).await.and_then(|answer| context.done(&answer))
         }
         (Service::Sqs, "SendMessageBatch") => context.done(&sending::send_batch(context).await?),
-        (Service::Sqs, "ReceiveMessage") => context.done(&receiving::receive(context).await?),
+        (Service::Sqs, "ReceiveMessage") => {
+            let (received, room) = receiving::receive(context).await?;
+            context.done_in(room, &received)
+        }
         (Service::Sqs, "DeleteMessage") => context.done(&deleting::delete(context).await?),
         (Service::Sqs, "DeleteMessageBatch") => context.done(&deleting::delete_batch(context).await?),
         (Service::Sqs, "ChangeMessageVisibility") => context.done(&deleting::change(context).await?),
@@ -52,7 +59,10 @@ pub(crate) async fn answer(context: &Context<'_>) -> Result<Response<Full<Bytes>
         (Service::Sqs, "CancelMessageMoveTask") => context.done(&moves::cancel(context).await?),
         (Service::Sqs, "ListMessageMoveTasks") => context.done(&moves::list(context).await?),
         (Service::Sts, "GetCallerIdentity") => context.done(&sts::get_caller_identity(context)),
-        (Service::Tailwater, "PeekMessages") => context.done(&peeking::peek(context).await?),
+        (Service::Tailwater, "PeekMessages") => {
+            let (peeked, room) = peeking::peek(context).await?;
+            context.done_in(room, &peeked)
+        }
         (_, action) => {
             let message = format!("The action {action} is not valid for this endpoint.");
             Err(Refusal::new(Code::InvalidAction, message))
@@ -61,7 +71,11 @@ pub(crate) async fn answer(context: &Context<'_>) -> Result<Response<Full<Bytes>
 }
 
 impl Context<'_> {
-    fn done(&self, result: &impl Serialize) -> Result<Response<Full<Bytes>>, Refusal> {
-        Ok(self.asked.answer(self.request_id, result))
+    fn done(&self, result: &impl Serialize) -> Result<Made, Refusal> {
+        self.done_in(None, result)
+    }
+
+    fn done_in(&self, room: Option<Taken>, result: &impl Serialize) -> Result<Made, Refusal> {
+        Ok((self.asked.answer(self.request_id, result), room))
     }
 }

@@ -9,7 +9,10 @@ use tailwater_queue::{
 };
 
 use crate::error::{Code, Refusal};
-use crate::limits::{DELAY_S, MESSAGE_BYTES, POLICY_BYTES_MAX, RECEIVES, RETENTION_S, VISIBILITY_S, WAIT_S};
+use crate::limits::{
+    ALLOW_POLICY_BYTES_MAX, ALLOWED_MAX, DELAY_S, KEY_ID_CHARS_MAX, MESSAGE_BYTES, POLICY_BYTES_MAX,
+    RECEIVES, RETENTION_S, VISIBILITY_S, WAIT_S,
+};
 use crate::names;
 
 /// The tag by which a queue's order hint is set: 1 for the best order, more for fewer duplicates under concurrency.
@@ -84,7 +87,13 @@ pub(crate) fn set(
                 set_fifo(fifo, name, value)?;
             }
             "RedriveAllowPolicy" if !value.is_empty() => {
-                allow_policy(value).ok_or_else(|| invalid(name))?;
+                let is_short = value.len() <= ALLOW_POLICY_BYTES_MAX;
+                match allow_policy(value).filter(|_| is_short).ok_or_else(|| invalid(name))? {
+                    AllowPolicy::Only(arns) if !(1..=ALLOWED_MAX).contains(&arns.len()) => {
+                        return Err(invalid(name));
+                    }
+                    _ => {}
+                }
                 kept.insert(name.clone(), value.clone());
             }
             "Policy" if !value.is_empty() => {
@@ -94,6 +103,7 @@ pub(crate) fn set(
                 }
                 kept.insert(name.clone(), value.clone());
             }
+            "KmsMasterKeyId" if value.chars().count() > KEY_ID_CHARS_MAX => return Err(invalid(name)),
             "SqsManagedSseEnabled" => {
                 boolean(name, value)?;
                 kept.insert(name.clone(), value.clone());
@@ -311,15 +321,8 @@ mod tests {
             ("Policy", "{}"),
         ]);
         let (settings, attributes) = create("q.fifo", &wanted, ACCOUNT).expect("created");
-        let record = QueueRecord {
-            account: ACCOUNT.to_owned(),
-            name: "q.fifo".to_owned(),
-            created_at: 5_000,
-            modified_at: 6_000,
-            settings,
-            attributes,
-            tags: BTreeMap::new(),
-        };
+        let new = QueueRecord::new(ACCOUNT, "q.fifo", settings);
+        let record = QueueRecord { created_at: 5_000, modified_at: 6_000, attributes, ..new };
         let all = all(&record, "us-east-1");
         for (name, value) in &wanted {
             assert_eq!(all.get(name), Some(value), "{name}");
@@ -340,6 +343,24 @@ mod tests {
         assert_eq!(code(&[("RedrivePolicy", "{")]), Code::InvalidParameterValue);
         assert_eq!(code(&[("RedriveAllowPolicy", "{}")]), Code::InvalidAttributeValue);
         assert_eq!(code(&[("Policy", "no JSON")]), Code::InvalidAttributeValue);
+    }
+
+    #[test]
+    fn what_is_only_kept_is_bounded_too() {
+        let allow = |count: usize, filling: usize| {
+            let arns = vec!["arn:aws:sqs:us-east-1:000000000000:q"; count];
+            let policy = serde_json::json!({"redrivePermission": "byQueue", "sourceQueueArns": arns});
+            policy.to_string() + &" ".repeat(filling)
+        };
+        let is_good = |name, value: &str| create("q", &map(&[(name, value)]), ACCOUNT).is_ok();
+        assert!(is_good("RedriveAllowPolicy", &allow(10, 0)));
+        for (count, filling) in [(0, 0), (11, 0), (1, ALLOW_POLICY_BYTES_MAX)] {
+            let policy = allow(count, filling);
+            assert_eq!(code(&[("RedriveAllowPolicy", &policy)]), Code::InvalidAttributeValue);
+        }
+        assert!(is_good("KmsMasterKeyId", &"\u{e9}".repeat(KEY_ID_CHARS_MAX)));
+        let long = "x".repeat(KEY_ID_CHARS_MAX + 1);
+        assert_eq!(code(&[("KmsMasterKeyId", &long)]), Code::InvalidAttributeValue);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct SqsConfig {
     pub body_bytes_max: usize,
     /// Bytes of all bodies at the same time; beyond it connections are not read.
     pub bodies_bytes_max: usize,
+    /// Bytes of all answers that were made and not sent; beyond it no further messages are read.
+    pub answers_bytes_max: usize,
     /// A connection without a request for so many milliseconds is closed.
     pub idle_ms: u64,
     /// A body has to come, and an answer to go, within so many milliseconds.
@@ -82,6 +84,7 @@ impl Default for SqsConfig {
             connections_max: 10_000,
             body_bytes_max: 8 << 20,
             bodies_bytes_max: 256 << 20,
+            answers_bytes_max: 256 << 20,
             idle_ms: 600_000,
             stalled_ms: 60_000,
             accounts: Vec::new(),
@@ -99,6 +102,7 @@ impl SqsConfig {
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("body_bytes_max", self.body_bytes_max as u64, 64 << 10, 64 << 20)?;
         within("bodies_bytes_max", self.bodies_bytes_max as u64, self.body_bytes_max as u64, 1 << 40)?;
+        within("answers_bytes_max", self.answers_bytes_max as u64, 1 << 20, 1 << 40)?;
         within("idle_ms", self.idle_ms, 100, u64::MAX >> 1)?;
         within("stalled_ms", self.stalled_ms, 100, u64::from(u32::MAX))?;
         check_account("account", &self.account)?;

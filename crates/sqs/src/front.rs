@@ -6,23 +6,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
-use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap};
+use hyper::header::{HOST, HeaderMap};
 use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
 use tailwater_env::Env;
-use tailwater_queue::{QueueStore, View};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tailwater_queue::{Message, QueueStore, View};
 
 use crate::accounts::{Accounts, Identity};
 use crate::actions;
 use crate::config::SqsConfig;
 use crate::error::{Code, Refusal};
-use crate::limits::SMALL_BODY_BYTES;
+use crate::limits::{ROOM_WAIT_MS, SMALL_BYTES};
 use crate::names;
 use crate::policy;
 use crate::protocol::{self, Asked, Protocol};
+use crate::room::{Room, Taken};
 use crate::signature::{self, Signed};
-use crate::stats::Stats;
+use crate::stats::{Stats, StatsRead};
 
 /// Answers requests, for all connections.
 pub struct Front {
@@ -31,8 +31,10 @@ pub struct Front {
     pub(crate) queues: Arc<dyn QueueStore>,
     pub(crate) accounts: Accounts,
     pub(crate) stats: Stats,
-    /// Room for large bodies, in KiB.
-    room: Arc<Semaphore>,
+    /// Room for large bodies.
+    bodies: Room,
+    /// Room for large answers, from before they are made until they are sent.
+    answers: Room,
 }
 
 impl std::fmt::Debug for Front {
@@ -51,6 +53,8 @@ pub(crate) struct Context<'a> {
     /// The request's path: in the Query protocol it may name the queue.
     path: &'a str,
     pub(crate) request_id: &'a str,
+    /// How long the request's body is, in bytes.
+    pub(crate) body_bytes: usize,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -58,14 +62,14 @@ type Answer = Response<Full<Bytes>>;
 impl Front {
     /// A front of `queues`.
     pub fn new(env: &Env, config: SqsConfig, queues: Arc<dyn QueueStore>) -> Arc<Self> {
-        let room = config.bodies_bytes_max.div_ceil(1024).min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             env: env.clone(),
             accounts: Accounts::new(env, &config),
+            bodies: Room::new(config.bodies_bytes_max),
+            answers: Room::new(config.answers_bytes_max),
             config,
             queues,
             stats: Stats::default(),
-            room: Arc::new(Semaphore::new(room)),
         })
     }
 
@@ -74,9 +78,9 @@ impl Front {
         &self.queues
     }
 
-    /// Counters.
-    pub fn stats(&self) -> &Stats {
-        &self.stats
+    /// The counters at this moment.
+    pub fn stats(&self) -> StatsRead {
+        self.stats.read(self.answers.taken_bytes())
     }
 
     /// Answers one request. Dropping it while a receive waits ends that.
@@ -100,18 +104,17 @@ impl Front {
             if refusal.code == Code::RequestThrottled {
                 self.stats.throttled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
-            protocol::refuse(protocol, &request_id, refusal)
+            protocol::refuse(protocol, &request_id, refusal).map(Full::new)
         };
-        let announced = announced_bytes(&head.headers);
-        let admitted = self.accounts.admit(claimed_key(&head.headers, query), announced.unwrap_or(0));
-        if let Err(refusal) = admitted {
+        if let Err(refusal) = self.accounts.check_quota(claimed_key(&head.headers, query)) {
             return refused(protocol, &refusal);
         }
-        let (body, _room) = match self.read_body(announced, body).await {
+        let (body, _room) = match self.read_body(body).await {
             Ok(read) => read,
             Err(refusal) => return refused(protocol, &refusal),
         };
-        self.stats.request_bytes.fetch_add(body.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let body_bytes = body.len();
+        self.stats.request_bytes.fetch_add(body_bytes as u64, std::sync::atomic::Ordering::Relaxed);
         let signed = Signed {
             method: head.method.as_str(),
             path: head.uri.path(),
@@ -123,6 +126,9 @@ impl Front {
             Ok((identity, unchunked)) => (identity, unchunked.unwrap_or(body)),
             Err(refusal) => return refused(protocol, &refusal),
         };
+        if let Err(refusal) = self.accounts.admit(&identity, body_bytes) {
+            return refused(protocol, &refusal);
+        }
         let asked = match protocol::read(&head.headers, query, body) {
             Ok(asked) => asked,
             Err((protocol, refusal)) => return refused(protocol, &refusal),
@@ -130,12 +136,56 @@ impl Front {
         self.stats.count(&asked.action);
         let path = percent_decode_str(head.uri.path()).decode_utf8_lossy();
         let base = self.base(&head.headers);
-        let context =
-            Context { front: self, asked: &asked, identity, base, path: &path, request_id: &request_id };
-        match actions::answer(&context).await {
-            Ok(answer) => answer,
-            Err(refusal) => refused(asked.protocol, &refusal),
+        let context = Context {
+            front: self,
+            asked: &asked,
+            identity,
+            base,
+            path: &path,
+            request_id: &request_id,
+            body_bytes,
+        };
+        let answer = match actions::answer(&context).await {
+            Ok((answer, room)) => self.in_room(answer, room).await,
+            Err(refusal) => Err(refusal),
+        };
+        answer.unwrap_or_else(|refusal| refused(asked.protocol, &refusal))
+    }
+
+    /// Waits until there is some room for answers. Before messages are read: while there is none, none are.
+    pub(crate) async fn wait_for_room(&self) -> Result<(), Refusal> {
+        self.take_room(1, self.config.stalled_ms).await.map(drop)
+    }
+
+    /// Room for an answer with these messages, if it is not small: for them as they are, and once more as they will be sent. They
+    /// don't wait for long: each is invisible for others meanwhile.
+    pub(crate) async fn room_for(&self, messages: &[Message]) -> Result<Option<Taken>, Refusal> {
+        match messages.iter().map(|message| 2 * message.content.len()).sum() {
+            0..=SMALL_BYTES => Ok(None),
+            bytes => self.take_room(bytes, ROOM_WAIT_MS).await.map(Some),
         }
+    }
+
+    async fn take_room(&self, bytes: usize, most_ms: u64) -> Result<Taken, Refusal> {
+        let most = Duration::from_millis(most_ms.min(self.config.stalled_ms));
+        self.env.timeout(most, self.answers.take(bytes)).await.ok_or_else(|| {
+            let message = "Too many answers wait for clients that do not take them: [sqs] answers_bytes_max";
+            Refusal::new(Code::ServiceUnavailable, message)
+        })
+    }
+
+    /// An answer in its room, which is free again when the system has the last byte of it.
+    async fn in_room(&self, answer: Response<Bytes>, room: Option<Taken>) -> Result<Answer, Refusal> {
+        let bytes = answer.body().len();
+        if bytes <= SMALL_BYTES {
+            return Ok(answer.map(Full::new));
+        }
+        let room = match room.and_then(|room| room.shrunk_to(bytes)) {
+            Some(room) => room,
+            // It became longer than it was taken for. What it had is free by now: who has some never waits for more.
+            None => self.take_room(bytes, ROOM_WAIT_MS).await?,
+        };
+        Ok(answer.map(|body| Full::new(Bytes::from_owner(InRoom { body, _room: room }))))
     }
 
     /// Who sent the request; and its body, if that was in signed chunks.
@@ -151,11 +201,8 @@ impl Front {
         Ok((identity, body))
     }
 
-    async fn read_body<B>(
-        &self,
-        announced: Option<u64>,
-        body: B,
-    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal>
+    /// A body, and its room as long as the request is under way, if it is not small.
+    async fn read_body<B>(&self, body: B) -> Result<(Bytes, Option<Taken>), Refusal>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -167,20 +214,26 @@ impl Front {
                 format!("the body is longer than {most} bytes: [sqs] body_bytes_max"),
             )
         };
-        // One that does not say is taken to be as long as it may be.
-        let announced = announced.map_or(most, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        // One that does not say, as it comes in chunks, is taken to be as long as it may be until it is read.
+        let announced =
+            body.size_hint().upper().map_or(most, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         if announced > most {
             return Err(too_long());
         }
         let mut room = None;
-        if announced > SMALL_BODY_BYTES {
-            let wanted = u32::try_from(announced.div_ceil(1024)).expect("a body is bounded far below");
-            room = Arc::clone(&self.room).acquire_many_owned(wanted).await.ok();
+        if announced > SMALL_BYTES {
+            room = Some(self.bodies.take(announced).await);
         }
         let stalled = Duration::from_millis(self.config.stalled_ms);
         let read = Limited::new(body, most).collect();
         match self.env.timeout(stalled, read).await {
-            Some(Ok(read)) => Ok((read.to_bytes(), room)),
+            Some(Ok(read)) => {
+                let read = read.to_bytes();
+                // A request may be under way for long: a receive that waits.
+                let room =
+                    room.filter(|_| read.len() > SMALL_BYTES).and_then(|room| room.shrunk_to(read.len()));
+                Ok((read, room))
+            }
             Some(Err(error)) if error.is::<LengthLimitError>() => Err(too_long()),
             Some(Err(error)) => Err(Refusal::new(Code::Malformed, error.to_string())),
             None => Err(Refusal::new(Code::Malformed, format!("the body did not come within {stalled:?}"))),
@@ -211,8 +264,16 @@ impl Front {
     }
 }
 
-fn announced_bytes(headers: &HeaderMap) -> Option<u64> {
-    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+/// An answer, until it is sent.
+struct InRoom {
+    body: Bytes,
+    _room: Taken,
+}
+
+impl AsRef<[u8]> for InRoom {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
 }
 
 /// The access key that a request says it is signed with; not verified.
@@ -260,7 +321,10 @@ impl Context<'_> {
         let is_allowed = queue.as_ref().is_some_and(|queue| {
             let record = queue.record();
             let policy = record.attributes.get("Policy");
-            policy.is_some_and(|policy| policy::allows(policy, self.account(), &self.asked.action))
+            let allows = |policy: &String| {
+                policy::allows(policy, self.account(), &self.asked.action, &self.arn(queue))
+            };
+            policy.is_some_and(allows)
         });
         queue.filter(|_| is_allowed).ok_or_else(|| {
             let message = format!("Access to the resource {name} of account {account} is denied.");

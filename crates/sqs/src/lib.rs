@@ -26,8 +26,10 @@ pub mod limits;
 mod names;
 mod policy;
 mod protocol;
+mod room;
 mod server;
 pub mod signature;
+mod socket;
 mod stats;
 
 pub use attributes::{CONSISTENCY_TAG, ORDER_HINT_TAG};
@@ -35,4 +37,4 @@ pub use config::{AccountConfig, KeyConfig, SqsConfig};
 pub use error::{Code, Refusal};
 pub use front::Front;
 pub use server::Server;
-pub use stats::{Stats, StatsRead};
+pub use stats::StatsRead;

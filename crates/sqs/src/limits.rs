@@ -50,8 +50,30 @@ pub const PAGE_MAX: usize = 1_000;
 /// Messages of one look at a queue.
 pub const PEEK_MAX: usize = 100;
 
+/// Messages of one look that are read at once: as many as a receive has.
+pub const PEEK_STEP: usize = 10;
+
+/// Bytes of the messages of one look, but for the first one: as many as a message may have.
+pub const PEEK_BYTES_MAX: usize = 1_048_576;
+
+/// How long an answer whose messages were received waits for room at most, in milliseconds.
+pub const ROOM_WAIT_MS: u64 = 1_000;
+
 /// Bytes of a policy.
 pub const POLICY_BYTES_MAX: usize = 20_480;
+
+/// Bytes of a policy about who may have a queue for its dead letters: ten ARNs, and what is around them.
+pub const ALLOW_POLICY_BYTES_MAX: usize = 4_096;
+
+/// Queues that such a policy names.
+pub const ALLOWED_MAX: usize = 10;
+
+/// Characters of an encryption key's name.
+pub const KEY_ID_CHARS_MAX: usize = 2_048;
+
+/// Bytes of all that is kept of a queue, as JSON. More than the limits of each part come to, and little beside the 8 MiB that a
+/// record of the journal has, in which the operations of many clients are.
+pub const RECORD_BYTES_MAX: usize = 256 << 10;
 
 /// Nesting in a request's body: deeper ones are refused by the parser, which has a limit of 128.
 pub const PARAMETERS_MAX: usize = 1_000;
@@ -62,8 +84,8 @@ pub const SKEW_S: u64 = 15 * 60;
 /// Longest time for which a request can be signed in advance, in seconds: a week.
 pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 3_600;
 
-/// Bodies up to this size take nothing of what all large ones share, in bytes.
-pub const SMALL_BODY_BYTES: usize = 64 << 10;
+/// Bodies and answers up to this size take nothing of what all large ones share, in bytes. Receives, which may wait, have no longer bodies.
+pub const SMALL_BYTES: usize = 64 << 10;
 
 /// Lines in the log about connections that went wrong, in every [`COMPLAINTS_EVERY_S`] seconds.
 pub const COMPLAINTS_MAX: u32 = 10;

@@ -1,13 +1,14 @@
-//! Who else may use a queue: its policy, and permissions, which are statements of it.
-//!
-//! A statement counts with its effect, principals (accounts) and actions. One with a condition allows nothing, as nothing
-//! here knows what conditions speak of; if it denies, it denies.
+//! Who else may use a queue: its policy ([`decision`]), and permissions, which are statements of it.
+
+mod decision;
 
 use serde_json::{Value, json};
 
 use crate::error::{Code, Refusal};
 use crate::limits::POLICY_BYTES_MAX;
 use crate::names::is_simple;
+
+pub(crate) use decision::allows;
 
 /// Actions that can be permitted.
 const PERMITTED: [&str; 8] = [
@@ -27,49 +28,8 @@ const STATEMENTS_MAX: usize = 20;
 /// Actions of one permission.
 const ACTIONS_MAX: usize = 7;
 
-/// Whether a policy lets an account do an action.
-pub(crate) fn allows(policy: &str, account: &str, action: &str) -> bool {
-    let Ok(policy) = serde_json::from_str::<Value>(policy) else { return false };
-    // What is allowed for a message is allowed for several.
-    let action = action.strip_suffix("Batch").unwrap_or(action);
-    let statements = policy.get("Statement").map(list).unwrap_or_default();
-    let applies = |statement: &&Value| {
-        let actions = statement.get("Action").map(list).unwrap_or_default();
-        let principals = principals(statement.get("Principal"));
-        actions.iter().any(|given| is_action(given.as_str().unwrap_or_default(), action))
-            && principals.iter().any(|given| is_principal(given, account))
-    };
-    let effect = |statement: &&Value| statement.get("Effect").and_then(Value::as_str) == Some("Deny");
-    let (denying, allowing): (Vec<&Value>, Vec<&Value>) =
-        statements.into_iter().filter(applies).partition(effect);
-    denying.is_empty() && allowing.iter().any(|statement| statement.get("Condition").is_none())
-}
-
 fn list(value: &Value) -> Vec<&Value> {
     value.as_array().map_or_else(|| vec![value], |items| items.iter().collect())
-}
-
-fn principals(value: Option<&Value>) -> Vec<String> {
-    let texts =
-        |value: &Value| list(value).iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
-    match value {
-        Some(Value::Object(by_kind)) => by_kind.get("AWS").map(texts).unwrap_or_default(),
-        Some(value) => texts(value),
-        None => Vec::new(),
-    }
-}
-
-fn is_principal(given: &str, account: &str) -> bool {
-    given == "*" || given == account || given.split(':').nth(4) == Some(account)
-}
-
-fn is_action(given: &str, action: &str) -> bool {
-    let given =
-        given.get(..4).filter(|prefix| prefix.eq_ignore_ascii_case("sqs:")).map_or(given, |_| &given[4..]);
-    match given.strip_suffix('*') {
-        Some(prefix) => action.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix)),
-        None => given.eq_ignore_ascii_case(action),
-    }
 }
 
 /// The policy with a permission more.
@@ -159,36 +119,18 @@ mod tests {
         let accounts = ["222222222222".to_owned()];
         let policy =
             with_permission(None, ARN, "one", &accounts, &["SendMessage".to_owned()]).expect("added");
-        assert!(allows(&policy, "222222222222", "SendMessage"));
-        assert!(allows(&policy, "222222222222", "SendMessageBatch"));
-        assert!(!allows(&policy, "222222222222", "ReceiveMessage"));
-        assert!(!allows(&policy, "333333333333", "SendMessage"));
+        assert!(allows(&policy, "222222222222", "SendMessage", ARN));
+        assert!(allows(&policy, "222222222222", "SendMessageBatch", ARN));
+        assert!(!allows(&policy, "222222222222", "ReceiveMessage", ARN));
+        assert!(!allows(&policy, "333333333333", "SendMessage", ARN));
         let more =
             with_permission(Some(&policy), ARN, "all", &["333333333333".to_owned()], &["*".to_owned()]);
         let policy = more.expect("added");
-        assert!(allows(&policy, "333333333333", "DeleteMessage"));
+        assert!(allows(&policy, "333333333333", "DeleteMessage", ARN));
         assert!(with_permission(Some(&policy), ARN, "one", &accounts, &["*".to_owned()]).is_err());
         let policy = without_permission(Some(&policy), "one").expect("removed").expect("one is left");
-        assert!(!allows(&policy, "222222222222", "SendMessage"));
+        assert!(!allows(&policy, "222222222222", "SendMessage", ARN));
         assert_eq!(without_permission(Some(&policy), "all"), Ok(None));
         assert!(without_permission(Some(&policy), "one").is_err());
-    }
-
-    #[test]
-    fn who_is_denied_is_not_allowed_and_a_condition_allows_nothing() {
-        let statement = |effect: &str, more: Value| {
-            let mut statement =
-                json!({"Effect": effect, "Principal": "*", "Action": "sqs:*", "Resource": ARN});
-            if more.is_object() {
-                statement["Condition"] = more;
-            }
-            statement
-        };
-        let allow = statement("Allow", Value::Null);
-        let policy = |statements: Value| json!({"Statement": statements}).to_string();
-        assert!(allows(&policy(allow.clone()), "1", "PurgeQueue"));
-        assert!(!allows(&policy(json!([allow, statement("Deny", json!({}))])), "1", "PurgeQueue"));
-        assert!(!allows(&policy(statement("Allow", json!({"Bool": {}}))), "1", "PurgeQueue"));
-        assert!(!allows("no JSON", "1", "PurgeQueue"));
     }
 }

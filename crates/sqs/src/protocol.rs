@@ -8,7 +8,6 @@ mod query;
 mod xml;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
@@ -112,7 +111,7 @@ impl Asked {
     }
 
     /// An answer.
-    pub(crate) fn answer(&self, request_id: &str, result: &impl Serialize) -> Response<Full<Bytes>> {
+    pub(crate) fn answer(&self, request_id: &str, result: &impl Serialize) -> Response<Bytes> {
         match self.protocol {
             Protocol::Json => {
                 let body = serde_json::to_vec(result).expect("answers are plain data");
@@ -128,7 +127,7 @@ impl Asked {
 }
 
 /// The answer to what is not done.
-pub(crate) fn refuse(protocol: Protocol, request_id: &str, refusal: &Refusal) -> Response<Full<Bytes>> {
+pub(crate) fn refuse(protocol: Protocol, request_id: &str, refusal: &Refusal) -> Response<Bytes> {
     let Refusal { code, message } = refusal;
     let status = StatusCode::from_u16(code.status()).expect("statuses are valid");
     let fault = if code.is_sender() { "Sender" } else { "Receiver" };
@@ -154,8 +153,8 @@ fn respond(
     content_type: HeaderValue,
     request_id: &str,
     body: Vec<u8>,
-) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);

@@ -1,7 +1,8 @@
 //! Listens, and keeps the connections.
 //!
-//! There are at most `connections_max`; each has a head of bounded size, and bodies are bounded one by one and together
-//! ([`crate::front`]). A client that goes away while its receive waits ends that.
+//! There are at most `connections_max`; each has a head of bounded size, and bodies and answers are bounded one by one and
+//! together ([`crate::front`]). A client that goes away while its receive waits ends that, and one that does not take its
+//! answer in time is left ([`crate::socket`]).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::front::Front;
 use crate::limits::{COMPLAINTS_EVERY_S, COMPLAINTS_MAX};
+use crate::socket::Socket;
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -82,7 +84,7 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
             });
             continue;
         };
-        // What takes none of its answers is dropped by the kernel; best effort, as the system may not know it.
+        // A client that is not there any more is dropped by the kernel; best effort, as the system may not know it.
         let stalled_ms = u32::try_from(front.config.stalled_ms).unwrap_or(u32::MAX);
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled_ms);
         if stream.set_nodelay(true).is_err() {
@@ -105,6 +107,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaint
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.answer(request).await) }
     });
+    let stream = Socket::new(stream, &front.env, Duration::from_millis(front.config.stalled_ms));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // From the connection's begin, and from the end of each answer: it also ends idle connections.

@@ -1,8 +1,9 @@
 //! Signatures of requests: AWS Signature Version 4, in the header, in the address (presigned), and of a body in chunks.
 //!
 //! What is verified: that the request was signed with the secret of the access key that it names, for a service of the
-//! scope that it names, at a time near ours, and that body, address and signed headers are what was signed. Any region
-//! and service will do: a client's endpoint does not have to say which it stands for.
+//! scope that it names, at a time near ours, that body, address and signed headers are what was signed, and that the host and
+//! every `X-Amz-` header that is there are among these. Any region and service will do: a client's endpoint does not have to
+//! say which it stands for.
 
 mod chunked;
 
@@ -160,10 +161,9 @@ fn check_time(claim: &Claim, now_s: u64) -> Result<(), Refusal> {
 }
 
 fn canonical_request(request: &Signed<'_>, claim: &Claim, payload: &str) -> Result<String, Refusal> {
+    check_signed_headers(request.headers, &claim.signed_headers)?;
     let mut canonical = canonical_head(request.method, request.path, request.query);
-    let mut has_host = false;
     for name in claim.signed_headers.split(';') {
-        has_host |= name == "host";
         let mut values = Vec::new();
         for value in request.headers.get_all(name) {
             let value = value.to_str().map_err(|_| incomplete())?;
@@ -174,12 +174,25 @@ fn canonical_request(request: &Signed<'_>, claim: &Claim, payload: &str) -> Resu
         }
         writeln!(canonical, "{name}:{}", values.join(",")).expect("a string takes everything");
     }
-    // Without the host a request to another server could be sent here.
-    if !has_host {
-        return Err(incomplete());
-    }
     write!(canonical, "\n{}\n{payload}", claim.signed_headers).expect("a string takes everything");
     Ok(canonical)
+}
+
+/// Whether the headers that say what is asked for, and of whom, are signed. Without the host a request to another server could
+/// be sent here; without `X-Amz-Target` one that receives could be made one that deletes.
+fn check_signed_headers(headers: &HeaderMap, signed: &str) -> Result<(), Refusal> {
+    let is_signed = |name: &str| signed.split(';').any(|signed| signed == name);
+    let must_be = |name: &&str| name.starts_with("x-amz-");
+    let mut unsigned = ["host"].into_iter().chain(headers.keys().map(|name| name.as_str()).filter(must_be));
+    match unsigned.find(|name| !is_signed(name)) {
+        None => Ok(()),
+        Some(name) => Err(Refusal::new(
+            Code::SignatureDoesNotMatch,
+            format!(
+                "The header {name} is not among the signed ones: Host and all X-Amz- headers have to be."
+            ),
+        )),
+    }
 }
 
 #[cfg(test)]

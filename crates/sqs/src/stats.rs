@@ -54,6 +54,8 @@ pub struct StatsRead {
     pub throttled: u64,
     /// Bytes of requests' bodies.
     pub request_bytes: u64,
+    /// Room that large answers take at the moment, in bytes.
+    pub answer_bytes: u64,
 }
 
 impl Stats {
@@ -63,8 +65,8 @@ impl Stats {
         }
     }
 
-    /// Reads the counters.
-    pub fn read(&self) -> StatsRead {
+    /// Reads the counters, beside what answers take at the moment.
+    pub(crate) fn read(&self, answer_bytes: u64) -> StatsRead {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         StatsRead {
             connections: load(&self.connections),
@@ -76,6 +78,7 @@ impl Stats {
             refused: load(&self.refused),
             throttled: load(&self.throttled),
             request_bytes: load(&self.request_bytes),
+            answer_bytes,
         }
     }
 }
@@ -90,6 +93,6 @@ mod tests {
         let stats = Stats::default();
         stats.count("UntagQueue");
         stats.count("no action");
-        assert_eq!(stats.read().requests.last(), Some(&("UntagQueue", 1)));
+        assert_eq!(stats.read(0).requests.last(), Some(&("UntagQueue", 1)));
     }
 }

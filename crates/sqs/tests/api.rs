@@ -1,6 +1,12 @@
 //! Requests in both forms, as they come over the wire, and their answers.
 
-use std::cell::Cell;
+#[path = "api/accounts.rs"]
+mod accounts;
+#[path = "api/answers.rs"]
+mod answers;
+#[path = "api/waiting.rs"]
+mod waiting;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,8 +18,7 @@ use serde_json::{Value, json};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_queue::{QueuesConfig, Recovery};
-use tailwater_sqs::{AccountConfig, Front, KeyConfig, SqsConfig};
-use tailwater_sqs_wire::{Unsigned, sign};
+use tailwater_sqs::{Front, SqsConfig};
 
 struct Api {
     front: Arc<Front>,
@@ -25,7 +30,10 @@ type Answer = (u16, String, String);
 
 impl Api {
     fn open(config: SqsConfig) -> Self {
-        let env = Env::real();
+        Self::open_in(Env::real(), config)
+    }
+
+    fn open_in(env: Env, config: SqsConfig) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let below = |name: &str| dir.path().join(name);
         let mut recovery = Recovery::begin(&env, &below("queues")).expect("a tree");
@@ -264,6 +272,20 @@ async fn a_batch_succeeds_and_fails_entry_by_entry() {
 }
 
 #[tokio::test]
+async fn a_queue_has_no_more_tags_than_it_may_although_many_set_some_at_the_same_time() {
+    let api = Api::open(SqsConfig::default());
+    let url = api.done("CreateQueue", json!({"QueueName": "q"})).await["QueueUrl"].clone();
+    let tag = |from: usize| {
+        let tags = (from..from + 30).map(|number| (number.to_string(), json!("x"))).collect();
+        api.json("TagQueue", json!({"QueueUrl": url, "Tags": Value::Object(tags)}))
+    };
+    let ((one, ..), (two, ..)) = futures::join!(tag(0), tag(30));
+    assert_eq!((one, two), (200, 400));
+    let tags = api.done("ListQueueTags", json!({"QueueUrl": url})).await["Tags"].clone();
+    assert_eq!(tags.as_object().map(serde_json::Map::len), Some(30));
+}
+
+#[tokio::test]
 async fn lists_are_paged_and_tags_attributes_and_permissions_are_kept() {
     let api = Api::open(SqsConfig::default());
     for number in 0..5 {
@@ -313,154 +335,6 @@ async fn lists_are_paged_and_tags_attributes_and_permissions_are_kept() {
     api.done("PurgeQueue", json!({"QueueUrl": names[0]})).await;
     let code = api.refused("PurgeQueue", json!({"QueueUrl": names[0]})).await;
     assert_eq!(code, "AWS.SimpleQueueService.PurgeQueueInProgress");
-}
-
-fn two_accounts() -> SqsConfig {
-    let account = |id: &str, requests_per_s| AccountConfig {
-        id: id.to_owned(),
-        keys: vec![KeyConfig { id: format!("AK{id}"), secret: format!("secret of {id}") }],
-        requests_per_s,
-        bytes_per_s: 0,
-        queues_max: 1,
-        in_flight_max: 0,
-    };
-    SqsConfig {
-        accounts: vec![account("111111111111", 0), account("222222222222", 3)],
-        ..SqsConfig::default()
-    }
-}
-
-impl Api {
-    /// An action of an account, signed; the error's code, or the answer.
-    async fn signed(&self, account: &str, action: &str, parameters: Value) -> Result<Value, String> {
-        let body = Bytes::from(parameters.to_string());
-        let unsigned = Unsigned { method: "POST", path: "/", query: "", host: "h:1", body: &body };
-        let (key, secret) = (format!("AK{account}"), format!("secret of {account}"));
-        let now = Env::real().wall_ms() / 1_000;
-        let time = jiff::Timestamp::from_second(now).expect("a time");
-        let (date, authorization) = sign(&unsigned, time, (&key, &secret), "eu-west-1");
-        let request =
-            Request::post("/").header("host", "h:1").header("x-amz-target", format!("AmazonSQS.{action}"));
-        let request = request.header("x-amz-date", date).header("authorization", authorization);
-        let (status, error, body) = self.send(request.body(Full::new(body)).expect("a request")).await;
-        match status {
-            200 => Ok(serde_json::from_str(&body).expect("JSON")),
-            _ => Err(error.split(';').next().expect("a code").to_owned()),
-        }
-    }
-}
-
-#[tokio::test]
-async fn accounts_sign_have_their_own_queues_and_share_what_they_permit() {
-    let api = Api::open(two_accounts());
-    assert_eq!(api.refused("ListQueues", json!({})).await, "MissingAuthenticationToken");
-    let (one, two) = ("111111111111", "222222222222");
-    let url =
-        api.signed(one, "CreateQueue", json!({"QueueName": "q"})).await.expect("created")["QueueUrl"].clone();
-    assert_eq!(url, "http://h:1/111111111111/q");
-    let more = api.signed(one, "CreateQueue", json!({"QueueName": "q2"})).await;
-    assert_eq!(more, Err("OverLimit".to_owned()));
-    let send = json!({"QueueUrl": url, "MessageBody": "m"});
-    assert_eq!(api.signed(two, "SendMessage", send.clone()).await, Err("AccessDenied".to_owned()));
-    let permission =
-        json!({"QueueUrl": url, "Label": "l", "AWSAccountIds": [two], "Actions": ["SendMessage"]});
-    api.signed(one, "AddPermission", permission).await.expect("permitted");
-    api.signed(two, "SendMessage", send.clone()).await.expect("sent");
-    let receive = json!({"QueueUrl": url, "AttributeNames": ["SenderId"]});
-    assert_eq!(api.signed(two, "ReceiveMessage", receive.clone()).await, Err("AccessDenied".to_owned()));
-    // Its quota is 3 requests a second; those that are refused for it count too.
-    let mut throttled = 0;
-    for _ in 0..10 {
-        throttled += usize::from(
-            api.signed(two, "SendMessage", send.clone()).await == Err("RequestThrottled".to_owned()),
-        );
-    }
-    assert!(throttled > 0);
-    assert_eq!(api.front.stats().read().throttled, throttled as u64);
-    let received = api.signed(one, "ReceiveMessage", receive).await.expect("received");
-    assert_eq!(received["Messages"][0]["Attributes"]["SenderId"], two);
-}
-
-#[tokio::test]
-async fn an_account_at_ten_times_its_quota_leaves_another_s_requests_answered() {
-    let api = Api::open(two_accounts());
-    let (one, two) = ("111111111111", "222222222222");
-    let url =
-        api.signed(one, "CreateQueue", json!({"QueueName": "q"})).await.expect("created")["QueueUrl"].clone();
-    let (tried, done, is_over) = (Cell::new(0), Cell::new(0), Cell::new(false));
-    let flood = async || {
-        while !is_over.get() {
-            let answer = api.signed(two, "ListQueues", json!({})).await;
-            tried.set(tried.get() + 1);
-            match answer {
-                Ok(_) => done.set(done.get() + 1),
-                Err(code) => assert_eq!(code, "RequestThrottled"),
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let work = async {
-        let mut cycles = 0;
-        while cycles < 30 || tried.get() < 10 * done.get() {
-            let message = json!({"QueueUrl": url, "MessageBody": cycles.to_string()});
-            api.signed(one, "SendMessage", message).await.expect("sent");
-            let received =
-                api.signed(one, "ReceiveMessage", json!({"QueueUrl": url})).await.expect("received");
-            let message = &received["Messages"][0];
-            assert_eq!(message["Body"], cycles.to_string());
-            let delete = json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]});
-            api.signed(one, "DeleteMessage", delete).await.expect("deleted");
-            cycles += 1;
-        }
-        is_over.set(true);
-    };
-    futures::join!(flood(), flood(), flood(), flood(), work);
-    assert_eq!(api.front.stats().read().throttled, tried.get() - done.get());
-}
-
-#[tokio::test]
-async fn an_account_has_so_many_messages_in_flight_and_no_more_in_all_its_queues() {
-    let mut config = two_accounts();
-    (config.accounts[0].queues_max, config.accounts[0].in_flight_max) = (2, 5);
-    let api = Api::open(config);
-    let account = "111111111111";
-    let mut urls = Vec::new();
-    for name in ["q1", "q2"] {
-        let created = api.signed(account, "CreateQueue", json!({"QueueName": name})).await.expect("created");
-        let url = created["QueueUrl"].clone();
-        let entries: Vec<Value> =
-            (0..8).map(|number| json!({"Id": number.to_string(), "MessageBody": "m"})).collect();
-        api.signed(account, "SendMessageBatch", json!({"QueueUrl": url, "Entries": entries}))
-            .await
-            .expect("sent");
-        urls.push(url);
-    }
-    let receive = async |url: &Value| {
-        let asked = json!({"QueueUrl": url, "MaxNumberOfMessages": 10});
-        let answer = api.signed(account, "ReceiveMessage", asked).await?;
-        Ok::<_, String>(answer["Messages"].as_array().cloned().unwrap_or_default())
-    };
-    let mut held = receive(&urls[0]).await.expect("received");
-    assert_eq!(held.len(), 5);
-    for url in &urls {
-        assert_eq!(receive(url).await, Err("OverLimit".to_owned()));
-    }
-    for message in held.drain(..2) {
-        let delete = json!({"QueueUrl": urls[0], "ReceiptHandle": message["ReceiptHandle"]});
-        api.signed(account, "DeleteMessage", delete).await.expect("deleted");
-    }
-    assert_eq!(receive(&urls[1]).await.expect("received").len(), 2);
-    // What is visible again is not in flight, which is known a while later.
-    let again =
-        json!({"QueueUrl": urls[0], "ReceiptHandle": held[0]["ReceiptHandle"], "VisibilityTimeout": 0});
-    api.signed(account, "ChangeMessageVisibility", again).await.expect("changed");
-    let received = loop {
-        match receive(&urls[1]).await {
-            Ok(received) => break received,
-            Err(code) => assert_eq!(code, "OverLimit"),
-        }
-    };
-    assert_eq!(received.len(), 1);
 }
 
 #[tokio::test]

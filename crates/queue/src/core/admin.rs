@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{Core, Then};
 use crate::ids::QueueId;
-use crate::limits::{MOVE_TASKS_MAX, PURGE_PAUSE_MS, RECREATE_PAUSE_MS};
+use crate::limits::{MOVE_TASKS_MAX, PURGE_PAUSE_MS};
 use crate::record::Op;
 use crate::request::{Admin, QueueError, Reply};
 use crate::settings::{MoveStatus, MoveTask, QueueRecord};
@@ -22,6 +22,10 @@ impl Core {
             && let Some(admin) = self.admin_held.pop_front()
         {
             match admin {
+                // What it has moved is known when its step is durable, or lost: then this is looked at again.
+                Admin::CancelTask(id, ..) if self.runs.is_under_way(id) => {
+                    return self.admin_held.push_front(admin);
+                }
                 Admin::Create(record, reply) => self.create(*record, reply, now),
                 Admin::Update(id, change, reply) => match self.shelf.queues.get(&id) {
                     None => drop(reply.send(Err(QueueError::NoQueue))),
@@ -50,12 +54,9 @@ impl Core {
             return;
         }
         let name = (record.account.clone(), record.name.clone());
-        if let Some(deleted_at) = self.shelf.deleted.get(&name) {
-            if now < deleted_at + RECREATE_PAUSE_MS {
-                let _ = reply.send(Err(QueueError::DeletedRecently));
-                return;
-            }
-            self.shelf.deleted.remove(&name);
+        if self.shelf.deleted.is_held(&name, now) {
+            let _ = reply.send(Err(QueueError::DeletedRecently));
+            return;
         }
         (record.created_at, record.modified_at) = (now, now);
         let id = QueueId(self.numbers.queue.fetch_add(1, Ordering::Relaxed));
@@ -97,7 +98,7 @@ impl Core {
         (task.total, task.upto, task.started_at) = (queue.counts().visible, queue.last().0, now);
         task.id = self.numbers.queue.fetch_add(1, Ordering::Relaxed);
         let id = task.id;
-        self.pend(vec![put_task(&task)], Then::Task(id, reply), true);
+        self.pend(vec![put_task(&task)], Then::TaskStarted(id, reply), true);
     }
 
     fn cancel_task(&mut self, id: u64, account: &str, reply: Reply<u64>) {
@@ -107,8 +108,9 @@ impl Core {
             return;
         };
         let task = MoveTask { status: MoveStatus::Cancelled, ..task.clone() };
-        self.runs.remove(&id);
-        self.pend(vec![put_task(&task)], Then::Task(task.moved, reply), true);
+        // No step until that is durable, or lost.
+        self.runs.set(id, None);
+        self.pend(vec![put_task(&task)], Then::TaskCancelled(id, task.moved, reply), true);
     }
 }
 

@@ -1,12 +1,13 @@
 //! Sends, deletes and changes of visibility.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Core, SentAs, Then, next_sequence};
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{QueueId, Receipt, Sequence};
-use crate::limits::MEMORY_BYTES_MAX;
+use crate::limits::{DEDUPLICATION_LOOK_MS, MEMORY_BYTES_MAX};
 use crate::queue::{Arrival, ReceiptError};
 use crate::record::Op;
 use crate::request::{Found, Outcomes, QueueError, Reply, Send, Sent};
@@ -17,11 +18,15 @@ impl Core {
             let _ = reply.send(Err(QueueError::Overloaded("more is sent than the disk can take")));
             return;
         }
-        let Some(hosted) = self.shelf.queues.get_mut(&id) else {
+        let Some(hosted) = self.shelf.queues.get(&id) else {
             let _ = reply.send(Err(QueueError::NoQueue));
             return;
         };
         let settings = hosted.record.settings.clone();
+        if settings.fifo.is_some() && self.has_too_many_keys(now) {
+            let _ = reply.send(Err(QueueError::Overloaded("too many deduplication ids are remembered")));
+            return;
+        }
         let (mut ops, mut sent) = (Vec::with_capacity(sends.len()), Vec::with_capacity(sends.len()));
         for send in sends {
             let Send { content, delay, group, deduplication } = send;
@@ -64,6 +69,16 @@ impl Core {
         self.pend(ops, Then::Sent(sent, reply), false);
     }
 
+    fn has_too_many_keys(&mut self, now: u64) -> bool {
+        let is_over = self.shelf.keys.load(Ordering::Relaxed) >= self.keys_max;
+        // Those of queues that nobody uses are forgotten here, or by the next checkpoint.
+        if is_over && now >= self.keys_looked_at + DEDUPLICATION_LOOK_MS {
+            self.keys_looked_at = now;
+            self.shelf.expire_keys(now);
+        }
+        is_over && self.shelf.keys.load(Ordering::Relaxed) >= self.keys_max
+    }
+
     pub(super) fn delete(&mut self, id: QueueId, receipts: &[Receipt], reply: Reply<Outcomes>, now: u64) {
         let Some(hosted) = self.shelf.queues.get_mut(&id) else {
             let _ = reply.send(Err(QueueError::NoQueue));
@@ -90,18 +105,23 @@ impl Core {
         reply: Reply<Outcomes>,
         now: u64,
     ) {
-        let Some(hosted) = self.shelf.queues.get_mut(&id) else {
+        if !self.shelf.queues.contains_key(&id) {
             let _ = reply.send(Err(QueueError::NoQueue));
             return;
-        };
+        }
         let (mut ops, mut outcomes) = (Vec::new(), Vec::with_capacity(changes.len()));
         for (Receipt { queue, sequence, token, place: _ }, visibility) in changes {
+            let hosted = self.shelf.queues.get_mut(&id).expect("it was there");
             let outcome = match *queue == id {
                 true => hosted.queue.check_change(*sequence, *token, millis(*visibility), now),
                 false => Err(ReceiptError::Unavailable),
             };
             if outcome.is_ok() {
                 let visible_at = now + millis(*visibility);
+                let entry = hosted.queue.entry(*sequence).expect("it was checked");
+                // The record of its receive may be lost: nobody waits for those. Without it a replay would not know the token,
+                // and what is answered here would be forgotten. Behind this one in the journal is only what came after.
+                self.push(&Op::receive(id, *sequence, &entry));
                 ops.push(Op::Change { queue: id, sequence: *sequence, token: *token, visible_at });
             }
             outcomes.push(outcome);

@@ -1,7 +1,8 @@
 //! Receives, and those that wait.
 //!
 //! A receive that finds nothing and may wait does, at no cost: it is looked at again when a message has become visible
-//! (sent, given back, or its timeout over) and when its own time is over, and at no other time.
+//! (sent, given back, or its timeout over) and when its own time is over, and at no other time. One that may not wait does so only while
+//! messages before those that it is looking for are moved to the dead-letter queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use super::messages::millis;
 use super::{Core, Then, next_sequence, random_below};
 use crate::ids::{QueueId, Receipt, Sequence, Token};
-use crate::limits::BATCH_MAX;
+use crate::limits::{BATCH_MAX, MOVE_STEP, MOVE_WAIT_MS};
 use crate::queue::{Taken, Want};
 use crate::record::Op;
 use crate::request::{Found, Message, QueueError, Receive, Reply};
@@ -72,7 +73,7 @@ impl Core {
             may_redrive: false,
         };
         let waiter = Waiter { want, until: now + millis(wait), reply };
-        if let Some(waiter) = self.try_receive(id, waiter, now)
+        if let Some(waiter) = self.try_receive(id, waiter, now, false)
             && self.shelf.queues.contains_key(&id)
         {
             self.waiting.entry(id).or_default().push(waiter);
@@ -80,8 +81,8 @@ impl Core {
         }
     }
 
-    /// Answers a receive, unless it finds nothing and may wait.
-    fn try_receive(&mut self, id: QueueId, mut waiter: Waiter, now: u64) -> Option<Waiter> {
+    /// Answers a receive, unless it finds nothing and may wait, or has not seen everything yet and is not told to end.
+    fn try_receive(&mut self, id: QueueId, mut waiter: Waiter, now: u64, is_last: bool) -> Option<Waiter> {
         let target = self.redrive_target(id);
         let hosted = self.shelf.queues.get_mut(&id)?;
         waiter.want.may_redrive = target.is_some();
@@ -96,6 +97,11 @@ impl Core {
             self.redrive(id, target, &received.overdue, now);
         }
         if received.taken.is_empty() {
+            // It has come upon messages for the dead-letter queue only, as many as are moved at once. It goes on behind them when
+            // these moves are durable: what is there is found, and however many there are, little is under way at a time.
+            if received.overdue.len() >= MOVE_STEP && !is_last {
+                waiter.until = waiter.until.max(now + MOVE_WAIT_MS);
+            }
             if waiter.until > now {
                 return Some(waiter);
             }
@@ -103,16 +109,10 @@ impl Core {
             return None;
         }
         for Taken { sequence, entry, .. } in &received.taken {
-            self.push(&Op::Receive {
-                queue: id,
-                sequence: *sequence,
-                token: Token(entry.token),
-                receives: entry.receives,
-                at: now,
-                visible_at: entry.visible_at,
-            });
+            self.push(&Op::receive(id, *sequence, entry));
         }
-        let found = received.taken.iter().map(|taken| self.found(id, taken)).collect();
+        let found: Vec<Found> = received.taken.iter().map(|taken| self.found(id, taken)).collect();
+        self.read_ahead(id, &received.taken, found.iter().any(|found| !found.is_here));
         if waiter.reply.send(Ok(found)).is_err() {
             // Whoever asked is gone: the next one gets them at once.
             if let Some(hosted) = self.shelf.queues.get_mut(&id) {
@@ -164,7 +164,7 @@ impl Core {
     fn redrive(&mut self, id: QueueId, target: QueueId, overdue: &[Sequence], now: u64) {
         let mut ops = Vec::with_capacity(overdue.len());
         for sequence in overdue {
-            let entry = self.shelf.queues.get(&id).and_then(|hosted| hosted.queue.entry(*sequence)).copied();
+            let entry = self.shelf.queues.get(&id).and_then(|hosted| hosted.queue.entry(*sequence));
             let (Some(entry), Some(other)) = (entry, self.shelf.queues.get_mut(&target)) else { continue };
             // As Amazon has it: in a FIFO queue the message counts as sent now.
             let sent_at = if other.queue.is_fifo() { now } else { entry.sent_at };
@@ -194,7 +194,7 @@ impl Core {
             waiting.ends.remove(&(until, number));
             if let Some(waiter) = waiting.waiters.remove(&number) {
                 // One last look: what became visible in the same instant is for it.
-                let is_answered = self.try_receive(id, waiter, now).is_none();
+                let is_answered = self.try_receive(id, waiter, now, true).is_none();
                 debug_assert!(is_answered, "its time is over");
             }
         }
@@ -202,7 +202,7 @@ impl Core {
             if waiter.reply.is_closed() {
                 continue;
             }
-            if let Some(waiter) = self.try_receive(id, waiter, now) {
+            if let Some(waiter) = self.try_receive(id, waiter, now, false) {
                 // Back to the front: it came first.
                 let number = waiting.waiters.keys().next().map_or(waiting.ever + 1, |first| first - 1);
                 waiting.ends.insert((waiter.until, number));

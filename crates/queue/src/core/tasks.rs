@@ -1,4 +1,9 @@
 //! Move tasks: messages of a dead-letter queue are brought back, some at a time.
+//!
+//! A task has one operation of its own under way at a time: a step, its end, or its cancellation. So what it says that it has
+//! moved is what it has.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::admin::put_task;
 use super::{Core, Then, next_sequence};
@@ -7,27 +12,54 @@ use crate::limits::{MOVE_PAUSE_MS, MOVE_STEP};
 use crate::record::Op;
 use crate::settings::{MoveStatus, MoveTask};
 
-/// A task that runs.
+/// The tasks that run.
 #[derive(Debug, Default)]
-pub(super) struct TaskRun {
-    /// When its next step is due.
+pub(super) struct Runs {
+    /// When each one's next step is due; none while something of it is under way.
+    next_at: BTreeMap<u64, Option<u64>>,
+    due: BTreeSet<(u64, u64)>,
+}
+
+impl Runs {
+    pub(super) fn set(&mut self, id: u64, next_at: Option<u64>) {
+        self.remove(id);
+        self.next_at.insert(id, next_at);
+        self.due.extend(next_at.map(|at| (at, id)));
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        if let Some(Some(at)) = self.next_at.remove(&id) {
+            self.due.remove(&(at, id));
+        }
+    }
+
+    pub(super) fn is_under_way(&self, id: u64) -> bool {
+        self.next_at.get(&id) == Some(&None)
+    }
+}
+
+/// A step that is not durable yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    task: u64,
+    moving: u64,
+    /// When the next one is due.
     next_at: u64,
-    /// Moves of it that are not durable yet.
-    moving: usize,
 }
 
 impl Core {
     /// Goes on with the tasks that ran when the store was closed, or crashed.
     pub(super) fn resume_tasks(&mut self) {
-        let running = self.shelf.tasks.values().filter(|task| task.status == MoveStatus::Running);
-        self.runs = running.map(|task| (task.id, TaskRun::default())).collect();
+        for task in self.shelf.tasks.values().filter(|task| task.status == MoveStatus::Running) {
+            self.runs.set(task.id, Some(0));
+        }
     }
 
     pub(super) fn tasks_wake_at(&self) -> Option<u64> {
         if self.closing.is_some() {
             return None;
         }
-        self.runs.values().filter(|run| run.moving == 0).map(|run| run.next_at).min()
+        self.runs.due.first().map(|(at, _)| *at)
     }
 
     /// The tasks of a queue, newest first.
@@ -40,20 +72,17 @@ impl Core {
         if self.closing.is_some() {
             return;
         }
-        for task in self.shelf.tasks.values().filter(|task| task.status == MoveStatus::Running) {
-            self.runs.entry(task.id).or_default();
-        }
-        let due = self.runs.iter().filter(|(_, run)| run.moving == 0 && run.next_at <= now);
-        for id in due.map(|(id, _)| *id).collect::<Vec<_>>() {
+        while let Some((_, id)) = self.runs.due.first().copied().filter(|(at, _)| *at <= now) {
+            self.runs.set(id, None);
             self.step(id, now);
         }
     }
 
+    /// One step of a task whose run counts as under way: until [`Core::task_moved`], or [`Core::task_ended`].
     fn step(&mut self, id: u64, now: u64) {
         let Some(task) = self.shelf.tasks.get(&id).filter(|task| task.status == MoveStatus::Running).cloned()
         else {
-            self.runs.remove(&id);
-            return;
+            return self.runs.remove(id);
         };
         let Some(source) = self.shelf.find(&task.account, &task.source) else {
             return self.end(task, Some("the source queue does not exist"));
@@ -61,7 +90,7 @@ impl Core {
         let count = task.rate_max.map_or(MOVE_STEP, |rate| {
             ((u64::from(rate) * MOVE_PAUSE_MS / 1_000) as usize).clamp(1, MOVE_STEP)
         });
-        let Some(hosted) = self.shelf.queues.get_mut(&source) else { return };
+        let hosted = self.shelf.queues.get_mut(&source).expect("it was found");
         let movable = hosted.queue.movable(Sequence(task.upto), count, now);
         if movable.is_empty() {
             return self.end(task, None);
@@ -92,9 +121,8 @@ impl Core {
         }
         let pause =
             task.rate_max.map_or(MOVE_PAUSE_MS, |rate| ops.len() as u64 * 1_000 / u64::from(rate.max(1)));
-        let run = self.runs.entry(id).or_default();
-        (run.moving, run.next_at) = (ops.len(), now + pause);
-        self.pend(ops, Then::Moved(Some(id)), false);
+        let step = Step { task: id, moving: ops.len() as u64, next_at: now + pause };
+        self.pend(ops, Then::Moved(Some(step)), false);
     }
 
     /// Where a message goes: where the task says, or where it came from.
@@ -109,32 +137,28 @@ impl Core {
         (target != source && other.queue.is_fifo() == hosted.queue.is_fifo()).then_some(target)
     }
 
-    /// A step is durable, or was lost.
-    pub(super) fn task_moved(&mut self, id: Option<u64>, is_durable: bool, now: u64) {
-        let Some(id) = id else { return };
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        let moved = std::mem::take(&mut run.moving);
-        if is_durable && let Some(task) = self.shelf.tasks.get_mut(&id) {
-            task.moved += moved as u64;
+    /// A step is durable, or was lost: then it is made again, at that time.
+    pub(super) fn task_moved(&mut self, step: Option<Step>, lost_until: Option<u64>) {
+        let Some(Step { task, moving, next_at }) = step else { return };
+        if lost_until.is_none()
+            && let Some(task) = self.shelf.tasks.get_mut(&task)
+        {
+            task.moved += moving;
         }
-        if !is_durable {
-            run.next_at = now + 1_000;
-        }
+        self.runs.set(task, Some(lost_until.unwrap_or(next_at)));
     }
 
     fn end(&mut self, mut task: MoveTask, failure: Option<&str>) {
         task.status = if failure.is_some() { MoveStatus::Failed } else { MoveStatus::Completed };
         task.failure = failure.map(str::to_owned);
-        // No further step until that is durable.
-        self.runs.entry(task.id).or_default().moving = 1;
         self.pend(vec![put_task(&task)], Then::TaskEnded(task.id), false);
     }
 
-    /// The end of a task is durable, or was lost.
-    pub(super) fn task_ended(&mut self, id: u64, is_durable: bool, now: u64) {
-        match self.runs.get_mut(&id) {
-            Some(run) if !is_durable => (run.moving, run.next_at) = (0, now + 1_000),
-            _ => drop(self.runs.remove(&id)),
+    /// The end of a task is durable, or was lost: then it goes on at that time.
+    pub(super) fn task_ended(&mut self, id: u64, lost_until: Option<u64>) {
+        match lost_until {
+            Some(until) => self.runs.set(id, Some(until)),
+            None => self.runs.remove(id),
         }
     }
 }

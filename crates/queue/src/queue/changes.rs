@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Queue;
 use crate::deduplication::{DeduplicationKey, Seen};
 use crate::ids::{Number, Sequence};
-use crate::pages::{DELAYED, DIRTY, Entry, IN_FLIGHT, IN_TREE, STORED};
+use crate::pages::{DELAYED, DIRTY, Entry, IN_FLIGHT, IN_TREE, Pages, STORED};
 
 /// What has changed since the last checkpoint.
 #[derive(Default)]
@@ -148,6 +148,8 @@ impl Queue {
                 State { entry, group: self.group_of(sequence, &entry), source: self.source_of(&entry) };
             upserts.push(Upsert { sequence, state: state.encode(), content });
         }
+        let removed = changes.removed.iter().map(|(sequence, _)| *sequence);
+        self.pages.pack(upserts.iter().map(|upsert| upsert.sequence).chain(removed));
         let (seen, forgotten) = self.deduplication.take_changes();
         Delta {
             next: self.next,
@@ -173,6 +175,8 @@ impl Queue {
         if let Some(entry) = self.pages.get_mut(sequence) {
             entry.set(DIRTY, false);
         }
+        // Nothing comes into the page before that of this one any more.
+        self.pages.pack(Pages::page_before(sequence).into_iter());
     }
 }
 

@@ -6,7 +6,7 @@ use tailwater_env::HashMap;
 
 use super::{Queue, Received, Taken, Want};
 use crate::ids::{Sequence, Token};
-use crate::limits::{ATTEMPT_MS, ATTEMPTS_MAX, MOVE_STEP};
+use crate::limits::{ATTEMPT_MS, ATTEMPTS_MAX, BATCH_MAX, MOVE_STEP};
 use crate::pages::IN_FLIGHT;
 
 impl Queue {
@@ -34,7 +34,7 @@ impl Queue {
             while received.taken.len() < want.count
                 && let Some(sequence) = self.groups.get(group).messages.get(next).copied()
             {
-                let Some(entry) = self.pages.get(sequence).copied() else {
+                let Some(entry) = self.pages.get(sequence) else {
                     next += 1;
                     continue;
                 };
@@ -81,10 +81,50 @@ impl Queue {
         }
         let again = taken.into_iter().filter_map(|(sequence, token)| {
             self.apply_change(sequence, token, now + want.visibility_ms, now);
-            let entry = *self.pages.get(sequence)?;
+            let entry = self.pages.get(sequence)?;
             Some(Taken { sequence, source: self.source_of(&entry), entry })
         });
         Some(again.collect())
+    }
+
+    /// The next messages of the groups that `taken` are of and of those whose first messages are `heads`, as many of each.
+    pub(super) fn upcoming_fifo(
+        &self,
+        taken: &[Taken],
+        heads: impl Iterator<Item = Sequence>,
+        count: usize,
+    ) -> Vec<Sequence> {
+        let mut groups: Vec<u32> = taken.iter().map(|taken| taken.entry.group).collect();
+        groups.dedup();
+        groups.extend(heads.filter_map(|head| Some(self.pages.get(head)?.group)));
+        let each = (count / groups.len().max(1)).max(1);
+        let is_next =
+            |sequence: &&Sequence| self.pages.get(**sequence).is_some_and(|entry| !entry.is(IN_FLIGHT));
+        let next = groups.into_iter().flat_map(|group| {
+            // What was taken lies before it, and so does a little that is gone.
+            let messages = self.groups.get(group).messages.iter().take(each + 2 * BATCH_MAX);
+            messages.filter(is_next).take(each)
+        });
+        next.take(count).copied().collect()
+    }
+
+    /// Messages of the groups whose first messages are `heads`, each group's in its order and up to the first that is invisible.
+    pub(super) fn movable_fifo(
+        &self,
+        heads: impl Iterator<Item = Sequence>,
+        upto: Sequence,
+        count: usize,
+        now: u64,
+    ) -> Vec<Sequence> {
+        let groups = heads.filter_map(|head| Some(self.pages.get(head)?.group));
+        let movable = groups.flat_map(|group| {
+            let messages = self.groups.get(group).messages.iter().copied();
+            let there = messages.filter_map(|sequence| Some((sequence, self.pages.get(sequence)?)));
+            there
+                .take_while(|(sequence, entry)| *sequence <= upto && entry.visible_at <= now)
+                .map(|(sequence, _)| sequence)
+        });
+        movable.take(count).collect()
     }
 
     /// Makes the index have the tuple of a group's first message, and forgets a group that has none.

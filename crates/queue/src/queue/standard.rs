@@ -29,7 +29,7 @@ impl Queue {
                 break;
             }
             for (_, sequence) in tuples {
-                let Some(entry) = self.pages.get(sequence).copied() else { continue };
+                let Some(entry) = self.pages.get(sequence) else { continue };
                 if self.is_overdue(&entry, want) {
                     received.overdue.extend(self.begin_move(sequence, now));
                     continue;

@@ -324,8 +324,6 @@ fn agrees(fifo: bool, steps: Vec<Step>) -> Result<(), TestCaseError> {
         match step {
             Step::Send { delay_ms, group } => {
                 let group = fifo.then(|| group.to_string());
-                // A FIFO queue has one delay for all.
-                let delay_ms = if fifo { 0 } else { delay_ms };
                 let sequence = queue.send_at(now, delay_ms, group.as_deref());
                 model.send(sequence, now, now + delay_ms, group);
             }

@@ -13,7 +13,7 @@ use tailwater_env::HashMap;
 use super::Front;
 use super::rows::Record;
 use crate::ids::QueueId;
-use crate::limits::{PARTS_MAX, PURGE_PAUSE_MS, QUEUES_KNOWN_MAX, RECREATE_PAUSE_MS};
+use crate::limits::{DROP_AFTER_MS, PARTS_MAX, PURGE_PAUSE_MS, QUEUES_KNOWN_MAX, RECREATE_PAUSE_MS};
 use crate::request::{Change, QueueError};
 use crate::settings::{Consistency, QueueRecord};
 use crate::view::View;
@@ -38,6 +38,16 @@ fn space_of(account: &str) -> String {
 /// Where the names of queues are that were deleted less than a minute ago.
 fn deleted_space(account: &str) -> String {
     format!("deleted/{account}")
+}
+
+/// Where the queues are that were deleted and may have left something, by id.
+const GONE: &str = "gone";
+
+/// A queue that was deleted, or was about to be, in JSON.
+#[derive(Serialize, Deserialize)]
+struct Gone {
+    at: u64,
+    queue: Stored,
 }
 
 /// Where the accounts are that have queues, or had.
@@ -215,8 +225,18 @@ impl Directory {
         let space = space_of(&view.account);
         for _ in 0..ATTEMPTS {
             let record = front.rows.record(&space, &view.name).await?.ok_or(QueueError::NoQueue)?;
-            if QueueId(read(&record)?.id) != view.id {
+            let stored = read(&record)?;
+            if QueueId(stored.id) != view.id {
                 return Err(QueueError::NoQueue);
+            }
+            // First: whoever looks for what is left of it can't find it by its name any more.
+            let gone = Gone { at: front.now(), queue: stored };
+            let value = Bytes::from(serde_json::to_vec(&gone).expect("it is plain data"));
+            let key = view.id.0.to_string();
+            // One that is there is of a try that failed: it says a time that is too early.
+            let before = front.rows.record(GONE, &key).await?.map(|record| record.version);
+            if !front.rows.write_record(GONE, &key, Some(value), before, 0).await? {
+                continue;
             }
             if front.rows.write_record(&space, &view.name, None, Some(record.version), 0).await? {
                 self.forget(view);
@@ -227,6 +247,40 @@ impl Directory {
             }
         }
         Err(QueueError::Overloaded("the queue is being changed by others all the time"))
+    }
+
+    /// Queues that were deleted so long ago that no front end knows them any more, with their parts and what [`Directory::forget_gone`]
+    /// wants.
+    pub(super) async fn gone(&self, front: &Front) -> Result<Vec<(Arc<View>, u16, Record)>, QueueError> {
+        let mut all = Vec::new();
+        for (_, record) in front.rows.records(GONE).await? {
+            let gone: Gone = serde_json::from_slice(&record.value).map_err(|error| {
+                QueueError::Unavailable(format!("a queue's record makes no sense: {error}"))
+            })?;
+            if front.now() < gone.at + front.config.directory_ms + DROP_AFTER_MS {
+                continue;
+            }
+            let Stored { id, parts, record: queue, .. } = gone.queue;
+            let view = Arc::new(View::new(QueueId(id), Arc::new(queue)));
+            let there = front.rows.record(&space_of(&view.account), &view.name).await?;
+            match there.map(|record| read(&record)).transpose()? {
+                // Whoever was about to delete it did not.
+                Some(stored) if stored.id == id => self.forget_gone(front, &view, &record).await?,
+                _ => all.push((view, parts, record)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Nothing is left of a deleted queue.
+    pub(super) async fn forget_gone(
+        &self,
+        front: &Front,
+        view: &View,
+        gone: &Record,
+    ) -> Result<(), QueueError> {
+        front.rows.write_record(GONE, &view.id.0.to_string(), None, Some(gone.version), 0).await?;
+        Ok(())
     }
 }
 

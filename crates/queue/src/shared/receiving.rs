@@ -243,24 +243,42 @@ impl Front {
         Ok(tuples)
     }
 
-    /// Visible tuples from a random time on: the paper's baseline without order.
+    /// Visible tuples from a random time on: the paper's baseline without order. The time is one between the oldest and the
+    /// newest of them: in all the rest of their bucket there may be nothing.
     async fn sample(&self, known: &Known, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
         let buckets = known.heads.lock().readable(now, self.margin());
         let level = self.level(known);
+        let read = async |bucket: u64, from: u64, upto: u64, most: usize| {
+            let reads = (0..known.parts).map(|part| {
+                let at = Partition { queue: known.id, bucket, part };
+                self.rows.tuples(level, at, from, upto, most)
+            });
+            let found = try_join_all(reads).await?;
+            Ok::<Vec<Tuple>, QueueError>(found.into_iter().flatten().collect())
+        };
         let mut tuples = Vec::new();
         let first = self.env.random_below(buckets.len().max(1) as u64) as usize;
-        for bucket in buckets[first..].iter().chain(&buckets[..first]) {
-            let (begin, end) = (begin_of(*bucket), now.min(begin_of(bucket + 1) - 1));
-            let from = begin + self.env.random_below(end.saturating_sub(begin) + 1);
-            for (from, upto) in [(from, end), (begin, from)] {
-                let reads = (0..known.parts).map(|part| {
-                    let at = Partition { queue: known.id, bucket: *bucket, part };
-                    self.rows.tuples(level, at, from, upto, most)
-                });
-                tuples.extend(try_join_all(reads).await?.into_iter().flatten());
-                if tuples.len() >= most {
-                    return Ok(tuples);
+        for bucket in buckets[first..].iter().copied().chain(buckets[..first].iter().copied()) {
+            let (begin, end) = (begin_of(bucket), now.min(begin_of(bucket + 1) - 1));
+            let oldest = read(bucket, begin, end, 1).await?;
+            let Some(oldest) = oldest.iter().map(|tuple| tuple.visible_at).min() else { continue };
+            // Where there is nothing from a time on, it is before that.
+            let mut upto = end;
+            while upto >= oldest {
+                let from = oldest + self.env.random_below(upto - oldest + 1);
+                let found = read(bucket, from, end, most).await?;
+                if found.is_empty() {
+                    upto = from.saturating_sub(1);
+                    continue;
                 }
+                tuples.extend(found);
+                if tuples.len() < most && from > oldest {
+                    tuples.extend(read(bucket, oldest, from - 1, most - tuples.len()).await?);
+                }
+                break;
+            }
+            if tuples.len() >= most {
+                break;
             }
         }
         Ok(tuples)
@@ -341,15 +359,21 @@ impl Front {
         if self.env.random_below(every) > 0 {
             return;
         }
-        let (from, upto) = (moved.visible_at.saturating_sub(LOOK_MS), moved.visible_at + LOOK_MS);
-        let at = known.tuples_at(moved.visible_at, moved.number);
-        // Whoever it is not seen of is not counted: a look is a sample.
-        let from = from.max(begin_of(at.bucket));
-        let upto = upto.min(begin_of(at.bucket + 1) - 1);
-        let Ok(tuples) = self.rows.tuples(self.level(known), at, from, upto, 256).await else { return };
-        let is_duplicate = tuples.iter().any(|other| {
-            other.number == moved.number && other.visible_at != moved.visible_at && other.moves == moved.moves
-        });
+        // The other one asked for the same time as this one, or for the queue's. Whoever it is not seen of is not counted: a
+        // look is a sample.
+        let usual = moved.received_at + u64::from(known.record().settings.visibility_s) * 1_000;
+        let usual = Some(usual).filter(|usual| usual.abs_diff(moved.visible_at) > LOOK_MS);
+        let mut is_duplicate = false;
+        for visible_at in std::iter::once(moved.visible_at).chain(usual) {
+            let at = known.tuples_at(visible_at, moved.number);
+            let from = visible_at.saturating_sub(LOOK_MS).max(begin_of(at.bucket));
+            let upto = (visible_at + LOOK_MS).min(begin_of(at.bucket + 1) - 1);
+            let Ok(tuples) = self.rows.tuples(self.level(known), at, from, upto, 256).await else { return };
+            is_duplicate |= tuples.iter().any(|other| {
+                let is_other = other.visible_at != moved.visible_at;
+                other.number == moved.number && is_other && other.moves == moved.moves
+            });
+        }
         known.hint.lock().looked(is_duplicate);
         let mut happened = known.happened.lock();
         happened.looked += 1;

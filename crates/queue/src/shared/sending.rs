@@ -98,17 +98,28 @@ impl Front {
 
     /// Drops everything that a queue had until now.
     pub(super) async fn clear(&self, known: &Known) -> Result<(), QueueError> {
+        let kinds: &[Kind] = match known.is_fifo() {
+            // Timestamps of groups' tuples are long ago: what is put from now on would be cleared, too.
+            true => &[Kind::Bodies],
+            false => &[Kind::Bodies, Kind::Tuples],
+        };
+        self.clear_kinds(known, kinds, false).await
+    }
+
+    /// Drops everything of a queue that was deleted.
+    pub(super) async fn clear_gone(&self, known: &Known) -> Result<(), QueueError> {
+        self.clear_kinds(known, &[Kind::Bodies, Kind::Tuples], true).await
+    }
+
+    async fn clear_kinds(&self, known: &Known, kinds: &[Kind], is_gone: bool) -> Result<(), QueueError> {
         let level = self.level(known);
         let now = self.now();
         // What is sent in this moment stays: its timestamps are later.
         let upto_us = i64::try_from(now * 1_000).unwrap_or(i64::MAX) - 1;
-        let mut kinds = vec![Kind::Bodies, Kind::Tuples];
         if known.is_fifo() {
             self.clear_groups(known).await?;
-            // Timestamps of groups' tuples are long ago: what is put from now on would be cleared, too.
-            kinds.pop();
         }
-        for kind in kinds {
+        for kind in kinds.iter().copied() {
             let mut from = self.rows.floor(level, known.id, kind).await?;
             loop {
                 let most = crate::limits::BUCKETS_LISTED;
@@ -122,6 +133,11 @@ impl Front {
                         })
                     });
                     try_join_all(clears).await?;
+                    if is_gone {
+                        let lists =
+                            some.iter().map(|bucket| self.rows.delete_bucket(level, known.id, kind, *bucket));
+                        try_join_all(lists).await?;
+                    }
                 }
                 from = last + 1;
             }

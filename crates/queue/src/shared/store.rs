@@ -172,6 +172,7 @@ impl QueueStore for SharedQueues {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             self.front.directory.delete(&self.front, queue).await?;
+            self.front.drop_tasks(&queue.account, &queue.name).await?;
             self.front.clear(&known).await
         })
     }

@@ -1,4 +1,5 @@
-//! What nobody waits for: empty buckets are dropped, and bodies and tuples are brought together again.
+//! What nobody waits for: empty buckets are dropped, what is left of deleted queues is, and bodies and tuples are brought together
+//! again.
 //!
 //! A sweep reads the whole index of a queue, and the numbers of all its bodies. A body that is older than any send that is still under
 //! way, and that no tuple leads to, gets a new tuple: visible now. While the sweep reads, tuples move: forward they are met
@@ -66,6 +67,11 @@ impl Front {
                 suspects.insert(known.id, without);
             }
             self.drop_bodies(&known).await?;
+        }
+        // A front end that died while it deleted them left something, and those that did not know yet sent to them.
+        for (view, parts, gone) in self.directory.gone(self).await? {
+            self.clear_gone(&Known::new(Arc::clone(&view), parts)).await?;
+            self.directory.forget_gone(self, &view, &gone).await?;
         }
         Ok(())
     }

@@ -66,6 +66,13 @@ impl Front {
         if !self.rows.write_record(&space, &key_of(id), write(&task), None, 0).await? {
             return Err(QueueError::TaskRuns);
         }
+        // Of two that were begun at the same time the later one to look sees the other, whichever has the greater id. Both may.
+        for (key, other) in self.rows.records(&space).await? {
+            if key != key_of(id) && read(&other)?.status == MoveStatus::Running {
+                self.rows.write_record(&space, &key_of(id), None, Some(1), 0).await?;
+                return Err(QueueError::TaskRuns);
+            }
+        }
         self.run_detached(task);
         Ok(id)
     }
@@ -91,6 +98,20 @@ impl Front {
     pub(super) async fn list_moves(&self, account: &str, source: &str) -> Result<Vec<MoveTask>, QueueError> {
         let records = self.rows.records(&space_of(account, source)).await?;
         records.iter().rev().map(|(_, record)| read(record)).collect()
+    }
+
+    /// Ends and forgets the tasks of a queue that is deleted: another one of its name has none.
+    pub(super) async fn drop_tasks(&self, account: &str, source: &str) -> Result<(), QueueError> {
+        let space = space_of(account, source);
+        for (key, _) in self.rows.records(&space).await? {
+            // Whoever runs it may note how far it is meanwhile.
+            while let Some(record) = self.rows.record(&space, &key).await? {
+                if self.rows.write_record(&space, &key, None, Some(record.version), 0).await? {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Looks for tasks whose front end died, again and again.

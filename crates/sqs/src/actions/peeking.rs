@@ -1,12 +1,13 @@
 //! PeekMessages, which only Tailwater has: looks at messages without receiving them.
 
 use serde::{Deserialize, Serialize};
-use tailwater_queue::Sequence;
+use tailwater_queue::{Message, Sequence, View};
 
 use super::receiving::{MessageOut, Wanted, message_out};
 use crate::error::Refusal;
 use crate::front::Context;
-use crate::limits::PEEK_MAX;
+use crate::limits::{PEEK_BYTES_MAX, PEEK_MAX, PEEK_STEP};
+use crate::room::Taken;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -35,16 +36,45 @@ struct PeekedMessage {
     visible_at: u64,
 }
 
-pub(super) async fn peek(context: &Context<'_>) -> Result<Peeked, Refusal> {
+pub(super) async fn peek(context: &Context<'_>) -> Result<(Peeked, Option<Taken>), Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let count = parameters.max_number_of_messages.unwrap_or(10).clamp(1, PEEK_MAX);
-    let messages = context.front.queues.peek(&queue, Sequence(parameters.from), count).await?;
-    let next = messages.last().filter(|_| messages.len() == count).map(|last| last.receipt.sequence.0 + 1);
+    context.front.wait_for_room().await?;
+    let (messages, next) = look(context, &queue, Sequence(parameters.from), count).await?;
+    let room = context.front.room_for(&messages).await?;
     let wanted = Wanted { system: vec!["All".to_owned()], own: vec!["All".to_owned()] };
     let messages = messages.iter().map(|message| {
         let visible_at = message.visible_at;
         Ok(PeekedMessage { message: message_out(context, &queue, message, &wanted, false)?, visible_at })
     });
-    Ok(Peeked { messages: messages.collect::<Result<_, Refusal>>()?, next })
+    Ok((Peeked { messages: messages.collect::<Result<_, Refusal>>()?, next }, room))
+}
+
+/// Messages from `from` on, up to `count` and as many as have [`PEEK_BYTES_MAX`] together; and where to look on, if there may be more.
+async fn look(
+    context: &Context<'_>,
+    queue: &View,
+    mut from: Sequence,
+    count: usize,
+) -> Result<(Vec<Message>, Option<u64>), Refusal> {
+    let (mut messages, mut bytes) = (Vec::new(), 0);
+    while messages.len() < count {
+        let step = PEEK_STEP.min(count - messages.len());
+        let some = context.front.queues.peek(queue, from, step).await?;
+        // Fewer may be there because some were deleted meanwhile.
+        let is_last = some.is_empty();
+        for message in some {
+            bytes += message.content.len();
+            if bytes > PEEK_BYTES_MAX && !messages.is_empty() {
+                return Ok((messages, Some(from.0)));
+            }
+            from = Sequence(message.receipt.sequence.0 + 1);
+            messages.push(message);
+        }
+        if is_last {
+            return Ok((messages, None));
+        }
+    }
+    Ok((messages, Some(from.0)))
 }

@@ -29,14 +29,13 @@ pub(super) async fn add(context: &Context<'_>) -> Result<Nothing, Refusal> {
         return Err(Refusal::missing("Actions"));
     }
     let arn = context.arn(&queue);
-    let with = move |policy: Option<&str>| policy::with_permission(policy, &arn, &label, &accounts, &actions);
-    with(queue.record().attributes.get("Policy").map(String::as_str))?;
-    let change = move |record: &mut QueueRecord| {
-        if let Ok(policy) = with(record.attributes.get("Policy").map(String::as_str)) {
-            record.attributes.insert("Policy".to_owned(), policy);
-        }
+    let permit = move |record: &mut QueueRecord| {
+        let policy = record.attributes.get("Policy").map(String::as_str);
+        let policy = policy::with_permission(policy, &arn, &label, &accounts, &actions)?;
+        record.attributes.insert("Policy".to_owned(), policy);
+        Ok(())
     };
-    context.front.queues.update(&queue, Box::new(change)).await?;
+    context.change(&queue, permit).await?;
     Ok(Nothing {})
 }
 
@@ -44,15 +43,14 @@ pub(super) async fn remove(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let Parameters { queue_url, label, .. } = context.asked.parameters()?;
     let queue = context.queue(queue_url.as_deref()).await?;
     let label = label.ok_or_else(|| Refusal::missing("Label"))?;
-    policy::without_permission(queue.record().attributes.get("Policy").map(String::as_str), &label)?;
-    let change = move |record: &mut QueueRecord| {
-        let without = policy::without_permission(record.attributes.get("Policy").map(String::as_str), &label);
-        match without {
-            Ok(Some(policy)) => drop(record.attributes.insert("Policy".to_owned(), policy)),
-            Ok(None) => drop(record.attributes.remove("Policy")),
-            Err(_) => {}
-        }
+    let forbid = move |record: &mut QueueRecord| {
+        let policy = record.attributes.get("Policy").map(String::as_str);
+        match policy::without_permission(policy, &label)? {
+            Some(policy) => record.attributes.insert("Policy".to_owned(), policy),
+            None => record.attributes.remove("Policy"),
+        };
+        Ok(())
     };
-    context.front.queues.update(&queue, Box::new(change)).await?;
+    context.change(&queue, forbid).await?;
     Ok(Nothing {})
 }

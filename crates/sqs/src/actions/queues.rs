@@ -8,6 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tailwater_queue::{QueueError, QueueRecord, Redrive, Settings, View};
 
+use super::changing::check_record;
 use super::tags::check_tags;
 use crate::attributes::{self, AllowPolicy};
 use crate::error::{Code, Refusal};
@@ -74,15 +75,8 @@ pub(super) async fn create(context: &Context<'_>) -> Result<UrlAnswer, Refusal> 
     }
     check_redrive(context, &name, &settings, &wanted).await?;
     context.front.accounts.admit_queue(context.account(), context.front.queues.as_ref()).await?;
-    let record = QueueRecord {
-        account: context.account().to_owned(),
-        name,
-        created_at: 0,
-        modified_at: 0,
-        settings,
-        attributes,
-        tags,
-    };
+    let record = QueueRecord { attributes, tags, ..QueueRecord::new(context.account(), name, settings) };
+    check_record(&record)?;
     match context.front.queues.create(record).await {
         Ok(queue) => Ok(UrlAnswer { queue_url: context.url(&queue) }),
         Err(QueueError::Exists(known)) => same(context, &known, &wanted),
@@ -265,18 +259,14 @@ pub(super) async fn set_attributes(context: &Context<'_>) -> Result<Nothing, Ref
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let wanted = parameters.attributes.ok_or_else(|| Refusal::missing("Attribute.Name"))?;
-    // Checked on a copy; set on what there is then, as far as it was asked for.
     let record = queue.record();
     let (mut settings, mut kept) = (record.settings.clone(), record.attributes.clone());
     attributes::set(&mut settings, &mut kept, &wanted, &queue.account)?;
     check_redrive(context, &queue.name, &settings, &wanted).await?;
     let account = queue.account.clone();
-    let change = move |record: &mut QueueRecord| {
-        let (mut settings, mut kept) = (record.settings.clone(), record.attributes.clone());
-        if attributes::set(&mut settings, &mut kept, &wanted, &account).is_ok() {
-            (record.settings, record.attributes) = (settings, kept);
-        }
+    let set = move |record: &mut QueueRecord| {
+        attributes::set(&mut record.settings, &mut record.attributes, &wanted, &account)
     };
-    context.front.queues.update(&queue, Box::new(change)).await?;
+    context.change(&queue, set).await?;
     Ok(Nothing {})
 }

@@ -14,8 +14,9 @@ use super::sending::checked_id;
 use crate::content::{Attribute, Content, Value, md5_of_attributes};
 use crate::error::{Code, Refusal};
 use crate::front::Context;
-use crate::limits::{VISIBILITY_S, WAIT_S};
+use crate::limits::{SMALL_BYTES, VISIBILITY_S, WAIT_S};
 use crate::names;
+use crate::room::Taken;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -65,7 +66,12 @@ struct AttributeOut {
     data_type: String,
 }
 
-pub(super) async fn receive(context: &Context<'_>) -> Result<ReceivedAnswer, Refusal> {
+pub(super) async fn receive(context: &Context<'_>) -> Result<(ReceivedAnswer, Option<Taken>), Refusal> {
+    if context.body_bytes > SMALL_BYTES {
+        // While it waits it would hold room that sends need.
+        let message = format!("The body of a ReceiveMessage is longer than {SMALL_BYTES} bytes.");
+        return Err(Refusal::new(Code::Malformed, message));
+    }
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let count = parameters.max_number_of_messages.unwrap_or(1);
@@ -87,8 +93,18 @@ pub(super) async fn receive(context: &Context<'_>) -> Result<ReceivedAnswer, Ref
     let attempt = checked_id(parameters.receive_request_attempt_id, "ReceiveRequestAttemptId")?;
     let (queues, accounts) = (&context.front.queues, &context.front.accounts);
     let count = accounts.admit_receive(&queue.account, count, &**queues).await?;
+    context.front.wait_for_room().await?;
     let messages = queues.receive(&queue, Receive { count, visibility, wait, attempt }).await?;
     accounts.received(&queue.account, messages.len());
+    let room = match context.front.room_for(&messages).await {
+        Ok(room) => room,
+        Err(refusal) => {
+            // Somebody else may have room for them; if that fails they are visible after their timeout.
+            let back = messages.iter().map(|message| (message.receipt, Duration::ZERO)).collect();
+            let _ = queues.change_visibility(&queue, back).await;
+            return Err(refusal);
+        }
+    };
     let asked = Wanted {
         system: parameters
             .attribute_names
@@ -98,7 +114,7 @@ pub(super) async fn receive(context: &Context<'_>) -> Result<ReceivedAnswer, Ref
         own: parameters.message_attribute_names,
     };
     let messages = messages.iter().map(|message| message_out(context, &queue, message, &asked, true));
-    Ok(ReceivedAnswer { messages: messages.collect::<Result<_, _>>()? })
+    Ok((ReceivedAnswer { messages: messages.collect::<Result<_, _>>()? }, room))
 }
 
 fn seconds(

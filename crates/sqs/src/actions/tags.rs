@@ -47,14 +47,13 @@ pub(super) async fn tag(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let tags = parameters.tags.ok_or_else(|| Refusal::missing("Tags"))?;
-    let mut all = queue.record().tags.clone();
-    all.extend(tags.clone());
-    check_tags(&all)?;
-    let change = move |record: &mut QueueRecord| {
+    let set = move |record: &mut QueueRecord| {
         record.tags.extend(tags.clone());
+        check_tags(&record.tags)?;
         set_by_tags(&mut record.settings, &record.tags);
+        Ok(())
     };
-    context.front.queues.update(&queue, Box::new(change)).await?;
+    context.change(&queue, set).await?;
     Ok(Nothing {})
 }
 
@@ -62,11 +61,12 @@ pub(super) async fn untag(context: &Context<'_>) -> Result<Nothing, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let keys = parameters.tag_keys.ok_or_else(|| Refusal::missing("TagKeys"))?;
-    let change = move |record: &mut QueueRecord| {
+    let remove = move |record: &mut QueueRecord| {
         record.tags.retain(|key, _| !keys.contains(key));
         set_by_tags(&mut record.settings, &record.tags);
+        Ok(())
     };
-    context.front.queues.update(&queue, Box::new(change)).await?;
+    context.change(&queue, remove).await?;
     Ok(Nothing {})
 }
 

@@ -44,11 +44,43 @@ fn amazon_s_own_example_is_verified() {
     assert_eq!(verify(&request, NOW_S, secret_of), Ok((KEY.0.to_owned(), None)));
 }
 
-fn signed(body: &Bytes) -> HeaderMap {
-    let request = Unsigned { method: "POST", path: "/", query: "", host: "localhost:9324", body };
+fn signed_for(target: Option<&str>, body: &Bytes) -> HeaderMap {
+    let request = Unsigned { method: "POST", path: "/", query: "", host: "localhost:9324", target, body };
     let time = jiff::Timestamp::from_second(NOW_S as i64).expect("a time");
     let (date, authorization) = sign(&request, time, KEY, "eu-central-1");
-    headers(&[("host", "localhost:9324"), ("x-amz-date", &date), ("authorization", &authorization)])
+    let mut all =
+        headers(&[("host", "localhost:9324"), ("x-amz-date", &date), ("authorization", &authorization)]);
+    if let Some(target) = target {
+        all.insert("x-amz-target", HeaderValue::from_str(target).expect("a value"));
+    }
+    all
+}
+
+fn signed(body: &Bytes) -> HeaderMap {
+    signed_for(None, body)
+}
+
+#[test]
+fn a_signature_is_for_one_action_and_does_not_do_for_another() {
+    let body = Bytes::from_static(b"{}");
+    let verify_with = |headers: &HeaderMap| {
+        let request = Signed { method: "POST", path: "/", query: "", headers, body: &body };
+        verify(&request, NOW_S, secret_of)
+    };
+    let target = HeaderValue::from_static("AmazonSQS.DeleteQueue");
+    let mut headers = signed_for(Some("AmazonSQS.ReceiveMessage"), &body);
+    assert_eq!(verify_with(&headers), Ok((KEY.0.to_owned(), None)));
+    headers.insert("x-amz-target", target.clone());
+    assert_eq!(code_of(verify_with(&headers)), Code::SignatureDoesNotMatch);
+    // One that was signed without a target gets none.
+    let mut headers = signed(&body);
+    headers.insert("x-amz-target", target);
+    assert_eq!(code_of(verify_with(&headers)), Code::SignatureDoesNotMatch);
+    // What is not Amazon's may be added on the way.
+    let mut headers = signed(&body);
+    headers.insert("x-forwarded-for", HeaderValue::from_static("192.0.2.1"));
+    headers.insert("x-amzn-trace-id", HeaderValue::from_static("Root=1"));
+    assert_eq!(verify_with(&headers), Ok((KEY.0.to_owned(), None)));
 }
 
 #[test]
@@ -109,6 +141,11 @@ fn a_request_that_was_signed_in_advance_is_good_for_as_long_as_it_says() {
     let request = Signed { method: "GET", path: "/", query: &query, headers: &headers, body: &body };
     assert_eq!(verify(&request, NOW_S + 60, secret_of).map(|(key, _)| key), Ok(KEY.0.to_owned()));
     assert_eq!(code_of(verify(&request, NOW_S + 61, secret_of)), Code::RequestExpired);
+    // Nor does it become another action by a header.
+    let mut with_target = headers.clone();
+    with_target.insert("x-amz-target", HeaderValue::from_static("AmazonSQS.DeleteQueue"));
+    let request = Signed { headers: &with_target, ..request };
+    assert_eq!(code_of(verify(&request, NOW_S, secret_of)), Code::SignatureDoesNotMatch);
 }
 
 #[test]

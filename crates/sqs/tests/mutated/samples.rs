@@ -192,7 +192,9 @@ pub fn signed(host: &str, now_ms: i64) -> Vec<Sample> {
     let of = |mut sample: Sample| {
         let address = String::from_utf8(sample.address.clone()).expect("text");
         let (path, query) = address.split_once('?').unwrap_or((&address, ""));
-        let unsigned = Unsigned { method: sample.method, path, query, host, body: &sample.body };
+        let target = sample.headers.iter().find(|(name, _)| *name == "x-amz-target");
+        let target = target.map(|(_, value)| std::str::from_utf8(value).expect("text"));
+        let unsigned = Unsigned { method: sample.method, path, query, host, target, body: &sample.body };
         let (date, authorization) = sign(&unsigned, now, KEY, "us-east-1");
         sample.headers[0].1 = host.as_bytes().to_vec();
         sample.headers.push(("x-amz-date", date.into_bytes()));

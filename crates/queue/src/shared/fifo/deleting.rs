@@ -28,6 +28,10 @@ impl Front {
         let outcomes = outcomes.await?;
         let gone: Vec<Slot> = outcomes.iter().filter_map(|outcome| outcome.ok().flatten()).collect();
         known.happened.lock().deleted += gone.len() as u64;
+        if !gone.is_empty() {
+            // What is behind it in its group is visible now.
+            known.sent.notify_one();
+        }
         self.forget_bodies(known, &gone).await;
         Ok(outcomes.into_iter().map(|outcome| outcome.map(|_| ())).collect())
     }

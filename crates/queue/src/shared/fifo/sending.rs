@@ -84,6 +84,7 @@ impl Front {
         scope: Scope,
     ) -> Result<Vec<Seen>, QueueError> {
         let _turn = known.turns.take(at).await;
+        let began = self.now();
         let claims = arrivals.iter().map(async |arrival| match (scope, &arrival.key) {
             (Scope::Queue, Some(key)) => self.claim(known, at, key).await,
             _ => Ok(None),
@@ -94,7 +95,7 @@ impl Front {
             places.push(seen.is_none().then_some(here.len()));
             here.extend(seen.is_none().then_some(arrival));
         }
-        let sent = self.append(known, at, here).await?;
+        let sent = self.append(known, at, here, began).await?;
         let all = places.into_iter().zip(elsewhere);
         Ok(all.filter_map(|(place, seen)| place.map_or(seen, |place| sent.get(place).copied())).collect())
     }
@@ -130,13 +131,18 @@ impl Front {
                 if let Some(seen) = seen.get(key) {
                     return Ok(Some(*seen));
                 }
-                // Who claimed it may still be about to send; what is older can't happen any more after a write.
-                let is_old = now >= claim.at + CLAIM_MS / 2;
+                // Who had it while it was young may still be about to send; what is older can't happen any more after a write.
+                let is_old = now >= claim.at + CLAIM_MS / 4 + SETTLE_MS + self.config.skew_ms;
                 let group = self.group(known, other).await?;
                 if !is_old || !self.write(known, other, group).await? {
                     return Err(QueueError::Unavailable(
                         "a message with this deduplication id is being sent to another group".to_owned(),
                     ));
+                }
+                // What came just before that write is known now.
+                let (_, seen) = self.state(known, other, std::slice::from_ref(key)).await?;
+                if let Some(seen) = seen.get(key) {
+                    return Ok(Some(*seen));
                 }
             }
             let version = Some(record.version);
@@ -147,22 +153,24 @@ impl Front {
         Err(BUSY)
     }
 
-    /// Puts messages behind the others of a group, in their order, but for those whose ids it has seen.
+    /// Puts messages behind the others of a group, in their order, but for those whose ids it has seen; their claims were looked at
+    /// after `began`.
     async fn append(
         &self,
         known: &Known,
         at: GroupKey,
         mut arrivals: Vec<Arrival>,
+        began: u64,
     ) -> Result<Vec<Seen>, QueueError> {
         let keys: Vec<DeduplicationKey> = arrivals.iter().filter_map(|arrival| arrival.key).collect();
         let delay_ms = u64::from(known.record().settings.delay_s) * 1_000;
-        let began = self.now();
         for _ in 0..GROUP_ATTEMPTS {
-            // A claim is good for longer than this, and a body that is in no group is not deleted before.
+            let (mut group, mut seen) = self.state(known, at, &keys).await?;
+            // A claim is good for longer than this, and a body that is in no group is not deleted before. Behind the read: whoever makes
+            // what is too late fail changes the group after that time.
             if self.now() > began + SETTLE_MS {
                 break;
             }
-            let (mut group, mut seen) = self.state(known, at, &keys).await?;
             let mut sent = Vec::with_capacity(arrivals.len());
             for arrival in &mut arrivals {
                 let known_as = arrival.key.as_ref().and_then(|key| seen.get(key).copied());
@@ -205,7 +213,7 @@ impl Front {
         let number = self.numbers.next(&self.env, self.now())?;
         let key = Some(DeduplicationKey::new(Scope::Group, "", mark));
         let body = Body { group: Some(at), ..body };
-        self.append(known, at, vec![Arrival { number, is_put: false, body, key }]).await?;
+        self.append(known, at, vec![Arrival { number, is_put: false, body, key }], self.now()).await?;
         known.sent.notify_one();
         Ok(())
     }
