@@ -303,6 +303,7 @@ impl Core {
         let streams = self.replica.streams();
         Snapshot {
             chain: self.replica.chain().clone(),
+            place: self.replica.place(),
             is_head: self.replica.is_head(),
             is_tail: self.replica.is_tail(),
             streams: streams
@@ -310,11 +311,14 @@ impl Core {
                     let stats = state.history.stats();
                     StreamSnapshot {
                         stream: stream.clone(),
+                        source: self.replica.source_of(stream).map(str::to_owned),
                         last: state.last(),
                         held: state.held(),
                         live: stats.live,
                         stored: stats.stored,
                         bytes: stats.bytes,
+                        predicates: stats.predicates,
+                        predicates_dropped: stats.predicates_dropped,
                     }
                 })
                 .collect(),

@@ -21,6 +21,8 @@ pub struct Handle {
 pub struct Snapshot {
     /// The chain as it knows it.
     pub chain: Chain,
+    /// Its place in it, from 1; 0 if it is no member.
+    pub place: usize,
     /// Whether it gives numbers, and whether it answers readers.
     pub is_head: bool,
     /// See [`Snapshot::is_head`].
@@ -44,6 +46,8 @@ pub struct Snapshot {
 pub struct StreamSnapshot {
     /// The stream.
     pub stream: Stream,
+    /// Of another region's stream: the region whose proxy the head fetches it from.
+    pub source: Option<String>,
     /// The last number it has.
     pub last: u64,
     /// The last number that all replicas from it to the tail hold.
@@ -54,6 +58,10 @@ pub struct StreamSnapshot {
     pub stored: u64,
     /// Bytes of the stored ones, encoded.
     pub bytes: u64,
+    /// Predicates that are being applied to all events.
+    pub predicates: u64,
+    /// Predicates that were given up, as too many were: what they match stays.
+    pub predicates_dropped: u64,
 }
 
 /// A look at the replica that somebody waits for.

@@ -10,12 +10,11 @@
 use std::collections::BTreeMap;
 
 use tailwater_broadcast::batch::Batch;
+use tailwater_broadcast::limits::STREAMS_MAX;
 use tailwater_broadcast::message::{self, FROM_NOW, Message};
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::region::{self, Member, Options, ProxyPeer, Source};
-use tailwater_broadcast::replica::{
-    ConnectionId, Output, Peer, Replica, STREAMS_KNOWN_MAX, WAITING_BYTES_MAX, size_of_message,
-};
+use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message};
 
 /// How long a member may leave unread what waits for it, and how often such ones are looked for, in milliseconds.
 const STALLED_MS: u64 = 5_000;
@@ -111,11 +110,15 @@ impl Region {
                 .push(Output::Close(from, "only a client shares events, by a number of its own".into()));
             return;
         }
+        if self.members.get(&from).is_some_and(|joined| joined.waiting > WAITING_BYTES_MAX) {
+            self.outputs.push(Output::Close(from, "it does not read what it is answered".into()));
+            return;
+        }
         let Some(proxy) = &mut self.proxy else {
             replica.tell_chain(from);
             return;
         };
-        let begins = positions.into_iter().take(STREAMS_KNOWN_MAX).map(|(stream, after)| {
+        let begins = positions.into_iter().take(STREAMS_MAX).map(|(stream, after)| {
             let after = match after {
                 FROM_NOW => replica.stream(&stream).map_or(0, |state| state.held()),
                 after => after,

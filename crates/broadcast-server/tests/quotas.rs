@@ -35,7 +35,8 @@ async fn proxy(env: &Env, dir: &std::path::Path, quotas: &Arc<Quotas>) -> Server
 async fn who_publishes_too_much_is_slowed_and_keeps_all_in_order_and_a_gateway_is_not() {
     let env = Env::real();
     let dir = tempfile::tempdir().unwrap();
-    let quota = Quota { bytes_per_s: 0, events_per_s: 100, burst_s: 0.1 };
+    // However long this test stands still, what is saved up meanwhile is one event.
+    let quota = Quota { bytes_per_s: 0, events_per_s: 10, burst_s: 0.1 };
     let quotas = Quotas::new(&env, quota, Quota::NONE);
     let proxy = proxy(&env, dir.path(), &quotas).await;
     let addresses = vec![proxy.address().to_string()];
@@ -51,14 +52,14 @@ async fn who_publishes_too_much_is_slowed_and_keeps_all_in_order_and_a_gateway_i
 
     let publisher = Publisher::new(&env, addresses.clone());
     let began = env.now();
-    for n in 50..100 {
+    for n in 50..75 {
         publisher.publish(&stream, &payload(n), None).await.unwrap();
     }
     // All but the burst, and one that was larger than what was left of it, at the rate.
-    assert!(env.now().since(began).as_millis() >= 350, "50 events at 100 a second");
-    assert!(quotas.delayed() > 20, "{}", quotas.delayed());
+    assert!(env.now().since(began).as_millis() >= 2_200, "25 events at 10 a second");
+    assert!(quotas.delayed() > 0, "all but those that took as long by themselves");
     let mut listener = Listener::new(&env, addresses, Positions::start());
-    for n in 0..100 {
+    for n in 0..75 {
         let (_, event) = listener.get_event().await.unwrap();
         assert_eq!(event.content().unwrap().payload.as_ref(), u64::to_le_bytes(n));
     }

@@ -101,6 +101,17 @@ impl Batch {
         Ok(())
     }
 
+    /// Whether all its events have the time of its state.
+    pub fn has_one_time(&self) -> bool {
+        let mut cursor = self.cursor();
+        while let Ok(Some((event, _))) = cursor.next_alike(u32::MAX) {
+            if event.time_ms != self.state.time_ms {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Its encoded events, in order, without the collected ones.
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor::new(self.after, self.state.clone(), &self.bytes)
@@ -174,6 +185,19 @@ impl Batch {
         }
         let bytes = self.bytes.slice(..end);
         Ok(Some(Batch { after: self.after, last, count, state: self.state.clone(), bytes }))
+    }
+
+    /// Batches that follow each other, as one: every reader of it reads one where it would have read many.
+    pub fn joined(batches: &[Batch]) -> Result<Batch, Malformed> {
+        let first = batches.first().ok_or(Malformed("no batch makes none"))?;
+        let mut writer = Writer::new(first.after);
+        writer
+            .bytes
+            .reserve(batches.iter().map(|batch| batch.bytes.len()).sum::<usize>() + 16 * batches.len());
+        for batch in batches {
+            writer.append(batch)?;
+        }
+        Ok(writer.finish(batches.last().map_or(0, |batch| batch.last)))
     }
 
     fn reencoded(&self, after: u64) -> Result<Batch, Malformed> {
@@ -531,6 +555,11 @@ impl Writer {
         self.count
     }
 
+    /// The number of the last event so far, or the one before the first.
+    pub fn last(&self) -> u64 {
+        self.seq
+    }
+
     /// Adds what an application publishes, as the next number, with the time of the event before it.
     pub fn publish(&mut self, content: &Content, collect: Option<&Collect>) -> Result<(), TooLarge> {
         within("the key", content.key.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
@@ -615,6 +644,27 @@ impl Writer {
         out.put_slice(payload);
         self.seq = seq;
         self.count += 1;
+    }
+
+    /// Adds a batch that begins where this one ends, or later. As soon as its next event takes over the same here as
+    /// there, the rest is copied as it is.
+    fn append(&mut self, batch: &Batch) -> Result<(), Malformed> {
+        let mut cursor = batch.cursor();
+        while self.start.is_none() || self.seq != cursor.seq || self.state != cursor.state {
+            let Some(event) = &cursor.next()? else { return Ok(()) };
+            if event.seq <= self.seq {
+                return Err(Malformed("it begins before the end of the one before it"));
+            }
+            self.push(event);
+        }
+        let copied = cursor.position;
+        while let Some((event, alike)) = cursor.next_alike(u32::MAX)? {
+            self.seq = event.seq;
+            self.count += alike;
+        }
+        self.bytes.extend_from_slice(&batch.bytes[copied..]);
+        self.state = cursor.state;
+        Ok(())
     }
 
     /// Adds a publisher's batch: its events follow with the next numbers, and the time of the event before them.
@@ -773,6 +823,35 @@ mod tests {
                 }
             }
             prop_assert_eq!(at, batch.last.min(end));
+        }
+
+        #[test]
+        fn batches_that_follow_each_other_are_the_same_events_when_they_are_joined(
+            parts in proptest::collection::vec((published(), proptest::collection::vec(any::<bool>(), 12), 0..3u64), 1..5),
+        ) {
+            let (mut batches, mut wanted, mut after) = (Vec::new(), Vec::new(), 0);
+            for (events, keep, more) in parts {
+                let whole = Batch { after, last: after + events.len() as u64, ..encode(&events) };
+                let mut writer = Writer::new(after);
+                let mut cursor = whole.cursor();
+                let mut place = keep.iter();
+                while let Some(event) = cursor.next().unwrap() {
+                    if *place.next().unwrap() {
+                        writer.push(&event);
+                    }
+                }
+                // Some as they were published, some with collected events, and numbers collected at the end.
+                let batch = if keep[0] { whole } else { writer.finish(whole.last + more) };
+                wanted.extend(batch.events().map(Result::unwrap).filter(|event| !event.is_tombstone()));
+                after = batch.last;
+                batches.push(batch);
+            }
+            let joined = Batch::joined(&batches).unwrap();
+            joined.check().unwrap();
+            prop_assert_eq!((joined.after, joined.last), (0, after));
+            let events: Vec<Event> =
+                joined.events().map(Result::unwrap).filter(|event| !event.is_tombstone()).collect();
+            prop_assert_eq!(events, wanted);
         }
 
         #[test]

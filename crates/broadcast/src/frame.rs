@@ -14,9 +14,12 @@ use crate::wire::BadMessage;
 
 /// Read at once from a connection.
 const READ_BYTES: usize = 256 << 10;
-/// The same where there are many connections with little on each; more if a message is larger.
+/// The same where there are many connections with little on each; more, as much as it lacks, if a message is larger.
 const READ_BYTES_SPARING: usize = 4 << 10;
-/// Longer messages are not copied for their own sake.
+/// Room beyond what is expected: a read that does not fill its buffer was the last one, and need not be tried again.
+const BEYOND_BYTES: usize = 64;
+/// Longer messages are not copied for their own sake; shorter ones are, so that who keeps one does not keep all that was
+/// read with it.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// What was sent and not acknowledged for so long ends a connection.
@@ -55,16 +58,17 @@ pub struct FrameReader<R> {
     from: R,
     buffer: BytesMut,
     sparing: bool,
+    /// Bytes of the last message, as which the next one may be.
+    last: usize,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// A reader of what comes from `from`.
     pub fn new(from: R) -> Self {
-        Self { from, buffer: BytesMut::new(), sparing: false }
+        Self { from, buffer: BytesMut::new(), sparing: false, last: 0 }
     }
 
-    /// For one of many connections: it keeps a small buffer, and messages have their bytes to themselves, so that who
-    /// keeps one keeps nothing else.
+    /// For one of many connections: it keeps a small buffer, which the last message would have fitted into.
     pub fn sparing(self) -> Self {
         Self { sparing: true, ..self }
     }
@@ -77,7 +81,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
             self.buffer.reserve(match self.sparing {
                 false => READ_BYTES,
-                true => self.buffer.len().clamp(READ_BYTES_SPARING, READ_BYTES),
+                true => self.missing().clamp(READ_BYTES_SPARING, READ_BYTES) + BEYOND_BYTES,
             });
             if self.from.read_buf(&mut self.buffer).await? == 0 {
                 if self.buffer.is_empty() {
@@ -86,6 +90,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 return Err(BadMessage("the connection ended within one".to_owned()).into());
             }
         }
+    }
+
+    /// Bytes that the message lacks whose beginning is there, or that the next one may have.
+    fn missing(&self) -> usize {
+        let length = self.buffer.first_chunk().map(|length| u32::from_le_bytes(*length) as usize);
+        let expected =
+            length.unwrap_or(if self.last <= COPIED_BYTES_MAX { self.last + self.last / 4 } else { 0 });
+        (4 + expected).saturating_sub(self.buffer.len())
     }
 
     fn buffered(&mut self) -> Result<Option<Bytes>, BadMessage> {
@@ -98,7 +110,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Ok(None);
         }
         self.buffer.advance(4);
-        if self.sparing && length <= COPIED_BYTES_MAX {
+        self.last = length;
+        // Nothing else is in there, so that it may as well have the buffer.
+        let alone = self.buffer.len() == length && self.buffer.capacity() <= 2 * length;
+        if length <= COPIED_BYTES_MAX && !alone {
             let frame = Bytes::copy_from_slice(&self.buffer[..length]);
             self.buffer.advance(length);
             return Ok(Some(frame));
@@ -162,6 +177,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Content, Stream, Writer};
 
     #[tokio::test]
     async fn messages_cross_a_stream_and_a_frame_too_long_is_refused() {
@@ -179,5 +195,18 @@ mod tests {
             assert!(reader.next().await.unwrap_err().to_string().contains("a frame of 4294967295 bytes"));
         };
         tokio::join!(sending, receiving);
+    }
+
+    #[tokio::test]
+    async fn a_small_message_that_is_kept_does_not_keep_what_was_read_with_it() {
+        let (ours, theirs) = tokio::io::duplex(4096);
+        let mut events = Writer::new(0);
+        events.publish(&Content::default(), None).unwrap();
+        let stream = Stream::parse("eu/prices").unwrap();
+        FrameWriter::new(ours).send(&Message::Events { stream, batch: events.finish(0) }).await.unwrap();
+        let mut reader = FrameReader::new(theirs);
+        let kept = reader.next().await.unwrap();
+        assert!(matches!(kept, Some(Message::Events { .. })));
+        assert!(reader.buffer.try_reclaim(READ_BYTES), "the buffer is its own");
     }
 }

@@ -18,3 +18,8 @@ pub const PREDICATE_BYTES_MAX: usize = 4096;
 pub const BATCH_BYTES_MAX: usize = 2 << 20;
 /// Events of one batch, tombstoned ones not counted.
 pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
+/// Streams of all regions that one proxy carries; what is advertised or told beyond it is left out.
+pub const STREAMS_MAX: usize = 4096;
+/// Publishers that one stream remembers, but for those that wait for answers; beyond it the one that was idle longest
+/// is forgotten.
+pub const PUBLISHERS_MAX: usize = 65_536;

@@ -4,7 +4,7 @@
 //! frame      u32 length of what follows, u8 kind, body (numbers little-endian; pieces as in wire.rs)
 //!   1 hello        u16 version, u8 role (0 client, 1 replica), text region, u64 replica, u128 client
 //!   2 chain        u64 epoch, text region, members, joining: lists of (u64 replica, text address)
-//!   3 publish      stream, u128 client, u64 first, batch        4 published  stream, u64 number, u64 seq
+//!   3 publish      stream, u128 client, u64 first, batch        4 published  stream, u64 number, u64 seq, u8 repeated?
 //!   5 refused      stream, u64 first, u8 reason, u16 length, text
 //!   6 advertise    list of (stream, u64 count)                  7 subscribe  stream, u64 after
 //!   8 unsubscribe  stream                                       9 events     stream, batch
@@ -20,6 +20,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::batch::Batch;
+use crate::limits::PUBLISHERS_MAX;
 use crate::name::Stream;
 use crate::region;
 use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
@@ -150,8 +151,10 @@ pub enum Message {
         stream: Stream,
         /// The publisher's own number of the last one.
         number: u64,
-        /// That event's number in the stream; 0 if it was published earlier and the number is no longer known.
+        /// That event's number in the stream; how far all replicas hold the stream, if it was `repeated`.
         seq: u64,
+        /// Whether it was published earlier, so that its own number is no longer known.
+        repeated: bool,
     },
     /// To a publisher: its events from `first` of the same message on are not published.
     Refused {
@@ -283,6 +286,13 @@ pub struct Origin {
     pub first: u64,
 }
 
+impl Origin {
+    /// Whether so many events can have numbers from `first` on, which are at least 1.
+    pub fn may_have(&self, count: u32) -> bool {
+        self.first > 0 && self.first.checked_add(u64::from(count)).is_some()
+    }
+}
+
 impl Message {
     /// Appends the message as a frame.
     pub fn encode(&self, out: &mut BytesMut) {
@@ -312,11 +322,12 @@ impl Message {
                 out.put_u64_le(*first);
                 put_batch(out, batch);
             }
-            Message::Published { stream, number, seq } => {
+            Message::Published { stream, number, seq, repeated } => {
                 out.put_u8(4);
                 put_stream(out, stream);
                 out.put_u64_le(*number);
                 out.put_u64_le(*seq);
+                out.put_u8((*repeated).into());
             }
             Message::Refused { stream, first, reason, text } => {
                 out.put_u8(5);
@@ -437,7 +448,12 @@ impl Message {
                 first: from.u64()?,
                 batch: from.batch()?,
             },
-            4 => Message::Published { stream: from.stream()?, number: from.u64()?, seq: from.u64()? },
+            4 => Message::Published {
+                stream: from.stream()?,
+                number: from.u64()?,
+                seq: from.u64()?,
+                repeated: from.u8()? != 0,
+            },
             5 => {
                 let (stream, first, code, len) = (from.stream()?, from.u64()?, from.u8()?, from.u16()?);
                 let text = String::from_utf8_lossy(&from.bytes(usize::from(len))?).into_owned();
@@ -458,12 +474,26 @@ impl Message {
             10 => Message::Follow { epoch: from.u64()?, counts: take_counts(&mut from)? },
             11 => Message::Publishers {
                 stream: from.stream()?,
-                numbers: from.list(24, |from| Ok((from.u128()?, from.u64()?)))?,
+                numbers: {
+                    let numbers = from.list(24, |from| Ok((from.u128()?, from.u64()?)))?;
+                    if numbers.len() > PUBLISHERS_MAX {
+                        return Err(BadMessage(format!(
+                            "{} publishers, more than {PUBLISHERS_MAX}",
+                            numbers.len()
+                        )));
+                    }
+                    numbers
+                },
             },
             12 => {
                 let (epoch, stream, has) = (from.u64()?, from.stream()?, from.u8()? != 0);
                 let origin = Origin { client: from.u128()?, first: from.u64()? };
-                Message::Append { epoch, stream, origin: has.then_some(origin), batch: from.batch()? }
+                let batch = from.batch()?;
+                let origin = has.then_some(origin);
+                if origin.is_some_and(|origin| !origin.may_have(batch.count)) {
+                    return Err(BadMessage("a publisher's numbers begin with 1".to_owned()));
+                }
+                Message::Append { epoch, stream, origin, batch }
             }
             13 => Message::Held { epoch: from.u64()?, counts: take_counts(&mut from)? },
             14 => Message::Token { epoch: from.u64()? },
@@ -554,7 +584,7 @@ mod tests {
             Message::Hello { version: VERSION, region, role: Role::Replica(4) },
             Message::Chain(chain),
             Message::Publish { stream: stream.clone(), client: 5, first: 6, batch: batch.clone() },
-            Message::Published { stream: stream.clone(), number: 1, seq: 2 },
+            Message::Published { stream: stream.clone(), number: 1, seq: 2, repeated: true },
             Message::Refused { stream: stream.clone(), first: 1, reason: Reason::Invalid, text },
             Message::Advertise { counts: counts.clone() },
             Message::Subscribe { stream: stream.clone(), after: 8 },
@@ -583,6 +613,19 @@ mod tests {
             Message::Join { member, durable: true, started: false },
             Message::Alive { epoch: 2, caught_up: vec![4] },
         ]
+    }
+
+    #[test]
+    fn an_append_whose_publisher_s_numbers_can_not_be_is_refused() {
+        for (first, is_read) in [(0, false), (1, true), (u64::MAX, false)] {
+            let mut writer = Writer::new(7);
+            writer.publish(&Content::default(), None).unwrap();
+            let (stream, origin) = (Stream::parse("eu/prices").unwrap(), Some(Origin { client: 5, first }));
+            let append = Message::Append { epoch: 2, stream, origin, batch: writer.finish(9) };
+            let mut out = BytesMut::new();
+            append.encode(&mut out);
+            assert_eq!(Message::decode(out.freeze().slice(4..)).is_ok(), is_read, "{first}");
+        }
     }
 
     #[test]

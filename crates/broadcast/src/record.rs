@@ -88,7 +88,7 @@ impl Record {
                 let (stream, has) = (from.stream()?, from.u8()? != 0);
                 let origin = Origin { client: from.u128()?, first: from.u64()? };
                 let batch = from.batch()?;
-                if has && (origin.first == 0 || origin.first.checked_add(u64::from(batch.count)).is_none()) {
+                if has && !origin.may_have(batch.count) {
                     return Err(BadMessage("a publisher's numbers begin with 1".to_owned()));
                 }
                 Record::Stored { stream, batch, origin: has.then_some(origin) }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tailwater_broadcast::message::{Chain, Member, Message, Reason, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
-use tailwater_broadcast::{Content, Stream, Writer};
+use tailwater_broadcast::{Batch, Content, Stream, Writer};
 
 #[test]
 fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing() {
@@ -32,4 +32,84 @@ fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing(
     let (first, reason) = refused.expect("some publish was refused");
     assert_eq!(reason, Reason::Limit);
     assert_eq!(head.stream(&stream).unwrap().last(), first - 1, "what came before is on its way");
+}
+
+#[test]
+fn a_replica_that_is_not_the_head_any_more_is_sent_nothing_of_other_regions() {
+    let mut head = Replica::new(Config::new("here", 1));
+    let member = |id| Member { id, address: format!("replica-{id}") };
+    let chain = |epoch, members| Chain { epoch, region: "here".to_owned(), members, joining: Vec::new() };
+    head.configure(0, chain(1, vec![member(1)]));
+    head.connected(0, 8, Peer::Out("there".to_owned(), 5));
+    let stream = Stream::parse("there/news").unwrap();
+    head.receive(0, 8, Message::Advertise { counts: vec![(stream.clone(), 1)] });
+    head.outputs();
+    head.configure(0, chain(2, vec![member(2)]));
+    assert!(head.outputs().contains(&Output::Send(8, Message::Unsubscribe { stream })));
+}
+
+#[test]
+fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
+    let mut tail = Replica::new(Config::new("here", 1));
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    tail.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    tail.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
+    let [busy, lone] = ["here/busy", "here/lone"].map(|name| Stream::parse(name).unwrap());
+    for (stream, count) in [(&busy, 8), (&lone, 1)] {
+        for first in 1..=count {
+            let publish = Message::Publish { stream: stream.clone(), client: 3, first, batch: large(0) };
+            tail.receive(0, 7, publish);
+        }
+    }
+    tail.connected(0, 8, Peer::In("client".to_owned(), Role::Client(4)));
+    tail.receive(0, 8, Message::Listen { positions: Vec::new(), others: true });
+    let mut sent = || {
+        tail.drained(8, usize::MAX);
+        let sent = tail.outputs().into_iter().filter_map(|output| match output {
+            Output::Send(8, Message::Events { stream, .. }) => Some(stream),
+            _ => None,
+        });
+        sent.collect::<Vec<_>>()
+    };
+    assert_eq!([sent(), sent(), sent()], [vec![busy.clone()], vec![lone], vec![busy]]);
+}
+
+/// One large event, with the number after `after`.
+fn large(after: u64) -> Batch {
+    let mut events = Writer::new(after);
+    let payload = Bytes::from(vec![b'x'; 1 << 20]);
+    events.publish(&Content { payload, ..Content::default() }, None).unwrap();
+    events.finish(1)
+}
+
+#[test]
+fn another_region_is_asked_for_no_more_than_the_chain_takes() {
+    let mut head = Replica::new(Config::new("here", 1));
+    let member = |id| Member { id, address: format!("replica-{id}") };
+    let members = vec![member(1), member(2)];
+    head.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.connected(0, 7, Peer::In("here".to_owned(), Role::Replica(2)));
+    head.receive(0, 7, Message::Follow { epoch: 1, counts: Vec::new() });
+    head.connected(0, 8, Peer::Out("there".to_owned(), 5));
+    let stream = Stream::parse("there/news").unwrap();
+    let all = 2 * (UNSETTLED_BYTES_MAX >> 20) as u64;
+    let asked = |head: &mut Replica| {
+        head.receive(0, 8, Message::Advertise { counts: vec![(stream.clone(), all)] });
+        let mut outputs = head.outputs().into_iter();
+        outputs.any(|output| matches!(output, Output::Send(8, Message::Subscribe { .. })))
+    };
+    assert!(asked(&mut head));
+    let mut given_up = false;
+    for after in 0..all {
+        head.receive(0, 8, Message::Events { stream: stream.clone(), batch: large(after) });
+        let mut outputs = head.outputs().into_iter();
+        given_up |= outputs.any(|output| matches!(output, Output::Send(8, Message::Unsubscribe { .. })));
+    }
+    let last = head.stream(&stream).unwrap().last();
+    assert!(given_up && last <= all / 2 + 1, "{last} of {all}");
+    assert!(!asked(&mut head), "all of that is on its way yet");
+    for (held, is_asked) in [(last / 3, false), (last * 2 / 3, true)] {
+        head.receive(0, 7, Message::Held { epoch: 1, counts: vec![(stream.clone(), held)] });
+        assert_eq!(asked(&mut head), is_asked);
+    }
 }

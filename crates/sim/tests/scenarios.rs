@@ -37,6 +37,20 @@ const FOUND: &[(&str, u64)] = &[
     ("cache", 1112),
     // An owner whose shard waited for the sync of a segment, with a flush that was due, ran without a pause.
     ("cluster-interval", 8),
+    // A journal that was full before its first checkpoint waited for the checkpoint, and that for a mark in the journal.
+    ("broadcast-disk", 331),
+    // A crash at the first start on a disk that had no room left a replica with an id and without a journal.
+    ("broadcast-disk", 9178),
+    // The scenario itself took events that a replica refused for some that it has.
+    ("broadcast", 1811),
+    // What a tail held already when it heard of a chain before its head did was forgotten, and its publisher waited.
+    ("broadcast", 3624),
+    // The scenario itself took a message that another receiver had deleted for one that is there.
+    ("queue-cassandra", 1055),
+    // The scenario itself took a receive that was answered late, after the message was deleted, for one that came after.
+    ("queue", 3141),
+    // The scenario itself waited for ever for a full disk to take the record of a queue.
+    ("queue", 3195),
 ];
 
 #[test]
@@ -63,6 +77,17 @@ fn store() {
 fn queue_cassandra() {
     // Minutes of virtual time each.
     holds_for("queue-cassandra", seeds() / 10);
+}
+
+#[test]
+fn queue_servers() {
+    // The paper's shortest mean time, at both levels: the others are hours of virtual time.
+    for seed in [0, 3] {
+        let scenario = scenarios::find("queue-servers").expect("it exists");
+        let report =
+            scenario.run_seed(seed, Plant::None, false).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(report.counts["kills"] > 0, "{report}");
+    }
 }
 
 #[test]

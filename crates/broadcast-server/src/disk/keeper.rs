@@ -6,7 +6,8 @@
 //! ```
 //!
 //! When the journal lost records (`Lost`: the disk failed, and works again) what is in memory is still whole. So a
-//! checkpoint is taken of it, and no ticket is answered before that is durable.
+//! checkpoint is taken of it, and no ticket is answered before that is durable. The same is done when the journal has been
+//! full for a while, as only a checkpoint makes room then, and can't wait for what has none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -103,8 +104,10 @@ pub struct Keeper {
     checkpoint: Option<Checkpoint>,
     /// A checkpoint is due in any case.
     is_due: bool,
-    /// Records were lost that only a checkpoint brings back.
+    /// Records were lost, or find no room, that only a checkpoint brings to the disk.
     is_behind: bool,
+    /// Since when the journal has had no room, if nothing was lost since.
+    full_since: Option<Instant>,
     retry_at: Instant,
     stats: DiskStats,
     buffer: BytesMut,
@@ -139,6 +142,7 @@ impl Keeper {
             checkpoint: None,
             is_due: false,
             is_behind: false,
+            full_since: None,
             retry_at: env.now(),
             stats: DiskStats::default(),
             buffer: BytesMut::new(),
@@ -169,6 +173,10 @@ impl Keeper {
     /// Time passed.
     pub fn tick(&mut self, replica: &Replica) {
         self.flush_held();
+        if !self.is_behind && self.full_since.is_some_and(|since| self.env.now().since(since) >= RETRY) {
+            tracing::warn!("the journal of broadcasts is full: a checkpoint is taken of all there is");
+            self.fall_behind();
+        }
         let grown = self.journalled - self.checkpointed;
         let due = self.is_due || grown > self.checkpoint_bytes_min.max(self.checkpoint_bytes);
         if due && self.checkpoint.is_none() && self.env.now() >= self.retry_at {
@@ -271,6 +279,7 @@ impl Keeper {
     /// Gives the journal what it takes.
     fn flush(&mut self) {
         while let Some((record, then)) = next_of(&self.waiting, self.is_behind) {
+            let is_mark = matches!(then, Then::EndCheckpoint);
             let is_fsync = match then {
                 Then::Answer(ticket) => self.durability.of(&ticket.stream) == Durability::Fsync,
                 Then::EndCheckpoint => true,
@@ -289,13 +298,24 @@ impl Keeper {
                 Err(error @ AppendError::TooLarge { .. }) => {
                     unreachable!("a record is no larger than a batch may be: {error}")
                 }
-                Err(AppendError::Full(_) | AppendError::Latched(_) | AppendError::Backlog { .. }) => return,
+                Err(AppendError::Full(_)) => {
+                    self.full_since.get_or_insert(self.env.now());
+                    if self.is_behind && is_mark {
+                        // Nothing was answered since it began, so that it needs nothing that the journal would have.
+                        self.waiting.pop_front();
+                        if let Some(checkpoint) = &mut self.checkpoint {
+                            checkpoint.end = Some(self.durable.position());
+                        }
+                    }
+                    return;
+                }
+                Err(AppendError::Latched(_) | AppendError::Backlog { .. }) => return,
                 Err(AppendError::Closed) => {
                     self.waiting.clear();
                     return;
                 }
             };
-            self.end = end;
+            (self.end, self.full_since) = (end, None);
             self.journalled += self.buffer.len() as u64;
             match self.waiting.pop_front() {
                 Some((_, Then::Answer(ticket))) if is_fsync => self.unsynced.push_back((end, ticket)),
@@ -335,6 +355,12 @@ impl Keeper {
         self.incarnation = lost.incarnation;
         self.unwritten.clear();
         self.unsynced.clear();
+        self.full_since = None;
+        self.fall_behind();
+    }
+
+    /// Only a checkpoint of what is in memory helps, and none that was begun before.
+    fn fall_behind(&mut self) {
         self.waiting.retain(|(_, then)| !matches!(then, Then::EndCheckpoint));
         if let Some(checkpoint) = &mut self.checkpoint {
             // The next one begins when its thread has ended: they have one file.
@@ -381,6 +407,11 @@ impl Keeper {
             }
             None => {
                 checkpoint.walk = None;
+                if self.is_behind && self.full_since.is_some() {
+                    // Nothing was collected since it began by what the journal does not have: nothing was answered.
+                    checkpoint.end = Some(self.end);
+                    return;
+                }
                 let mark = (Record::Mark, Then::EndCheckpoint);
                 match self.is_behind {
                     true => self.waiting.push_front(mark),
@@ -400,7 +431,7 @@ impl Keeper {
                 self.stats.checkpoints += 1;
                 self.journal.trim(TAG, checkpoint.covered);
                 let Some(mut answered) = checkpoint.brings_back else { return Vec::new() };
-                self.is_behind = false;
+                (self.is_behind, self.full_since) = (false, None);
                 self.flush();
                 answered.extend(self.answered());
                 answered

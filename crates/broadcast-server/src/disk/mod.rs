@@ -209,7 +209,10 @@ impl Disk {
             return Err(DiskError::Damaged { path: dir.join("replica"), why });
         }
         if is_new {
-            // Last: a directory with an id has a journal.
+            // Last: a directory with an id has a journal, which on a disk without room has no file yet.
+            if let Some(failure) = journal.health().err().and_then(|_| journal.last_failure()) {
+                return Err(DiskError::Journal { dir: dir.to_owned(), error: failure.into() });
+            }
             identity::create(env, dir, id, region)?;
         }
         let streams = recovered.into_streams();

@@ -83,9 +83,27 @@ struct Pending {
     bytes: usize,
     answers: Vec<(u64, Answer)>,
     sent: bool,
+    /// Whether nothing is put together with it: something was, and was refused, or the head may have it already.
+    alone: bool,
 }
 
 impl Pending {
+    /// What each one asked for, by itself.
+    fn apart(mut self) -> Vec<Self> {
+        let whole = self.joined();
+        let mut next = self.first;
+        let each = self.answers.into_iter().map(|(last, answer)| {
+            let first = std::mem::replace(&mut next, last + 1);
+            let part = whole.rest(whole.after + (first - self.first)).ok().flatten();
+            let part = part.and_then(|rest| rest.up_to(whole.after + (next - self.first)).ok().flatten());
+            let batch = part.expect("each has events, and no tombstones");
+            let (count, bytes) = (u64::from(batch.count), batch.bytes.len());
+            let (batches, answers) = (vec![batch], vec![(last, answer)]);
+            Self { first, batches, count, bytes, answers, sent: false, alone: true }
+        });
+        each.collect()
+    }
+
     /// All of it as one batch.
     fn joined(&mut self) -> Batch {
         if let [first, .., _] = self.batches.as_slice() {
@@ -103,6 +121,8 @@ impl Pending {
 struct Queue {
     /// As whom it publishes in this stream.
     client: PublisherId,
+    /// Whether any of it was published.
+    began: bool,
     /// Whether it goes on from an earlier publisher's numbers, and so can't take others.
     resumed: bool,
     pending: VecDeque<Pending>,
@@ -124,12 +144,12 @@ impl Publisher {
 
     /// As [`Publisher::gateway`], one that goes on where an earlier one was: in `stream` the next event that it is
     /// given is the one that `client` gave the number `next`, from 1. What of that the chain has is left out, and
-    /// answered 0, also after a restart of whoever publishes.
+    /// answered how far the stream is, also after a restart of whoever publishes.
     ///
     /// An event is refused with [`Reason::Gap`] if the chain does not know the one before it, because its replicas lost
     /// the stream or forgot the publisher: then it needs another `client`.
     pub fn resume(env: &Env, addresses: Vec<String>, stream: Stream, client: PublisherId, next: u64) -> Self {
-        let queue = Queue { client, resumed: true, pending: VecDeque::new(), next };
+        let queue = Queue { client, began: true, resumed: true, pending: VecDeque::new(), next };
         Self::begin(env, addresses, GATEWAY, [(stream, queue)].into())
     }
 
@@ -150,7 +170,8 @@ impl Publisher {
     }
 
     /// Publishes an event: it is held by the tail of its region's chain, and so by all its replicas, when this
-    /// completes with its number (0 if it was published by an earlier try and its number is not known any more).
+    /// completes with its number. If it was published by an earlier try, and its number is not known any more, that is
+    /// the number up to which all replicas hold the stream by now, which is not smaller.
     ///
     /// Events are published in the order of these calls, whether or not what they answer was awaited. Dropping
     /// the answer leaves open whether the event is published.
@@ -173,8 +194,11 @@ impl Publisher {
         stream: &Stream,
         batch: Batch,
     ) -> impl Future<Output = Result<u64, PublishError>> + Send + use<> {
-        let checked = batch.check().map_err(PublishError::from);
-        let answered = checked.and_then(|()| self.enqueue(stream, batch));
+        let checked = batch.check().and_then(|()| match batch.last - batch.after == u64::from(batch.count) {
+            true => Ok(()),
+            false => Err(Malformed("what is published can't contain tombstones")),
+        });
+        let answered = checked.map_err(PublishError::from).and_then(|()| self.enqueue(stream, batch));
         async move { answered?.await.map_err(|_| PublishError::Ended)? }
     }
 
@@ -232,6 +256,8 @@ impl State {
                 continue;
             };
             for pending in self.queues.values_mut().flat_map(|queue| &mut queue.pending) {
+                // What the head may have is sent as it was, so that it has all of it or nothing.
+                pending.alone |= pending.sent;
                 pending.sent = false;
             }
             match self.serve(link, &mut requests).await {
@@ -292,14 +318,20 @@ impl State {
     fn queue(&mut self, request: Request) {
         let Request { stream, batch, answer } = request;
         let env = &self.env;
-        let new = || Queue { client: fresh_id(env), resumed: false, pending: VecDeque::new(), next: 1 };
+        let new = || Queue {
+            client: fresh_id(env),
+            began: false,
+            resumed: false,
+            pending: VecDeque::new(),
+            next: 1,
+        };
         let queue = self.queues.entry(stream).or_insert_with(new);
         let first = queue.next;
         queue.next += u64::from(batch.count);
         let answer = (queue.next - 1, answer);
         let (count, bytes) = (u64::from(batch.count), batch.bytes.len());
         match queue.pending.back_mut() {
-            Some(pending) if !pending.sent && pending.bytes + bytes <= MESSAGE_BYTES => {
+            Some(pending) if !pending.sent && !pending.alone && pending.bytes + bytes <= MESSAGE_BYTES => {
                 pending.batches.push(batch);
                 pending.count += count;
                 pending.bytes += bytes;
@@ -307,20 +339,28 @@ impl State {
             }
             _ => {
                 let (batches, answers) = (vec![batch], vec![answer]);
-                queue.pending.push_back(Pending { first, batches, count, bytes, answers, sent: false });
+                queue.pending.push_back(Pending {
+                    first,
+                    batches,
+                    count,
+                    bytes,
+                    answers,
+                    sent: false,
+                    alone: false,
+                });
             }
         }
     }
 
     fn answered(&mut self, message: Message, address: &str) -> anyhow::Result<()> {
         match message {
-            Message::Published { stream, number, seq } => {
+            Message::Published { stream, number, seq, .. } => {
                 let Some(queue) = self.queues.get_mut(&stream) else { return Ok(()) };
+                queue.began = true;
                 while queue.pending.front().is_some_and(|p| p.first + p.count - 1 <= number) {
                     for (last, answer) in queue.pending.pop_front().into_iter().flat_map(|p| p.answers) {
                         // The numbers of one message follow each other.
-                        let _ =
-                            answer.answer.send(Ok(if seq == 0 { 0 } else { seq - (number - last).min(seq) }));
+                        let _ = answer.answer.send(Ok(seq.saturating_sub(number - last)));
                     }
                 }
                 Ok(())
@@ -347,6 +387,10 @@ impl State {
             Message::Refused { stream, first, reason, text } => {
                 if let Some(queue) = self.queues.get_mut(&stream) {
                     queue.refused(&stream, first, reason, &text);
+                    // Of streams that are refused there may be any number.
+                    if queue.pending.is_empty() && !queue.began {
+                        self.queues.remove(&stream);
+                    }
                 }
                 Ok(())
             }
@@ -370,8 +414,15 @@ impl Queue {
         let Some(at) = self.pending.iter().position(|pending| pending.first == first && pending.sent) else {
             return;
         };
-        let refused = self.pending.remove(at);
-        for (_, answer) in refused.into_iter().flat_map(|pending| pending.answers) {
+        let Some(refused) = self.pending.remove(at) else { return };
+        if matches!(reason, Reason::Invalid | Reason::Limit) && refused.answers.len() > 1 {
+            // One of those who asked did so for something that can't be: each is asked for alone.
+            for (place, pending) in refused.apart().into_iter().enumerate() {
+                self.pending.insert(at + place, pending);
+            }
+            return self.renumber(at, first);
+        }
+        for (_, answer) in refused.answers {
             let (stream, text) = (stream.clone(), text.to_owned());
             let _ = answer.answer.send(Err(PublishError::Refused { stream, reason, text }));
         }
@@ -396,4 +447,28 @@ impl Queue {
 /// A number that no other publisher has.
 fn fresh_id(env: &Env) -> PublisherId {
     u128::from(env.random_u64()) << 64 | u128::from(env.random_u64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_a_stream_whose_first_event_was_refused() {
+        let env = Env::real();
+        let mut state = State { env, addresses: Vec::new(), region: CLIENT, queues: BTreeMap::new() };
+        let stream = Stream::parse("here/news").unwrap();
+        let mut events = Writer::new(0);
+        events.publish(&Content::default(), None).unwrap();
+        let (answer, mut answered) = oneshot::channel();
+        let room = Room { bytes: 0, waiting: Arc::default() };
+        let (batch, answer) = (events.finish(0), Answer { answer, _room: room });
+        state.queue(Request { stream: stream.clone(), batch, answer });
+        state.queues.get_mut(&stream).unwrap().pending[0].sent = true;
+        let refused =
+            Message::Refused { stream, first: 1, reason: Reason::Limit, text: "too many".to_owned() };
+        state.answered(refused, "here").unwrap();
+        assert!(matches!(answered.try_recv(), Ok(Err(PublishError::Refused { .. }))));
+        assert!(state.queues.is_empty());
+    }
 }

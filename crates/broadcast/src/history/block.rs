@@ -294,12 +294,12 @@ impl Block {
         (0..place).filter(|&place| !self.is_collected(place)).count() as u32
     }
 
-    /// Adds its events with greater numbers than `after` that are not collected.
-    pub(super) fn copy_live(&self, after: u64, out: &mut Writer) {
+    /// Shows its events with greater numbers than `after` that are not collected.
+    pub(super) fn each_live(&self, after: u64, mut show: impl FnMut(&EventRef<'_>)) {
         let (mut cursor, mut place) = self.cursor(after);
         while let Ok(Some(event)) = &cursor.next() {
             if event.seq > after && !self.is_collected(place) {
-                out.push(event);
+                show(event);
             }
             place += 1;
         }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::batch::{Batch, EventRef, Malformed, Writer};
+use crate::limits::BATCH_BYTES_MAX;
 
 use super::block::{Block, Look, Outcome};
 
@@ -15,6 +16,8 @@ use super::block::{Block, Look, Outcome};
 const SMALL_BYTES: usize = 16 << 10;
 /// Blocks of one class at the end of the stream that become one.
 const RUN: usize = 16;
+/// Bytes after which blocks that are put together become another one: with one event more it is still a batch.
+const JOINED_BYTES_MAX: usize = BATCH_BYTES_MAX / 4;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
@@ -149,14 +152,23 @@ impl Blocks {
         let blocks: Vec<Box<Block>> = keys.into_iter().filter_map(|after| self.take(after)).collect();
         let Some(last) = blocks.last().map(|block| block.batch.last) else { return };
         let mut out = Writer::new(first);
+        let mut joined = Vec::new();
         for block in &blocks {
-            block.copy_live(self.floor, &mut out);
+            block.each_live(self.floor, |event| {
+                if out.len() >= JOINED_BYTES_MAX {
+                    let next = Writer::new(out.last());
+                    joined.push(std::mem::replace(&mut out, next).finish(0));
+                }
+                out.push(event);
+            });
         }
-        let Ok(joined) = Block::new(out.finish(last), |_, _| {}) else { return };
-        if joined.batch.count > 0 {
-            self.put(joined);
-        } else {
-            self.cover(first, last);
+        joined.push(out.finish(last));
+        for batch in joined {
+            let (first, last) = (batch.after, batch.last);
+            match Block::new(batch, |_, _| {}) {
+                Ok(block) if block.batch.count > 0 => self.put(block),
+                _ => self.cover(first, last),
+            }
         }
     }
 

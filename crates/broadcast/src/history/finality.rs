@@ -36,6 +36,8 @@ use super::work::PASSES_MAX;
 /// Steps that may be taken for one event that is to be admitted; beyond, it is refused. To look at a stored event
 /// takes 4 and the [cost](Predicate::cost) of the predicate: with a simple one some 10,000 can be looked at.
 pub const ADMIT_STEPS_MAX: usize = 64 << 10;
+/// The same for all that are to be admitted together: about as many milliseconds as a disk takes for them.
+pub const ADMIT_ALL_STEPS_MAX: usize = 64 * ADMIT_STEPS_MAX;
 /// Predicates of garbage-collection events that are kept parsed.
 const PREDICATES_MAX: usize = 256;
 /// Runs of garbage-collection events that are known apart, and numbers that one has at least.
@@ -72,8 +74,9 @@ pub enum Refusal {
     },
     /// Whether it would undo garbage collection takes too long to find out.
     #[error(
-        "the event may remove too many garbage-collection events to look at each within {ADMIT_STEPS_MAX} steps; \
-         collect those first by number (keep last, before)"
+        "the event may remove too many garbage-collection events to look at each within {ADMIT_STEPS_MAX} steps, \
+         or the events before it took too many; publish fewer together, or collect those first by number (keep last, \
+         before)"
     )]
     TooMany {
         /// The place of the event among those to be admitted, from 0.
@@ -393,7 +396,7 @@ pub(super) fn admit(history: &History, batch: &Batch) -> Result<(), Refusal> {
         return Ok(());
     }
     let fresh = Registry { time_max: history.registry.time_max, ..Registry::default() };
-    let mut admission = Admission { history, batch, fresh };
+    let mut admission = Admission { history, batch, fresh, left: ADMIT_ALL_STEPS_MAX, passes: 0, pass: None };
     let mut cursor = batch.cursor();
     let mut place = 0;
     let mut before: Option<Collect> = None;
@@ -416,15 +419,22 @@ struct Admission<'a> {
     batch: &'a Batch,
     /// About the batch's events so far.
     fresh: Registry,
+    /// Steps for the rest of them.
+    left: usize,
+    /// Predicates so far that all events will have to be gone through for, and the last of them.
+    passes: usize,
+    pass: Option<Bytes>,
 }
 
 impl Admission<'_> {
     fn admit(&mut self, place: u64, event: &EventRef<'_>, same: bool) -> Result<(), Refusal> {
         let floor = self.history.blocks.floor();
         let hash = event.key.map(|key| (key, self.history.keys.hash(key)));
+        let steps_max = ADMIT_STEPS_MAX.min(self.left);
+        let mut steps = Steps { left: steps_max, place };
         match (event.collect, hash) {
             _ if same => {}
-            (Some(Collect::SameKey), Some((key, hash))) => self.admit_by_key(place, key, hash)?,
+            (Some(Collect::SameKey), Some((key, hash))) => self.admit_by_key(place, key, hash, &mut steps)?,
             (Some(Collect::OlderThan(time_ms)), _) => {
                 let registries = [&self.history.registry, &self.fresh];
                 let undone = registries.iter().find_map(|known| known.undone_by_age(*time_ms, floor));
@@ -432,9 +442,10 @@ impl Admission<'_> {
                     return Err(Refusal::Undoes { place, earlier, why: LATE });
                 }
             }
-            (Some(Collect::Matching(text)), _) => self.admit_by_predicate(place, text, event.seq)?,
+            (Some(Collect::Matching(text)), _) => self.admit_by_predicate(text, event.seq, &mut steps)?,
             _ => {}
         }
+        self.left -= steps_max - steps.left;
         self.fresh.see(event, 1);
         if let Some((_, hash)) = hash {
             self.fresh.see_keyed(hash, event, floor);
@@ -442,7 +453,7 @@ impl Admission<'_> {
         Ok(())
     }
 
-    fn admit_by_key(&self, place: u64, key: &[u8], hash: u64) -> Result<(), Refusal> {
+    fn admit_by_key(&self, place: u64, key: &[u8], hash: u64, steps: &mut Steps) -> Result<(), Refusal> {
         let undoes = |earlier| Err(Refusal::Undoes { place, earlier, why: NOT_BY_KEY });
         let History { registry, blocks, keys, .. } = self.history;
         if let Some(seq) = self.fresh.not_by_key.get(hash) {
@@ -469,11 +480,12 @@ impl Admission<'_> {
             Some(Entry::One(seq)) => return if is_undone(seq) { undoes(seq) } else { Ok(()) },
             Some(Entry::Many(list)) => keys.list(list),
         };
-        Steps { left: ADMIT_STEPS_MAX, place }.take(4 * numbers.len())?;
+        steps.take(4 * numbers.len())?;
         numbers.iter().find(|&&seq| is_undone(seq)).map_or(Ok(()), |&seq| undoes(seq))
     }
 
-    fn admit_by_predicate(&self, place: u64, text: &Bytes, seq: u64) -> Result<(), Refusal> {
+    fn admit_by_predicate(&mut self, text: &Bytes, seq: u64, steps: &mut Steps) -> Result<(), Refusal> {
+        let place = steps.place;
         let History { registry, blocks, keys, work, .. } = self.history;
         let known = registry.predicates.get(text).or_else(|| self.fresh.predicates.get(text));
         let predicate = match known {
@@ -483,11 +495,21 @@ impl Admission<'_> {
                 Arc::new(parsed.map_err(|error| Refusal::Predicate { place, error: Box::new(error) })?)
             }
         };
-        if predicate.pins().is_none() && work.predicates() >= PASSES_MAX {
+        let is_busy = match predicate.pins() {
+            None => {
+                self.passes += usize::from(self.pass.as_ref() != Some(text));
+                self.pass = Some(text.clone());
+                if self.passes > PASSES_MAX {
+                    return Err(Refusal::TooMany { place });
+                }
+                work.predicates() + self.passes > PASSES_MAX
+            }
+            Some(pins) => pins.iter().any(|pin| work.followings(keys.hash(pin)) >= PASSES_MAX),
+        };
+        if is_busy {
             return Err(Refusal::Busy { place });
         }
         let floor = blocks.floor();
-        let mut steps = Steps { left: ADMIT_STEPS_MAX, place };
         // Whether it undoes an event, of these kinds, that is known to this registry.
         let look = |event: &EventRef<'_>, registry: &Registry, kinds: u8, steps: &mut Steps| {
             steps.take(4 + predicate.cost() as usize)?;
@@ -499,14 +521,14 @@ impl Admission<'_> {
             }
             Ok(())
         };
-        let open = self.fresh.open_kinds(&predicate, floor, &mut steps)?;
+        let open = self.fresh.open_kinds(&predicate, floor, steps)?;
         let mut cursor = self.batch.cursor();
         while open != 0
             && let Some(event) = cursor.next()?.filter(|event| event.seq < seq)
         {
-            look(&event, &self.fresh, open, &mut steps)?;
+            look(&event, &self.fresh, open, steps)?;
         }
-        let open = registry.open_kinds(&predicate, floor, &mut steps)?;
+        let open = registry.open_kinds(&predicate, floor, steps)?;
         if open == 0 {
             return Ok(());
         }
@@ -521,7 +543,7 @@ impl Admission<'_> {
                 Some(Entry::Many(list)) => keys.list(list),
             };
             for &seq in numbers {
-                blocks.with(seq, |event| look(event, registry, open, &mut steps)).unwrap_or(Ok(()))?;
+                blocks.with(seq, |event| look(event, registry, open, steps)).unwrap_or(Ok(()))?;
             }
         }
         if predicate.pins().is_some() {
@@ -530,7 +552,7 @@ impl Admission<'_> {
         for run in registry.runs(floor).filter(|run| run.kinds & open != 0) {
             let mut result = Ok(());
             blocks.all(run.first.saturating_sub(1), run.last, |event| {
-                result = look(event, registry, open, &mut steps);
+                result = look(event, registry, open, steps);
                 result.is_ok()
             });
             result?;

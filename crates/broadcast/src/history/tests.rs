@@ -366,3 +366,55 @@ fn predicates_that_wait_to_be_applied_are_bounded() {
     assert_eq!(head.history.stats().predicates_dropped, 0);
     head.check_exact();
 }
+
+fn collecting(key: &str, payload: usize, collect: Collect) -> Event {
+    let content =
+        Content { key: Some(key.to_owned().into()), payload: vec![7; payload].into(), ..Content::default() };
+    (content, Some(collect))
+}
+
+#[test]
+fn what_collection_leaves_of_large_events_stays_in_batches_that_everybody_takes() {
+    let mut head = Head::new();
+    let mut tiny = Vec::new();
+    for part in 0..2 {
+        let mut events: Vec<Event> =
+            (0..2).map(|n| collecting(&format!("large-{part}-{n}"), 1_000_000, Collect::SameKey)).collect();
+        for n in 0..300 {
+            events.push(collecting(&format!("tiny-{part}-{n}"), 1, Collect::SameKey));
+        }
+        assert!(head.publish(&events, 1));
+        tiny.extend(events.split_off(2));
+    }
+    assert!(head.publish(&tiny, 2));
+    while head.history.sweep(10_000) {}
+    let (mut after, mut live) = (0, 0);
+    while let Some(batch) = head.history.read(after, u64::MAX, 1 << 20) {
+        batch.check().unwrap();
+        (after, live) = (batch.last, live + batch.count);
+    }
+    assert_eq!((after, live), (head.history.last(), 4 + 600));
+}
+
+#[test]
+fn a_batch_of_predicates_that_take_long_to_compare_is_refused_as_a_whole() {
+    let mut head = Head::new();
+    let plain: Vec<Event> = (0..4_000).map(|_| (collecting("a", 1, Collect::SameKey).0, None)).collect();
+    assert!(head.publish(&plain, 1));
+    assert!(head.publish(&[collecting("b", 1, Collect::SameKey)], 2));
+    let two = ["key = \"a\" and header.x = \"1\"", "header.x = \"1\" and key = \"a\""];
+    let many: Vec<Event> =
+        (0..20_000).map(|n| collecting("a", 1, Collect::Matching(two[n % 2].into()))).collect();
+    assert!(!head.publish(&many, 3));
+    assert!(matches!(head.refused.last(), Some(Refusal::TooMany { .. })), "{:?}", head.refused.last());
+}
+
+#[test]
+fn more_predicates_than_are_applied_at_a_time_are_refused_also_in_one_batch() {
+    let mut head = Head::new();
+    let predicate = |n| collecting("a", 1, Collect::Matching(format!("header.x = \"{n}\"").into()));
+    let many: Vec<Event> = (0..work::PASSES_MAX + 1).map(predicate).collect();
+    assert!(!head.publish(&many, 1));
+    assert!(matches!(head.refused.last(), Some(Refusal::TooMany { .. })), "{:?}", head.refused.last());
+    assert!(head.publish(&many[1..], 1));
+}

@@ -64,18 +64,16 @@ impl Work {
     /// where the index has a list of them.
     pub(super) fn follow(&mut self, hash: u64, key: &[u8], seq: u64, only: Option<&Arc<Predicate>>) {
         let queue = self.following.entry(hash).or_default();
-        let key = Bytes::copy_from_slice(key);
         // One that has not begun yet collects these on its way.
-        let only = only.cloned();
-        if let Some(last) = queue.back_mut()
-            && last.left.is_none()
-            && last.key == key
-            && last.only == only
-        {
-            last.before = seq;
-            return;
+        let waits =
+            |known: &&mut Following| known.left.is_none() && known.key == key && known.only.as_ref() == only;
+        match queue.iter_mut().find(waits) {
+            Some(known) => known.before = seq,
+            None => {
+                let (key, only) = (Bytes::copy_from_slice(key), only.cloned());
+                queue.push_back(Following { key, before: seq, only, left: None });
+            }
         }
-        queue.push_back(Following { key, before: seq, only, left: None });
     }
 
     /// Notes that all events before `seq` that are older are to be collected.
@@ -102,6 +100,11 @@ impl Work {
     /// How many predicates are being applied.
     pub(super) fn predicates(&self) -> usize {
         self.passes.len()
+    }
+
+    /// How many collections wait to go through the events with a key.
+    pub(super) fn followings(&self, hash: u64) -> usize {
+        self.following.get(&hash).map_or(0, VecDeque::len)
     }
 
     /// How many predicates were given up.

@@ -5,6 +5,10 @@
 //! of it, or else of any other. Where nobody does, or nobody has answered, the proxy is asked. A member has at most
 //! one request of each stream to answer, so that a client never waits for more than it has room for.
 //!
+//! One that the proxy tells lags behind it, but what it lags behind by is on its way among the others. So it asks the
+//! proxy for the newest part only, which nobody else has yet, and leaves the rest to the others for a while: if each one
+//! that is told asked for all, the proxy would send each event as often as clients are told while it is on its way.
+//!
 //! Once nothing is in a gap, one member [`feed`]s this client with what comes.
 
 mod feed;
@@ -27,6 +31,10 @@ const ASKS_MAX: usize = 8;
 const ASKS_OF_ONE_MAX: usize = 16;
 /// Milliseconds after which somebody is looked for again where all that could be asked were busy.
 const LOOK_AGAIN_MS: u64 = 50;
+/// Milliseconds for which what others will have is not asked of the proxy.
+const LEFT_MS: u64 = 100;
+/// The newest part that the proxy is asked for has as many bytes as a request, divided by this.
+const NEWEST_ONE_IN: usize = 4;
 /// Members whose progress is known.
 const KNOWN_MAX: usize = 512;
 #[derive(Debug)]
@@ -57,6 +65,8 @@ struct Fetch {
     wanted: Option<Feed>,
     /// When the feed may be left for a better one.
     moves_at_ms: u64,
+    /// Numbers up to here are left to others than the proxy, until then.
+    left: (u64, u64),
 }
 
 /// How it stands with a stream at a member, as it said itself.
@@ -201,7 +211,8 @@ impl Fetcher {
             let last = batches.last().map_or(0, |batch| batch.last).max(after).max(has.held.min(has.count));
             self.fed(index, from, last, has.hops, out)
         } else {
-            self.answered_once(now_ms, index, from, after)
+            let is_end = has.hops == UNFED && batches.is_empty();
+            self.answered_once(now_ms, index, from, after, is_end)
         };
         if batches.is_empty() && has.count > after && has.held <= after {
             // It says that it has what it does not give: as good as if it had nothing.
@@ -226,7 +237,7 @@ impl Fetcher {
     }
 
     /// Up to where what comes with an answer was asked for.
-    fn answered_once(&mut self, now_ms: u64, index: usize, from: u64, after: u64) -> u64 {
+    fn answered_once(&mut self, now_ms: u64, index: usize, from: u64, after: u64, is_end: bool) -> u64 {
         let fetch = &mut self.streams[index];
         let ask = fetch.asks.iter().position(|ask| ask.of == from && ask.after == after);
         let known = self.known.get_mut(&from);
@@ -236,7 +247,7 @@ impl Fetcher {
             }
             return fetch.asks.swap_remove(at).up_to;
         }
-        self.refused(now_ms, index, from, after);
+        self.refused(now_ms, index, from, after, is_end);
         0
     }
 
@@ -308,6 +319,10 @@ impl Fetcher {
                 return;
             }
             let up_to = match self.source(rng, index, after, hint) {
+                Some(of) if of == self.proxy => {
+                    let (left, up_to) = self.leave(now_ms, index, after, up_to, hint == Some(of));
+                    if left < up_to { self.ask(now_ms, index, of, left, up_to, out) } else { up_to }
+                }
                 Some(of) => self.ask(now_ms, index, of, after, up_to, out),
                 None => {
                     self.look_again_ms = self.look_again_ms.min(now_ms + LOOK_AGAIN_MS);
@@ -316,6 +331,29 @@ impl Fetcher {
             };
             position = up_to;
         }
+    }
+
+    /// Of a gap (after, up_to] what the proxy is asked for now; nothing of it, up to where all is left to others.
+    fn leave(&mut self, now_ms: u64, index: usize, after: u64, up_to: u64, is_told: bool) -> (u64, u64) {
+        let event_bytes = self.recv.event_bytes(index);
+        let fetch = &mut self.streams[index];
+        let (left, until_ms) = fetch.left;
+        if after < left {
+            if now_ms >= until_ms {
+                return (after, up_to);
+            }
+            self.look_again_ms = self.look_again_ms.min(until_ms);
+            let up_to = up_to.min(left);
+            return (up_to, up_to);
+        }
+        let Some(event_bytes) = event_bytes.filter(|_| is_told) else { return (after, up_to) };
+        let newest = (self.options.request_bytes / NEWEST_ONE_IN / event_bytes).max(1) as u64;
+        if up_to - after <= newest {
+            return (after, up_to);
+        }
+        fetch.left = (up_to - newest, now_ms + LEFT_MS);
+        self.look_again_ms = self.look_again_ms.min(now_ms + LEFT_MS);
+        (fetch.left.0, up_to)
     }
 
     /// Whom to ask for what follows `after`.

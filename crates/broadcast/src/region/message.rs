@@ -15,13 +15,12 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::batch::Batch;
+use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
 use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
 
 /// Members named in one message.
 pub const MEMBERS_MAX: usize = 256;
-/// Streams named in one message, and known to one peer.
-pub const STREAMS_MAX: usize = 1024;
 /// Batches in one message.
 pub const BATCHES_MAX: usize = 4096;
 

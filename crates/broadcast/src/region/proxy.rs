@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
 
-use super::message::{Member, Message, Progress, STREAMS_MAX};
+use super::message::{Member, Message, Progress};
 use super::notify::Notifier;
 use super::options::{Options, Stats};
 use super::peer::Output;

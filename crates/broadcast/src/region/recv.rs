@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::batch::Batch;
+use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
 
-use super::message::{STREAMS_MAX, batch_size};
+use super::message::batch_size;
 use super::serve::Source;
 
 /// What a batch takes in memory besides its bytes, about.
@@ -27,6 +28,7 @@ struct Kept {
     name: Stream,
     held: u64,
     count: u64,
+    bytes: usize,
     batches: VecDeque<Batch>,
 }
 
@@ -47,7 +49,13 @@ impl Recv {
         }
         let index = self.streams.len();
         self.names.insert(stream.clone(), index);
-        self.streams.push(Kept { name: stream.clone(), held: count, count, batches: VecDeque::new() });
+        self.streams.push(Kept {
+            name: stream.clone(),
+            held: count,
+            count,
+            bytes: 0,
+            batches: VecDeque::new(),
+        });
         Some(index)
     }
 
@@ -67,6 +75,13 @@ impl Recv {
         self.streams[index].held
     }
 
+    /// How many bytes an event of a stream has on average, from 1; `None` if none is kept.
+    pub(super) fn event_bytes(&self, index: usize) -> Option<usize> {
+        let Kept { held, count, bytes, .. } = &self.streams[index];
+        let numbers = usize::try_from(count - held).unwrap_or(usize::MAX);
+        bytes.checked_div(numbers).map(|bytes| bytes.max(1))
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -79,6 +94,7 @@ impl Recv {
         let kept = &mut self.streams[index];
         assert!(batch.after == kept.count && batch.last > batch.after, "events without a gap");
         kept.count = batch.last;
+        kept.bytes += batch_size(&batch) + OVERHEAD;
         self.bytes += batch_size(&batch) + OVERHEAD;
         kept.batches.push_back(batch);
         self.order.push_back(index as u32);
@@ -87,6 +103,7 @@ impl Recv {
             let kept = &mut self.streams[oldest as usize];
             let Some(batch) = kept.batches.pop_front() else { break };
             kept.held = batch.last;
+            kept.bytes -= batch_size(&batch) + OVERHEAD;
             self.bytes -= batch_size(&batch) + OVERHEAD;
         }
     }

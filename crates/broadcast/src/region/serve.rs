@@ -5,14 +5,17 @@
 //! for each member, a limited number of members. What waited for longer than its sender does is dropped.
 //!
 //! A request may stand: whoever asked is fed, in rounds, with what comes, until it takes the request back or its
-//! connection ends. A limited number of members is fed of each stream.
+//! connection ends. A limited number of members is fed of each stream, and no more than the bytes a second allow: where
+//! some still wait for the last round when the next one begins, the latest of them are left, and told so. They have
+//! their turn before others, who can ask elsewhere: what they get is passed on.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::batch::Batch;
+use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
 
-use super::message::{BATCHES_MAX, Message, STANDING, STREAMS_MAX, batch_size};
+use super::message::{BATCHES_MAX, Message, STANDING, UNFED, batch_size};
 use super::options::Options;
 
 /// Requests of one member that wait.
@@ -21,6 +24,13 @@ const REQUESTS_MAX: usize = 64;
 const MEMBERS_MAX: usize = 1 << 16;
 /// Bytes of one answer, if a single batch is not larger.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Bytes below which batches are put together, and what they make together at most: every listener that they get to
+/// handles one in place of many.
+const JOINED_BYTES: (usize, usize) = (4 << 10, 64 << 10);
+/// Of the members that wait for the last round, one in so many is left.
+const LEAVES_ONE_IN: usize = 2;
+/// Milliseconds for which nobody new is fed after one was left.
+const FULL_MS: u64 = 5_000;
 
 /// Where the answers come from: what a client keeps, or a proxy's histories.
 pub trait Source {
@@ -37,7 +47,8 @@ pub trait Source {
 #[derive(Debug)]
 pub(super) struct Server {
     queues: BTreeMap<u64, Queue>,
-    /// Those with requests that wait, in the order of their turns.
+    /// Those with requests that wait, in the order of their turns: with requests that stand, and with others.
+    fed_turns: VecDeque<u64>,
     turns: VecDeque<u64>,
     /// Requests that stand.
     standing: BTreeMap<Stream, Standing>,
@@ -56,7 +67,8 @@ struct Queue {
     requests: VecDeque<Request>,
     budget: Budget,
     paused: bool,
-    /// Whether it is in `turns`.
+    /// Whether it is in `fed_turns`, and in `turns`.
+    fed_waiting: bool,
     waiting: bool,
 }
 
@@ -77,6 +89,8 @@ struct Standing {
     members: Vec<Fed>,
     news: bool,
     round_at_ms: u64,
+    /// Until when nobody new is fed.
+    full_until_ms: u64,
 }
 
 /// A request that stands.
@@ -124,6 +138,7 @@ impl Server {
     pub(super) fn new(options: &Options, feed_ms: u64) -> Self {
         Self {
             queues: BTreeMap::new(),
+            fed_turns: VecDeque::new(),
             turns: VecDeque::new(),
             standing: BTreeMap::new(),
             round_at_ms: u64::MAX,
@@ -139,12 +154,16 @@ impl Server {
 
     /// Whether requests wait for the budget of all, so that it is no time to invite more.
     pub(super) fn overloaded(&self) -> bool {
-        !self.turns.is_empty() && self.all.left <= 0
+        self.waits() && self.all.left <= 0
+    }
+
+    fn waits(&self) -> bool {
+        !self.turns.is_empty() || !self.fed_turns.is_empty()
     }
 
     /// When something waits that a tick may answer.
     pub(super) fn due_ms(&self) -> u64 {
-        if self.turns.is_empty() { self.round_at_ms } else { 0 }
+        if self.waits() { 0 } else { self.round_at_ms }
     }
 
     /// There is more of a stream.
@@ -186,7 +205,7 @@ impl Server {
         let bytes_max = (bytes_max as usize).min(ANSWER_BYTES_MAX);
         let stands = up_to == STANDING;
         if stands {
-            self.stand(from, &stream, after, bytes_max, feeds_max);
+            self.stand(now_ms, from, &stream, after, bytes_max, feeds_max);
             if after == STANDING {
                 return;
             }
@@ -195,12 +214,23 @@ impl Server {
     }
 
     /// A request stands from now on in place of the one that did, if there is room for it, or none does.
-    fn stand(&mut self, from: u64, stream: &Stream, after: u64, bytes_max: usize, feeds_max: usize) {
+    fn stand(
+        &mut self,
+        now_ms: u64,
+        from: u64,
+        stream: &Stream,
+        after: u64,
+        bytes_max: usize,
+        feeds_max: usize,
+    ) {
         let known = self.standing.len();
         if after != STANDING && (known < STREAMS_MAX || self.standing.contains_key(stream)) {
-            let members = &mut self.standing.entry(stream.clone()).or_default().members;
+            let standing = self.standing.entry(stream.clone()).or_default();
+            let members = &mut standing.members;
+            let before = members.len();
             members.retain(|fed| fed.member != from);
-            if members.len() < feeds_max {
+            let is_fed = members.len() < before;
+            if members.len() < feeds_max && (is_fed || now_ms >= standing.full_until_ms) {
                 members.push(Fed { member: from, after, bytes_max });
             }
         } else if let Some(standing) = self.standing.get_mut(stream) {
@@ -224,18 +254,26 @@ impl Server {
 
     fn wait(&mut self, id: u64) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        if !queue.waiting && !queue.paused && !queue.requests.is_empty() {
+        if queue.paused {
+            return;
+        }
+        if !queue.fed_waiting && queue.requests.iter().any(|request| request.stands) {
+            queue.fed_waiting = true;
+            self.fed_turns.push_back(id);
+        }
+        if !queue.waiting && queue.requests.iter().any(|request| !request.stands) {
             queue.waiting = true;
             self.turns.push_back(id);
         }
     }
 
-    /// Those that are fed get what they lack of the streams whose round it is.
-    fn round(&mut self, now_ms: u64, source: &impl Source) {
+    /// Those that are fed get what they lack of the streams whose round it is. Those that are left are told.
+    fn round(&mut self, now_ms: u64, source: &impl Source, send: &mut impl FnMut(u64, Message)) {
         if now_ms < self.round_at_ms {
             return;
         }
         self.round_at_ms = u64::MAX;
+        let overloaded = self.overloaded();
         let mut lack = Vec::new();
         for (stream, standing) in self.standing.iter_mut().filter(|(_, standing)| standing.news) {
             if now_ms < standing.round_at_ms {
@@ -243,7 +281,19 @@ impl Server {
                 continue;
             }
             (standing.news, standing.round_at_ms) = (false, now_ms + self.feed_ms);
-            let count = source.held(stream).map_or(0, |(_, count)| count);
+            let (held, count) = source.held(stream).unwrap_or((0, 0));
+            if overloaded {
+                for fed in standing.leave(now_ms, stream, &self.queues) {
+                    if let Some(queue) = self.queues.get_mut(&fed.member) {
+                        queue.requests.retain(|request| !request.stands || request.stream != *stream);
+                    }
+                    let (stream, after, batches) = (stream.clone(), fed.after, Vec::new());
+                    // Whoever was fed from here and is not any more looks for another one.
+                    let (hops, stands) = (UNFED, false);
+                    let end = Message::Events { stream, after, held, count, hops, stands, batches };
+                    send(fed.member, end);
+                }
+            }
             let members = standing.members.iter().filter(|fed| fed.after < count);
             lack.extend(members.map(|fed| (fed.member, stream.clone(), fed.after, fed.bytes_max)));
         }
@@ -261,23 +311,40 @@ impl Server {
         hops: impl Fn(&Stream) -> u8,
         mut send: impl FnMut(u64, Message),
     ) {
-        self.round(now_ms, source);
+        self.round(now_ms, source, &mut send);
+        self.serve_turns(true, now_ms, source, &hops, &mut send);
+        self.serve_turns(false, now_ms, source, &hops, &mut send);
+    }
+
+    /// The turns of those with requests that stand (`fed`), or with others.
+    fn serve_turns(
+        &mut self,
+        fed: bool,
+        now_ms: u64,
+        source: &impl Source,
+        hops: &impl Fn(&Stream) -> u8,
+        send: &mut impl FnMut(u64, Message),
+    ) {
+        // Those that are fed lack the same, most of them.
+        let mut gathered = None;
         // So many turns in a row without an answer mean that all wait for their own budget.
         let mut idle = 0;
-        while idle < self.turns.len() && self.all.open(now_ms) {
-            let Some(id) = self.turns.pop_front() else { return };
+        while idle < self.turns_of(fed).len() && self.all.open(now_ms) {
+            let Some(id) = self.turns_of(fed).pop_front() else { return };
             let Some(queue) = self.queues.get_mut(&id) else { continue };
-            if queue.paused || queue.requests.is_empty() {
-                queue.waiting = false;
+            let at = queue.requests.iter().position(|request| request.stands == fed);
+            let Some(at) = at.filter(|_| !queue.paused) else {
+                *queue.waits_in(fed) = false;
                 continue;
-            }
+            };
             if !queue.budget.open(now_ms) {
-                self.turns.push_back(id);
+                self.turns_of(fed).push_back(id);
                 idle += 1;
                 continue;
             }
             idle = 0;
-            if let Some(mut request) = queue.requests.pop_front() {
+            *queue.waits_in(fed) = false;
+            if let Some(mut request) = queue.requests.remove(at) {
                 let fed = match request.stands {
                     true => self.standing.get_mut(&request.stream),
                     false => None,
@@ -289,7 +356,9 @@ impl Server {
                 let late = now_ms.saturating_sub(request.at_ms) > self.timeout_ms;
                 if late && fed.is_none() {
                     self.dropped += 1;
-                } else if let Some(answer) = answer(source, &request, hops(&request.stream), fed.is_some()) {
+                } else if let Some(answer) =
+                    answer(source, &request, hops(&request.stream), fed.is_some(), &mut gathered)
+                {
                     let bytes = answer.message.size();
                     queue.budget.spend(bytes);
                     self.all.spend(bytes);
@@ -303,9 +372,12 @@ impl Server {
                     }
                 }
             }
-            queue.waiting = false;
             self.wait(id);
         }
+    }
+
+    fn turns_of(&mut self, fed: bool) -> &mut VecDeque<u64> {
+        if fed { &mut self.fed_turns } else { &mut self.turns }
     }
 
     /// A member's connection takes nothing more for now (`true`), or again.
@@ -325,6 +397,7 @@ impl Server {
             requests: VecDeque::new(),
             budget: Budget::new(bytes_s, now_ms),
             paused: false,
+            fed_waiting: false,
             waiting: false,
         })
     }
@@ -335,7 +408,8 @@ impl Server {
             standing.members.retain(|fed| fed.member != id);
             !standing.members.is_empty()
         });
-        if self.queues.remove(&id).is_some_and(|queue| queue.waiting) {
+        if self.queues.remove(&id).is_some() {
+            self.fed_turns.retain(|waiting| *waiting != id);
             self.turns.retain(|waiting| *waiting != id);
         }
     }
@@ -343,7 +417,10 @@ impl Server {
     /// Forgets those that have asked for nothing in a while.
     pub(super) fn tidy(&mut self, now_ms: u64) {
         self.queues.retain(|_, queue| {
-            queue.waiting || queue.paused || now_ms.saturating_sub(queue.budget.at_ms) < 60_000
+            queue.fed_waiting
+                || queue.waiting
+                || queue.paused
+                || now_ms.saturating_sub(queue.budget.at_ms) < 60_000
         });
     }
 }
@@ -357,23 +434,113 @@ struct Answer {
     complete: bool,
 }
 
-/// The answer to a request; `None` if the stream is not known here.
-fn answer(source: &impl Source, request: &Request, hops: u8, stands: bool) -> Option<Answer> {
-    let Request { stream, after, up_to, bytes_max, .. } = request;
-    let (held, count) = source.held(stream)?;
-    let mut batches = Vec::new();
-    // What is kept no longer is left out: the answer says so by `held`.
-    let (mut last, mut bytes, mut events) = ((*after).max(held), 0, 0);
-    while last < *up_to && batches.len() < BATCHES_MAX && (bytes < *bytes_max || batches.is_empty()) {
-        let Some(batch) = source.read(stream, last, *up_to, bytes_max - bytes.min(*bytes_max)) else { break };
+impl Queue {
+    fn waits_in(&mut self, fed: bool) -> &mut bool {
+        if fed { &mut self.fed_waiting } else { &mut self.waiting }
+    }
+}
+
+impl Standing {
+    /// Takes away some of those that still wait for the last round, the latest first, so that what can be sent suffices
+    /// for the others. One is always kept.
+    fn leave(&mut self, now_ms: u64, stream: &Stream, queues: &BTreeMap<u64, Queue>) -> Vec<Fed> {
+        let waits = |fed: &Fed| {
+            queues.get(&fed.member).is_some_and(|queue| {
+                let of = |request: &Request| request.stands && request.stream == *stream;
+                !queue.paused && queue.requests.iter().any(of)
+            })
+        };
+        let waiting: Vec<usize> = (1..self.members.len()).filter(|at| waits(&self.members[*at])).collect();
+        let count = waiting.len().div_ceil(LEAVES_ONE_IN);
+        if count > 0 {
+            self.full_until_ms = now_ms + FULL_MS;
+        }
+        waiting.into_iter().rev().take(count).map(|at| self.members.remove(at)).collect()
+    }
+}
+
+/// What is sent of a stream.
+struct Gathered {
+    stream: Stream,
+    after: u64,
+    up_to: u64,
+    bytes_max: usize,
+    batches: Vec<Batch>,
+    last: u64,
+    events: u64,
+}
+
+/// The answer to a request; `None` if the stream is not known here. What the one before was is used again if it is the
+/// same.
+fn answer(
+    source: &impl Source,
+    request: &Request,
+    hops: u8,
+    stands: bool,
+    before: &mut Option<Gathered>,
+) -> Option<Answer> {
+    let (held, count) = source.held(&request.stream)?;
+    let same = |gathered: &Gathered| {
+        gathered.stream == request.stream
+            && (gathered.after, gathered.up_to) == (request.after, request.up_to)
+            && gathered.bytes_max == request.bytes_max
+    };
+    let gathered = match before.take().filter(same) {
+        Some(gathered) => gathered,
+        None => gather(source, request, held),
+    };
+    let Gathered { last, events, .. } = gathered;
+    let (stream, after, complete) = (request.stream.clone(), request.after, last >= count);
+    let batches = gathered.batches.clone();
+    *before = Some(gathered);
+    let message = Message::Events { stream, after, held, count, hops, stands, batches };
+    Some(Answer { message, events, last, complete })
+}
+
+/// Reads what is asked for. What is kept no longer is left out: the answer says so by `held`.
+fn gather(source: &impl Source, request: &Request, held: u64) -> Gathered {
+    let Request { ref stream, after, up_to, bytes_max, .. } = *request;
+    let mut batches: Vec<Batch> = Vec::new();
+    let (mut last, mut bytes, mut events) = (after.max(held), 0, 0);
+    while last < up_to && batches.len() < BATCHES_MAX && (bytes < bytes_max || batches.is_empty()) {
+        let Some(batch) = source.read(stream, last, up_to, bytes_max - bytes.min(bytes_max)) else { break };
         let size = batch_size(&batch);
-        if !batches.is_empty() && bytes + size > *bytes_max {
+        if !batches.is_empty() && bytes + size > bytes_max {
             break;
         }
         (last, bytes, events) = (batch.last, bytes + size, events + u64::from(batch.count));
         batches.push(batch);
     }
-    let (stream, after, complete) = (stream.clone(), *after, last >= count);
-    let message = Message::Events { stream, after, held, count, hops, stands, batches };
-    Some(Answer { message, events, last, complete })
+    Gathered { stream: stream.clone(), after, up_to, bytes_max, batches: join(batches), last, events }
+}
+
+/// Puts small batches together.
+fn join(batches: Vec<Batch>) -> Vec<Batch> {
+    let (small, most) = JOINED_BYTES;
+    let mut out: Vec<Batch> = Vec::with_capacity(batches.len());
+    let mut run: Vec<Batch> = Vec::new();
+    let mut bytes = 0;
+    let mut finish = |run: &mut Vec<Batch>| match Batch::joined(run) {
+        Ok(joined) if run.len() > 1 => {
+            run.clear();
+            out.push(joined);
+        }
+        // One alone; they were checked when they came.
+        _ => out.append(run),
+    };
+    for batch in batches {
+        let size = batch_size(&batch);
+        if size > small || bytes + size > most {
+            finish(&mut run);
+            bytes = 0;
+        }
+        bytes += size;
+        run.push(batch);
+        if size > small {
+            finish(&mut run);
+            bytes = 0;
+        }
+    }
+    finish(&mut run);
+    out
 }

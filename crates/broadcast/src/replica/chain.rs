@@ -13,12 +13,14 @@
 //! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::batch::Batch;
 use crate::durability::{Durabilities, Durability};
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
 use crate::record::Record;
+use crate::replica::greeting::Greeting;
 use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{
     ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, Ticket, WAITING_BYTES_MAX, size_of_message,
@@ -46,6 +48,9 @@ impl Replica {
         let (is_member, is_tail) = (chain.place(me).is_some(), chain.tail() == Some(me));
         let was_head = self.is_head();
         self.chain = chain;
+        if was_head && !self.is_head() {
+            self.unsubscribe_all();
+        }
         if was_member && !is_member {
             self.forget_unsettled();
         }
@@ -59,10 +64,7 @@ impl Replica {
             }
         }
         if !self.is_head() {
-            self.expects.clear();
             self.refuse_all_answers();
-        } else if !was_head {
-            self.expects.clear();
         }
         self.told_held.clear();
         self.handover = None;
@@ -115,7 +117,8 @@ impl Replica {
             connection.follows = Some(super::Follower {
                 held: BTreeMap::new(),
                 epoch,
-                greeted: false,
+                greeting: None,
+                filled: None,
                 token: false,
                 sent: counts.into_iter().collect(),
             });
@@ -219,11 +222,12 @@ impl Replica {
         counts: Vec<(Stream, u64)>,
     ) {
         let Some(follows) = self.connections.get_mut(&from).and_then(|c| c.follows.as_mut()) else { return };
-        if epoch != self.chain.epoch || follows.epoch != epoch {
+        if follows.epoch != epoch {
             return;
         }
+        // Of a follower that is ahead in news, too: it says so once, and it counts when they have reached us.
         follows.held.extend(counts.iter().cloned());
-        if self.waits_for() == Some(id) {
+        if epoch == self.chain.epoch && self.waits_for() == Some(id) {
             for (stream, _) in counts {
                 self.settle(&stream);
             }
@@ -322,32 +326,56 @@ impl Replica {
                     outputs.push(Output::Send(id, message));
                 };
                 let is_member = chain.place(replica).is_some();
-                let mut behind = false;
-                let mut greet = is_member && !follows.greeted;
-                if greet {
-                    follows.greeted = true;
-                    tell_publishers(streams, &chain.region, |message| send(&mut connection.waiting, message));
+                let may_hand_over =
+                    is_tail && handover.as_ref().is_none_or(|handover| handover.to == replica);
+                let on_disk_of = |stream: &Stream| persisted(&config.durability, on_disk, stream);
+                if follows.greeting.is_none() && !is_member && may_hand_over {
+                    let has_all = |(stream, state): (&Stream, &StreamState)| {
+                        follows.sent.get(stream).copied().unwrap_or(0) >= state.last().min(on_disk_of(stream))
+                    };
+                    if streams.iter().all(has_all) {
+                        // From here on everything new waits for it, and carries who published it; also while it has no
+                        // connection, as the service may know already that it caught up. Each connection tells it anew.
+                        handover.get_or_insert(Handover { to: replica, ready: false });
+                        follows.greeting = Some(Greeting::of(streams, &chain.region));
+                    }
                 }
-                for (stream, state) in streams.iter() {
-                    let last = state.last().min(persisted(&config.durability, on_disk, stream));
+                if is_member && follows.greeting.is_none() {
+                    follows.greeting = Some(Greeting::of(streams, &chain.region));
+                }
+                if let Some(greeting) = &mut follows.greeting {
+                    let enough = WAITING_BYTES_MAX.min(connection.waiting + MESSAGE_BYTES);
+                    while connection.waiting < enough
+                        && let Some(message) = greeting.next(streams)
+                    {
+                        send(&mut connection.waiting, message);
+                    }
+                }
+                let is_greeted = follows.greeting.as_ref().is_some_and(Greeting::is_told);
+                // A member is told who published what it has no other way to know before it gets it.
+                let may_send = is_greeted || !is_member;
+                let mut behind = !may_send;
+                let filled = follows.filled.take();
+                let in_turn = turns(filled.as_ref()).flat_map(|part| streams.range::<Stream, _>(part));
+                for (stream, state) in in_turn.filter(|_| may_send) {
+                    let last = state.last().min(on_disk_of(stream));
                     let sent = entry(&mut follows.sent, stream);
                     while *sent < last && connection.waiting < WAITING_BYTES_MAX {
                         let next = state.next_after(*sent, MESSAGE_BYTES);
                         let Some(next) = next.filter(|next| next.batch.last <= last) else { break };
                         *sent = next.batch.last;
                         let (stream, origin, batch) = (stream.clone(), next.origin, next.batch);
-                        send(&mut connection.waiting, Message::Append { epoch, stream, origin, batch });
+                        let append = Message::Append { epoch, stream: stream.clone(), origin, batch };
+                        send(&mut connection.waiting, append);
+                        if connection.waiting >= WAITING_BYTES_MAX {
+                            follows.filled = Some(stream);
+                        }
                     }
                     behind |= *sent < last;
                 }
-                if !behind && !is_member && is_tail && handover.is_none() {
-                    // From here on everything new waits for it, and carries who published it.
-                    *handover = Some(Handover { to: replica, ready: false });
-                    greet = true;
-                    tell_publishers(streams, &chain.region, |message| send(&mut connection.waiting, message));
-                }
-                let is_next_tail = !behind && !follows.token && chain.tail() == Some(replica);
-                if is_next_tail || (greet && !is_member) {
+                follows.filled = follows.filled.take().or(filled);
+                let is_next_tail = !behind && chain.tail() == Some(replica);
+                if is_greeted && !follows.token && (is_next_tail || !is_member) {
                     follows.token = true;
                     send(&mut connection.waiting, Message::Token { epoch });
                 }
@@ -355,18 +383,31 @@ impl Replica {
             if !is_tail {
                 continue;
             }
-            for (stream, sent) in &mut connection.subscriptions {
-                let Some(state) = streams.get(stream) else { continue };
-                while *sent < state.held() && connection.waiting < WAITING_BYTES_MAX {
-                    let Some(batch) = state.history.read(*sent, u64::MAX, MESSAGE_BYTES) else { break };
-                    *sent = batch.last;
-                    let message = Message::Events { stream: stream.clone(), batch };
-                    connection.waiting += size_of_message(&message);
-                    outputs.push(Output::Send(id, message));
+            let filled = connection.filled.take();
+            for part in turns(filled.as_ref()) {
+                for (stream, sent) in connection.subscriptions.range_mut::<Stream, _>(part) {
+                    let Some(state) = streams.get(stream) else { continue };
+                    while *sent < state.held() && connection.waiting < WAITING_BYTES_MAX {
+                        let Some(batch) = state.history.read(*sent, u64::MAX, MESSAGE_BYTES) else { break };
+                        *sent = batch.last;
+                        let message = Message::Events { stream: stream.clone(), batch };
+                        connection.waiting += size_of_message(&message);
+                        outputs.push(Output::Send(id, message));
+                        if connection.waiting >= WAITING_BYTES_MAX {
+                            connection.filled = Some(stream.clone());
+                        }
+                    }
                 }
             }
+            connection.filled = connection.filled.take().or(filled);
         }
     }
+}
+
+/// The streams after the one that filled a connection last, then the others: none keeps another one waiting.
+fn turns(filled: Option<&Stream>) -> impl Iterator<Item = (Bound<&Stream>, Bound<&Stream>)> {
+    let first = (filled.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+    std::iter::once(first).chain(filled.map(|filled| (Bound::Unbounded, Bound::Included(filled))))
 }
 
 /// How far this replica's disk has a stream; to the end if it need not have it.
@@ -384,18 +425,6 @@ pub(super) struct Handover {
     /// Whether it has been told what publishers have published.
     ready: bool,
 }
-
-/// Tells a follower what is settled of each publisher of the region's streams.
-fn tell_publishers(streams: &BTreeMap<Stream, StreamState>, region: &str, mut send: impl FnMut(Message)) {
-    for (stream, state) in streams.iter().filter(|(stream, _)| stream.region() == region) {
-        for numbers in state.publishers.settled_numbers().chunks(PUBLISHERS_A_MESSAGE) {
-            send(Message::Publishers { stream: stream.clone(), numbers: numbers.to_vec() });
-        }
-    }
-}
-
-/// Publishers in one message.
-const PUBLISHERS_A_MESSAGE: usize = 10_000;
 
 fn entry<'a>(counts: &'a mut BTreeMap<Stream, u64>, stream: &Stream) -> &'a mut u64 {
     if !counts.contains_key(stream) {

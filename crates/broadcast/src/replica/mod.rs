@@ -17,6 +17,7 @@
 
 mod chain;
 mod delays;
+mod greeting;
 mod proxy;
 mod publish;
 pub mod publishers;
@@ -133,6 +134,8 @@ struct Connection {
     heard_ms: u64,
     /// As whose subscriber it gets events: the next number's predecessor for each stream.
     subscriptions: BTreeMap<Stream, u64>,
+    /// The one of them whose events filled the connection last.
+    filled: Option<Stream>,
     /// Whether it wants streams that begin later as well.
     listens_to_all: bool,
     /// As whose follower down the chain it gets events.
@@ -144,14 +147,16 @@ struct Connection {
 struct Follower {
     /// The epoch in which it does.
     epoch: u64,
-    /// Whether it was told of the publishers.
-    greeted: bool,
+    /// How far it was told of the publishers, once that began.
+    greeting: Option<greeting::Greeting>,
     /// What it, and all behind it, hold.
     held: BTreeMap<Stream, u64>,
     /// Whether it was handed the token, if it is the tail.
     token: bool,
     /// How far it was sent each stream.
     sent: BTreeMap<Stream, u64>,
+    /// The stream whose events filled the connection last.
+    filled: Option<Stream>,
 }
 
 /// A publish that is not answered yet.
@@ -161,7 +166,8 @@ struct Answer {
     client: PublisherId,
     stream: Stream,
     number: u64,
-    seq: u64,
+    /// `None` if it was published earlier.
+    seq: Option<u64>,
 }
 
 /// A replica.
@@ -269,6 +275,12 @@ impl Replica {
         self.streams.get(stream)
     }
 
+    /// Its place in the chain, from 1; 0 if it is no member.
+    pub fn place(&self) -> usize {
+        let found = self.chain.members.iter().position(|member| member.id == self.config.id);
+        found.map_or(0, |place| place + 1)
+    }
+
     /// Whether it gives numbers to its region's events.
     pub fn is_head(&self) -> bool {
         self.chain.head() == Some(self.config.id)
@@ -302,6 +314,7 @@ impl Replica {
             waiting: 0,
             heard_ms: now_ms,
             subscriptions: BTreeMap::new(),
+            filled: None,
             listens_to_all: false,
             follows: None,
         };
@@ -463,16 +476,18 @@ impl Replica {
     }
 }
 
-/// Streams of all regions that one proxy carries; what is advertised beyond it is left out.
-pub const STREAMS_KNOWN_MAX: usize = 4096;
 /// Clients are told how far their proxy is with every so many advertisements.
 const ADVERTISEMENTS_A_CLIENT: u64 = 5;
 /// Predicate evaluations of one stream in one tick.
 const SWEEP_STEPS: usize = 10_000;
 
-/// What a message counts for in a connection's waiting bytes: its events, and something for itself.
+/// What a message counts for in a connection's waiting bytes: what it takes in memory, about.
 pub fn size_of_message(message: &Message) -> usize {
+    let counts = |counts: &[(Stream, u64)]| counts.iter().map(|(stream, _)| 64 + stream.as_str().len()).sum();
     64 + match message {
+        Message::Advertise { counts: listed } | Message::Listening { positions: listed } => counts(listed),
+        Message::Refused { text, .. } => text.len(),
+        Message::Chain(chain) => chain.members.iter().map(|member| 64 + member.address.len()).sum(),
         Message::Events { batch, .. } | Message::Append { batch, .. } => batch.bytes.len(),
         Message::Publishers { numbers, .. } => 24 * numbers.len(),
         Message::Region(message) => message.size(),

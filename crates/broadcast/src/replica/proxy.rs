@@ -1,14 +1,20 @@
 //! The proxy-level protocol (section 3.1): the head subscribes each stream of another region at whichever proxy
 //! is ahead in it, directly or over other regions, and moves when another one gets far enough ahead.
 //!
-//! The paper's rule is [`Expects::is_passed`]. Two things it leaves open:
+//! The paper's rule is [`Expects::is_passed`]. Four things it leaves open:
+//! - Two proxies that are as far may pass each other's threshold, subscribe to each other, and then both wait until
+//!   somebody else passes it again. So only one that has more than we do is subscribed to, or as much if the stream is
+//!   its own region's: what it has is never from us. That also brings a stream back to the direct way once that is healed.
 //! - A source that died or fell silent may have advertised more than anybody else will have soon. So a source
-//!   whose connection ended, or that said nothing for `silence_ms`, is none, and the next one to advertise the
-//!   stream at or beyond our own count is subscribed to at once.
+//!   whose connection ended, or that said nothing for `silence_ms`, is none, and the next one that has more is
+//!   subscribed to at once.
+//! - What comes may be more than the chain takes. So a stream of which too much is on its way down the chain is asked
+//!   of nobody until half of that has left.
 //! - A subscription always begins at our own count, and what does not continue it is left out; then the
 //!   subscription is made again.
 
 use crate::batch::Batch;
+use crate::limits::STREAMS_MAX;
 use crate::message::{FROM_NOW, Message, Role};
 use crate::name::Stream;
 use crate::replica::stream::Collects;
@@ -75,15 +81,20 @@ impl Replica {
             if self.is_local(&stream) {
                 continue;
             }
-            if !self.streams.contains_key(&stream) && self.streams.len() >= super::STREAMS_KNOWN_MAX {
+            if !self.streams.contains_key(&stream) && self.streams.len() >= STREAMS_MAX {
                 continue;
             }
-            let (own, now_ms, damping) = (self.state_of(&stream).last(), self.now_ms, self.config.damping);
+            let state = self.state_of(&stream);
+            let (own, has_room) = (state.last(), state.has_room());
+            let (now_ms, damping) = (self.now_ms, self.config.damping);
             let expects = self.expects.entry(stream.clone()).or_default();
+            let has_more = count > own || (count == own && region == stream.region());
             let (move_here, old) = match expects.source {
-                None => (count >= own, None),
-                Some(source) if expects.is_passed(count, now_ms, damping) => (source != from, Some(source)),
-                Some(_) => continue,
+                None if has_more && has_room => (true, None),
+                Some(source) if (source == from || has_more) && expects.is_passed(count, now_ms, damping) => {
+                    (source != from, Some(source))
+                }
+                _ => continue,
             };
             expects.seq = count.max(expects.seq);
             expects.time_ms = now_ms;
@@ -105,6 +116,14 @@ impl Replica {
             return;
         }
         let state = self.state_of(stream);
+        if state.is_full() {
+            if let Some(expects) = self.expects.get_mut(stream)
+                && expects.source.take_if(|source| *source == from).is_some()
+            {
+                self.send(from, Message::Unsubscribe { stream: stream.clone() });
+            }
+            return;
+        }
         match state.store(batch, None, Collects::UNKNOWN) {
             Ok(true) => {
                 self.counters.remote += u64::from(batch.count);
@@ -127,7 +146,7 @@ impl Replica {
             return;
         }
         if let Some(connection) = self.connections.get_mut(&from)
-            && (connection.subscriptions.len() < super::STREAMS_KNOWN_MAX
+            && (connection.subscriptions.len() < STREAMS_MAX
                 || connection.subscriptions.contains_key(&stream))
         {
             connection.subscriptions.insert(stream, after);
@@ -143,7 +162,7 @@ impl Replica {
         let Some(connection) = self.connections.get_mut(&from) else { return };
         connection.subscriptions.clear();
         connection.listens_to_all = others;
-        for (stream, after) in positions.into_iter().take(super::STREAMS_KNOWN_MAX) {
+        for (stream, after) in positions.into_iter().take(STREAMS_MAX) {
             let after = match after {
                 FROM_NOW => self.streams.get(&stream).map_or(0, |state| state.held()),
                 after => after,
@@ -162,11 +181,29 @@ impl Replica {
         self.send(from, Message::Listening { positions: begins });
     }
 
+    /// The region whose proxy a stream of another region is fetched from at the moment; the head knows.
+    pub fn source_of(&self, stream: &Stream) -> Option<&str> {
+        let source = self.expects.get(stream)?.source?;
+        match &self.connections.get(&source)?.peer {
+            Peer::Out(region, _) => Some(region),
+            Peer::In(..) => None,
+        }
+    }
+
     /// A connection is gone: nothing is expected from it any more.
     pub(super) fn source_lost(&mut self, connection: ConnectionId) {
         for expects in self.expects.values_mut() {
             if expects.source == Some(connection) {
                 expects.source = None;
+            }
+        }
+    }
+
+    /// This replica is not the head any more: what it subscribed to would be sent for nothing.
+    pub(super) fn unsubscribe_all(&mut self) {
+        for (stream, expects) in std::mem::take(&mut self.expects) {
+            if let Some(source) = expects.source {
+                self.send(source, Message::Unsubscribe { stream });
             }
         }
     }

@@ -1,9 +1,14 @@
 //! Publishing (section 2.1): the head numbers a publisher's events, and answers when the tail holds them.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Writer};
+use crate::history::Refusal;
 use crate::message::{Message, Origin, PublisherId, Reason};
 use crate::name::Stream;
-use crate::replica::{Answer, ConnectionId, Replica};
+use crate::replica::stream::StreamState;
+use crate::replica::{Answer, ConnectionId, Output, Replica};
+
+/// Answers that wait for the events of one stream beyond which nothing that is there already is asked for.
+const ANSWERS_MAX: usize = 1 << 18;
 
 impl Replica {
     /// A publisher's events, in its order: `first` is its own number of the first one. What it published before
@@ -39,9 +44,8 @@ impl Replica {
             }
         }
         let Some(last) = first.checked_add(count - 1) else { return };
-        let state = self.state_of(&stream);
         // One that is not known has to begin with its first: a later one may have overtaken it.
-        let newest = state.publishers.newest(client).unwrap_or(0);
+        let newest = self.streams.get(&stream).and_then(|state| state.publishers.newest(client)).unwrap_or(0);
         if first > newest + 1 {
             let text = format!("the publisher's event {} is missing here", newest + 1);
             return refuse(self, Reason::Gap, text);
@@ -49,8 +53,15 @@ impl Replica {
         let repeated = (newest + 1 - first).min(count);
         if repeated > 0 {
             self.counters.repeated += repeated;
+            self.state_of(&stream).publishers.repeated(client);
             if last <= newest {
-                self.answer_later(from, client, stream, last, 0);
+                if self.answers.get(&stream).is_some_and(|answers| answers.len() >= ANSWERS_MAX) {
+                    // A refusal would say that it was not published.
+                    let text = format!("too many wait for what was published of {stream}");
+                    self.outputs.push(Output::Close(from, text));
+                    return;
+                }
+                self.answer_later(from, client, stream, last, None);
                 return;
             }
             match batch.rest(batch.after + repeated) {
@@ -59,26 +70,51 @@ impl Replica {
             }
         }
         let now_ms = self.wall_ms;
-        let state = self.state_of(&stream);
+        // What is refused begins no stream.
+        let new;
+        let state = match self.streams.get(&stream) {
+            Some(state) => state,
+            None => {
+                new = StreamState::new(self.config.history.clone());
+                &new
+            }
+        };
         if state.is_full() {
             let text =
                 format!("more of {stream} is on its way down the chain than may be: publish it again later");
             return refuse(self, Reason::Limit, text);
         }
         let after = state.last();
+        if !batch.has_one_time() {
+            // Events have the time at which they got their number, whatever their publisher says.
+            let mut writer = Writer::new(after);
+            if let Err(malformed) = writer.extend(&batch) {
+                return refuse(self, Reason::Invalid, malformed.to_string());
+            }
+            batch = writer.finish(0);
+            // It may say more than its publisher did, who had the first event's collection in the batch's state.
+            if let Err(malformed) = batch.check() {
+                return refuse(self, Reason::Invalid, malformed.to_string());
+            }
+        }
         batch.last = after + u64::from(batch.count);
         batch.after = after;
         batch.state.time_ms = now_ms;
         let collects = match state.admit(&batch) {
             Ok(collects) => collects,
+            Err(refusal @ Refusal::Busy { .. }) => return refuse(self, Reason::Limit, refusal.to_string()),
+            // What is on its way took a part of the steps: later it may be admitted.
+            Err(refusal @ Refusal::TooMany { .. }) if state.unsettled().next().is_some() => {
+                return refuse(self, Reason::Limit, refusal.to_string());
+            }
             Err(refusal) => return refuse(self, Reason::Invalid, refusal.to_string()),
         };
         let origin = Some(Origin { client, first: last + 1 - u64::from(batch.count) });
         let seq = batch.last;
-        if state.store(&batch, origin, collects) == Ok(true) {
+        if self.state_of(&stream).store(&batch, origin, collects) == Ok(true) {
             self.counters.published += u64::from(batch.count);
             self.stored(stream.clone(), batch, origin);
-            self.answer_later(from, client, stream, last, seq);
+            self.answer_later(from, client, stream, last, Some(seq));
         }
     }
 
@@ -89,7 +125,7 @@ impl Replica {
         client: PublisherId,
         stream: Stream,
         number: u64,
-        seq: u64,
+        seq: Option<u64>,
     ) {
         self.answers.entry(stream.clone()).or_default().push_back(Answer {
             connection,
@@ -105,14 +141,15 @@ impl Replica {
         let mut due = Vec::new();
         for (stream, answers) in &mut self.answers {
             let Some(state) = self.streams.get(stream) else { continue };
-            let settled = |answer: &Answer| state.publishers.settled(answer.client) >= answer.number;
+            let settled = |answer: &Answer| state.publishers.is_settled(answer.client, answer.number);
             // In the order of the stream, but for retries of what was settled before: those are few.
             while answers.front().is_some_and(settled) {
-                due.extend(answers.pop_front());
+                due.extend(answers.pop_front().map(|answer| (answer, state.held())));
             }
         }
-        for Answer { connection, stream, number, seq, .. } in due {
-            self.send(connection, Message::Published { stream, number, seq });
+        for (Answer { connection, stream, number, seq, .. }, held) in due {
+            let (repeated, seq) = (seq.is_none(), seq.unwrap_or(held));
+            self.send(connection, Message::Published { stream, number, seq, repeated });
         }
     }
 

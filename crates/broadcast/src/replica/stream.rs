@@ -11,7 +11,8 @@ use crate::history::{Gap, History, HistoryOptions, Refusal};
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
 
-/// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused.
+/// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused, and nothing
+/// more is taken from other regions.
 pub const UNSETTLED_BYTES_MAX: usize = 64 << 20;
 
 /// Events on their way.
@@ -35,6 +36,9 @@ pub struct Collects {
     /// Some of those by age or by predicate.
     pub slow: bool,
 }
+
+/// What a batch on its way takes besides its events, about.
+const UNSETTLED_BYTES: usize = 128;
 
 impl Collects {
     /// Of a batch that nobody has looked at.
@@ -113,6 +117,11 @@ impl StreamState {
         self.unsettled_bytes > UNSETTLED_BYTES_MAX
     }
 
+    /// Whether so little is on its way that it is worth to ask another region for more again.
+    pub fn has_room(&self) -> bool {
+        self.unsettled_bytes <= UNSETTLED_BYTES_MAX / 2
+    }
+
     /// Whether the head may give these events the numbers that they carry, which follow [`StreamState::last`].
     ///
     /// The history knows what is settled. What is on its way is shown to it together with the new events, where it
@@ -121,7 +130,7 @@ impl StreamState {
         let collects = Collects::of(batch)?;
         let held = self.held();
         let on_its_way = self.unsettled.iter().any(|entry| entry.collects.otherwise);
-        if collects.slow || (collects.by_key && on_its_way) {
+        if collects.slow || (collects.by_key && (on_its_way || collects.otherwise)) {
             let mut all = Writer::new(held);
             for each in self.unsettled.iter().map(|entry| &entry.batch).chain([batch]) {
                 let mut cursor = each.cursor();
@@ -152,7 +161,7 @@ impl StreamState {
         if let Some(origin) = new.origin {
             self.publishers.stored(origin.client, origin.first + u64::from(new.batch.count) - 1);
         }
-        self.unsettled_bytes += new.batch.bytes.len();
+        self.unsettled_bytes += new.batch.bytes.len() + UNSETTLED_BYTES;
         self.unsettled.push_back(new);
         Ok(true)
     }
@@ -167,10 +176,10 @@ impl StreamState {
     pub fn settle(&mut self, held: u64) {
         while self.unsettled.front().is_some_and(|entry| entry.batch.after < held) {
             let Some(entry) = self.unsettled.pop_front() else { return };
-            self.unsettled_bytes -= entry.batch.bytes.len();
+            self.unsettled_bytes -= entry.batch.bytes.len() + UNSETTLED_BYTES;
             let Some(now) = entry.up_to(held) else { return };
             if let Some(later) = entry.rest(held) {
-                self.unsettled_bytes += later.batch.bytes.len();
+                self.unsettled_bytes += later.batch.bytes.len() + UNSETTLED_BYTES;
                 self.unsettled.push_front(later);
             }
             if let Some(origin) = now.origin {
@@ -196,5 +205,30 @@ impl StreamState {
         self.unsettled.clear();
         self.unsettled_bytes = 0;
         self.publishers.unsettle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::Content;
+
+    #[test]
+    fn what_a_batch_collects_by_number_and_then_by_key_is_admitted_with_its_own_numbers() {
+        let mut stream = StreamState::new(HistoryOptions::default());
+        let key = Some(Bytes::from_static(b"k"));
+        let content = Content { key, ..Content::default() };
+        let mut plain = Writer::new(0);
+        (0..100).for_each(|_| plain.publish(&Content::default(), None).unwrap());
+        let plain = plain.finish(0);
+        let collects = stream.admit(&plain).unwrap();
+        assert_eq!(stream.store(&plain, None, collects), Ok(true));
+        let mut both = Writer::new(100);
+        both.publish(&content, Some(&Collect::KeepLast(50))).unwrap();
+        both.publish(&content, Some(&Collect::SameKey)).unwrap();
+        // The first of them collects 50 events, for which the second would leave no reason.
+        assert!(matches!(stream.admit(&both.finish(0)), Err(Refusal::Undoes { .. })));
     }
 }

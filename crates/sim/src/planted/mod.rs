@@ -62,6 +62,10 @@ pub enum Plant {
     VisibleAtOnce,
     /// Who sends again does so under another deduplication id.
     DeduplicationIdAnew,
+    /// The messages of a group are sent to one group each.
+    GroupNotKept,
+    /// Dead letters are brought back as if they were sent again, by their deduplication ids, and then deleted.
+    BroughtBackBySending,
     /// The head of a broadcast chain acknowledges what it alone has.
     HeadAcknowledgesAlone,
     /// A replica in the middle of a broadcast chain tells the one before it that all hold what it has.

@@ -98,6 +98,11 @@ pub const ALL: &[Scenario] = &[
         run: queue_cassandra::run,
     },
     Scenario {
+        name: "queue-servers",
+        about: "BDQS, figure 8: servers over the same model killed every 100, 1,000 or 10,000 s, 10 s away; nothing is lost",
+        run: queue_cassandra::servers::run,
+    },
+    Scenario {
         name: "cache",
         about: "clients of one cell that set, erase and get the same keys in a bad network; backends die",
         run: cache::run,

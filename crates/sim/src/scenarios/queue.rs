@@ -1,11 +1,11 @@
-//! Queues in their embedded store, through many lives: clients that send, receive, delete and change visibility in a
-//! standard queue with dead letters and in a FIFO queue; checkpoints all the time; a disk that fails or gets full, and
-//! crashes at any I/O, of the tree and of recovery too.
+//! Queues in their embedded store, through many lives: clients that send, receive, delete and change visibility in a standard and
+//! in a FIFO queue, both with dead letters that are brought back, purge the latter, and delete queues whose messages have gone to
+//! their dead-letter queue; checkpoints all the time; a disk that fails or gets full, and crashes at any I/O, of the tree and of recovery too.
 //!
 //! Checked against a plain model ([`model`]) that knows messages by what is in them: what was acknowledged and not asked
 //! to be deleted is there after every start; what was deleted never comes back; nothing is there that was not sent, or
-//! twice; nobody receives what is invisible; a FIFO queue's groups stay in order, nothing of a group comes before what is
-//! before it, and a deduplication id is one message.
+//! twice; nobody receives what is invisible; a FIFO queue's groups stay in order, also where they are dead letters: what others of its
+//! group have passed is not there any more, unless the disk failed; and a deduplication id is one message.
 
 mod client;
 mod model;
@@ -38,6 +38,10 @@ const ACCOUNT: &str = "account";
 const STANDARD: &str = "standard";
 const DEAD: &str = "dead";
 const FIFO: &str = "queue.fifo";
+const FIFO_DEAD: &str = "dead.fifo";
+/// Queues that are deleted once their messages have gone to [`LETTERS`] begin with this.
+const WORK: &str = "work-";
+const LETTERS: &str = "letters";
 
 /// What the world outside of the node knows.
 type Outside = Arc<Mutex<Model>>;
@@ -72,7 +76,7 @@ fn live(
 ) -> Result<(), Violation> {
     life.begin(node);
     let env = node.env_with_disk(|disk| plant.disk(disk));
-    model.lock().begin_life();
+    model.lock().begin_life(life.disk_fails());
     let config = QueuesConfig {
         owners: rng.between(1, 2) as usize,
         checkpoint_bytes: rng.between(1, 16) * 512,
@@ -85,7 +89,7 @@ fn live(
     };
     match world.run(node.run("list", client::list(env.clone(), queues.clone())))? {
         Err(Crashed) => return Ok(()),
-        Ok(Some(found)) => model.lock().recovered(&found)?,
+        Ok(Some(found)) => model.lock().recovered(&found, world.outside().now())?,
         // A disk that refuses a read leaves nothing to be compared.
         Ok(None) => model.lock().report.count("unread listings", 1),
     }
@@ -171,23 +175,24 @@ async fn open(env: Env, journal: JournalConfig, config: QueuesConfig) -> Result<
     })
     .map_err(|error| error.to_string())?;
     let queues = recovery.finish(&env, journal.clone(), config);
-    let redrive = Some(Redrive { target: DEAD.to_owned(), receives_max: 3 });
-    for (name, redrive, fifo) in
-        [(DEAD, None, None), (STANDARD, redrive, None), (FIFO, None, Some(Fifo::default()))]
-    {
-        let record = QueueRecord {
-            account: ACCOUNT.to_owned(),
-            name: name.to_owned(),
-            created_at: 0,
-            modified_at: 0,
-            settings: Settings { redrive, fifo, ..Settings::default() },
-            attributes: Default::default(),
-            tags: Default::default(),
-        };
+    let redrive = |target: &str, receives_max| Some(Redrive { target: target.to_owned(), receives_max });
+    for (name, redrive, fifo) in [
+        (DEAD, None, None),
+        (LETTERS, None, None),
+        (STANDARD, redrive(DEAD, 3), None),
+        (FIFO_DEAD, None, Some(Fifo::default())),
+        (FIFO, redrive(FIFO_DEAD, 2), Some(Fifo::default())),
+    ] {
+        let settings = Settings { redrive, fifo, ..Settings::default() };
+        let record = QueueRecord::new(ACCOUNT, name, settings);
+        // A disk that is full stays so.
+        let begun = env.now();
         while let Err(error) = queues.create(record.clone()).await {
             match error {
                 QueueError::Exists(_) => break,
-                QueueError::Unavailable(_) => env.sleep(Duration::from_millis(5)).await,
+                QueueError::Unavailable(_) if env.now() < begun + RESUME_MAX => {
+                    env.sleep(Duration::from_millis(5)).await;
+                }
                 other => return Err(other.to_string()),
             }
         }

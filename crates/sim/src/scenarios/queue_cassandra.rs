@@ -8,8 +8,9 @@
 
 mod cluster;
 mod fifo;
+pub mod servers;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ struct Model {
     next: u64,
     attempted: BTreeSet<u64>,
     sent: BTreeSet<u64>,
-    deleting: BTreeSet<u64>,
+    /// Messages that may be deleted: how many deletes of each are under way, or were not surely in vain.
+    deleting: BTreeMap<u64, usize>,
     deleted: BTreeSet<u64>,
     drained: BTreeSet<u64>,
     groups: fifo::Groups,
@@ -109,7 +111,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let lost: Vec<&u64> = model
         .sent
         .iter()
-        .filter(|one| !model.deleting.contains(one) && !model.drained.contains(one))
+        .filter(|one| !model.deleting.contains_key(one) && !model.drained.contains(one))
         .collect();
     ensure(lost.is_empty(), || format!("message {lost:?} was acknowledged and is lost"))?;
     let mut report = model.report.clone();
@@ -249,7 +251,7 @@ impl Front {
 
     async fn delete(&self, message: &Message) {
         let number = number_of(message);
-        self.model.lock().deleting.insert(number);
+        *self.model.lock().deleting.entry(number).or_default() += 1;
         if self.store.delete(&self.queue, vec![message.receipt]).await.is_ok() {
             self.model.lock().deleted.insert(number);
         }
@@ -280,15 +282,7 @@ async fn open(
     plant: Plant,
     settings: Settings,
 ) -> Option<(SharedQueues, Arc<View>)> {
-    let record = QueueRecord {
-        account: "account".to_owned(),
-        name: "q".to_owned(),
-        created_at: 0,
-        modified_at: 0,
-        settings,
-        attributes: Default::default(),
-        tags: Default::default(),
-    };
+    let record = QueueRecord::new("account", "q", settings);
     for _ in 0..1_000 {
         let rows = Arc::new(SimRows::new(cluster, env, plant));
         if let Ok(store) = SharedQueues::start(env, rows, config.clone()).await {
@@ -342,6 +336,9 @@ async fn last(
 
 #[cfg(test)]
 mod tests {
+    use tailwater_queue::MoveTask;
+    use tailwater_queue::shared::rows::{Kind, Rows};
+
     use super::*;
 
     /// What real Cassandra is tested for, too: the model is one where it holds.
@@ -372,5 +369,166 @@ mod tests {
         holds(
             |env, store| async move { tailwater_queue::conformance::check_fifo(&env, &store, "fifo").await },
         );
+    }
+
+    /// Two front ends of one cluster.
+    fn with_two<F: Future<Output = ()> + std::marker::Send + 'static>(
+        check: fn(Env, Arc<SimRows>, [SharedQueues; 2]) -> F,
+    ) {
+        let world = World::new(1);
+        let cluster = Cluster::new(world.outside(), Rng::new(1, "cluster"), 0);
+        let env = world.node("fronts").env();
+        let run = async move {
+            let rows = Arc::new(SimRows::new(&cluster, &env, Plant::None));
+            let start = async || {
+                SharedQueues::start(&env, rows.clone(), SharedConfig::default()).await.expect("started")
+            };
+            let both = [start().await, start().await];
+            check(env.clone(), rows.clone(), both).await;
+        };
+        let node = world.node("tests");
+        world.run(node.run("tests", run)).expect("it ends").expect("it does not crash");
+    }
+
+    /// By itself a receive that has waited for long looks again every 400 ms; what the world's clock says is no matter of a busy machine.
+    #[test]
+    fn what_frees_a_message_wakes_the_receive_that_waits_at_the_same_front_end() {
+        const AT_ONCE: Duration = Duration::from_millis(150);
+        with_two(|env, _, [front, _]| async move {
+            let fifo = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
+            for (name, settings, is_freed) in [
+                ("q", Settings::default(), false),
+                ("q.fifo", fifo.clone(), false),
+                // A message that is in flight keeps the next one of its group until it is deleted.
+                ("freed.fifo", fifo, true),
+            ] {
+                let queue = front.create(QueueRecord::new("a", name, settings)).await.expect("created");
+                let send = async |group: u64, id: u64| {
+                    let (group, deduplication) = (Some(group.to_string()), Some(format!("{group}/{id}")));
+                    front
+                        .send(&queue, vec![Send { group, deduplication, ..Send::default() }])
+                        .await
+                        .expect("sent");
+                };
+                let receive = async || {
+                    let wait = Some(Duration::from_secs(20));
+                    let receive = Receive { count: 1, wait, ..Receive::default() };
+                    front.receive(&queue, receive).await.expect("received").pop().expect("a message")
+                };
+                for round in 0..10 {
+                    let mut before = None;
+                    if is_freed {
+                        send(round, 0).await;
+                        before = Some(receive().await);
+                        send(round, 1).await;
+                    }
+                    let wake = async {
+                        env.sleep(Duration::from_secs(2)).await;
+                        match before {
+                            Some(message) => {
+                                drop(front.delete(&queue, vec![message.receipt]).await.expect("deleted"))
+                            }
+                            None => send(round, 0).await,
+                        }
+                        env.now()
+                    };
+                    let (woken, received) = futures::join!(wake, async { (receive().await, env.now()) });
+                    assert!(received.1 < woken + AT_ONCE, "{name}: {:?} later", received.1.since(woken));
+                    front.delete(&queue, vec![received.0.receipt]).await.expect("deleted");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_queue_without_order_is_sampled_from_all_its_messages_however_close_together_they_came() {
+        with_two(|env, _, [front, _]| async move {
+            let settings = Settings { order_hint: OrderHint::Infinity, ..Settings::default() };
+            let queue = front.create(QueueRecord::new("a", "q", settings)).await.expect("created");
+            for number in 0..200_u64 {
+                let content = number.to_le_bytes().to_vec().into();
+                front.send(&queue, vec![Send { content, ..Send::default() }]).await.expect("sent");
+            }
+            // Most of what has passed since is empty.
+            env.sleep(Duration::from_secs(20)).await;
+            let mut oldest = 0;
+            for _ in 0..40 {
+                let receive = Receive { count: 1, ..Receive::default() };
+                let received = front.receive(&queue, receive).await.expect("received");
+                let number: [u8; 8] = received[0].content[..].try_into().expect("ours");
+                oldest += usize::from(u64::from_le_bytes(number) < 60);
+            }
+            assert!(oldest < 20, "{oldest} of 40 were among the oldest 60 of 200");
+        });
+    }
+
+    #[test]
+    fn a_deduplication_id_can_be_another_group_s_when_its_time_is_over() {
+        with_two(|env, _, [one, other]| async move {
+            let settings = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
+            let queue = one.create(QueueRecord::new("a", "q.fifo", settings)).await.expect("created");
+            let send = async |front: &SharedQueues, group: &str| {
+                let (group, deduplication) = (Some(group.to_owned()), Some("id".to_owned()));
+                front.send(&queue, vec![Send { group, deduplication, ..Send::default() }]).await
+            };
+            let first = send(&one, "a").await.expect("sent");
+            env.sleep(Duration::from_secs(200)).await;
+            assert_eq!(send(&other, "b").await.expect("it is known"), first);
+            env.sleep(Duration::from_secs(115)).await;
+            assert_ne!(send(&other, "b").await.expect("sent"), first);
+        });
+    }
+
+    #[test]
+    fn what_is_sent_to_a_queue_that_was_just_deleted_is_dropped_with_it() {
+        with_two(|env, rows, [one, other]| async move {
+            let queue = one.create(QueueRecord::new("a", "q", Settings::default())).await.expect("created");
+            let there = other.find("a", "q").await.expect("answered").expect("there");
+            one.delete_queue(&queue).await.expect("deleted");
+            // For a second it does not know.
+            other.send(&there, vec![Send::default()]).await.expect("sent");
+            let left =
+                async |kind| rows.buckets(Consistency::Quorum, queue.id, kind, 0, 9).await.expect("read");
+            assert!(!left(Kind::Tuples).await.is_empty() && !left(Kind::Bodies).await.is_empty());
+            env.sleep(Duration::from_secs(3_600)).await;
+            assert!(left(Kind::Tuples).await.is_empty() && left(Kind::Bodies).await.is_empty());
+            assert!(rows.records("gone").await.expect("read").is_empty());
+        });
+    }
+
+    #[test]
+    fn a_queue_of_a_deleted_one_s_name_has_none_of_its_move_tasks() {
+        with_two(|env, _, [one, other]| async move {
+            for name in ["work", "dead"] {
+                one.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
+            }
+            let dead = one.find("a", "dead").await.expect("answered").expect("there");
+            one.send(&dead, vec![Send::default(); 10]).await.expect("sent");
+            let task = || MoveTask {
+                target: Some("work".to_owned()),
+                rate_max: Some(1),
+                ..MoveTask::new("a", "dead")
+            };
+            one.start_move(task()).await.expect("started");
+            other.delete_queue(&dead).await.expect("deleted");
+            env.sleep(Duration::from_secs(90)).await;
+            other.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+            assert!(other.list_moves("a", "dead").await.expect("listed").is_empty());
+            other.start_move(task()).await.expect("nothing runs");
+        });
+    }
+
+    #[test]
+    fn of_two_move_tasks_that_begin_at_the_same_time_one_runs_at_most() {
+        with_two(|_, _, [one, other]| async move {
+            for name in ["work", "dead"] {
+                one.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
+            }
+            let task = || MoveTask { target: Some("work".to_owned()), ..MoveTask::new("a", "dead") };
+            let (first, second) = futures::join!(one.start_move(task()), other.start_move(task()));
+            let refused =
+                [first, second].into_iter().filter(|started| matches!(started, Err(QueueError::TaskRuns)));
+            assert!(refused.count() >= 1);
+        });
     }
 }

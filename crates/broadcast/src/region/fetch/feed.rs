@@ -1,8 +1,8 @@
 //! Who feeds a client. Once it lacks nothing it looks for one with whom a request stands for all that comes, so
 //! that an event costs one message where it takes three otherwise. That is one of those that have told of the stream,
 //! the fewest hops away from the proxy that is free. A client moves when one with fewer hops tells of itself, when
-//! its feeder is gone, and when others have had for a while what the feeder did not bring. Members that feed each
-//! other in a circle, which hops seldom let happen, find out by the last of these.
+//! its feeder is gone or leaves it, and when others have had for a while what the feeder did not bring. Members that
+//! feed each other in a circle, which hops seldom let happen, find out by the last of these.
 
 use crate::name::Stream;
 use crate::region::message::{Message, STANDING, UNFED};
@@ -51,10 +51,14 @@ impl Fetcher {
         STANDING
     }
 
-    /// A member answered once what was to stand: it feeds enough others.
-    pub(super) fn refused(&mut self, now_ms: u64, index: usize, from: u64, after: u64) {
-        let wanted = &mut self.streams[index].wanted;
-        if wanted.take_if(|wanted| wanted.of == from && wanted.after == after).is_some()
+    /// A member answered what was to stand, or said that what stood has its end: it feeds enough others. Any other
+    /// answer is one that comes late.
+    pub(super) fn refused(&mut self, now_ms: u64, index: usize, from: u64, after: u64, is_end: bool) {
+        let fetch = &mut self.streams[index];
+        let wanted = fetch.wanted.take_if(|wanted| wanted.of == from && wanted.after == after);
+        let is_left = is_end && wanted.is_none();
+        let left = fetch.feed.take_if(|feed| is_left && feed.of == from && after >= feed.after);
+        if (wanted.is_some() || left.is_some())
             && let Some(known) = self.known.get_mut(&from)
         {
             known.refuses_until_ms = now_ms + REFUSED_MS;

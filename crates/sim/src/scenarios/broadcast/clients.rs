@@ -86,15 +86,15 @@ impl Publisher {
                 }
                 head => Ok(Next::Reconnect(head.map(|head| head.address.clone()))),
             },
-            Message::Published { stream, number, seq } => {
+            Message::Published { stream, number, seq, repeated } => {
                 while let Some((first, batch)) = self.pending.front() {
                     let last = first + u64::from(batch.count) - 1;
                     if last > number {
                         break;
                     }
                     for each in *first..=last {
-                        let told = if seq == 0 { 0 } else { seq - (number - each) };
-                        truths.acknowledged(&stream, self.id, each, told);
+                        let told = seq.saturating_sub(number - each);
+                        truths.acknowledged(&stream, self.id, each, (told, repeated));
                     }
                     self.pending.pop_front();
                 }

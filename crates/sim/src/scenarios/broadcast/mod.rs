@@ -333,28 +333,27 @@ impl Sim {
         self.outside.record("message", to, from);
         if let Some(node) = self.nodes.get_mut(&to) {
             let Node { replica, .. } = node;
-            let stream = match &message {
-                Message::Publish { stream, .. } => Some(stream.clone()),
+            let (given, is_published) = match &message {
+                Message::Publish { stream, batch, .. } => (Some((stream.clone(), batch.clone())), true),
                 Message::Append { stream, batch, .. } | Message::Events { stream, batch } => {
-                    self.truths.stored(to, stream, batch);
-                    None
+                    (Some((stream.clone(), batch.clone())), false)
                 }
-                _ => None,
+                _ => (None, false),
             };
-            let before = stream.as_ref().and_then(|s| replica.stream(s)).map_or(0, |state| state.last());
-            let published = match &message {
-                Message::Publish { batch, .. } => Some(batch.clone()),
-                _ => None,
-            };
+            let before = given.as_ref().map_or(0, |(stream, _)| last_of(replica, stream));
             replica.receive(self.now_ms, link, message);
-            // What it has numbered just now are the last of what was published.
-            if let (Some(stream), Some(mut batch)) = (stream, published)
-                && let Some(last) =
-                    replica.stream(&stream).map(|state| state.last()).filter(|last| *last > before)
+            if let Some((stream, mut batch)) = given
+                && let last = last_of(replica, &stream)
+                && last > before
             {
-                batch.after = last - u64::from(batch.count);
-                batch.last = last;
-                batch.state.time_ms = node.wall_ms;
+                if is_published {
+                    // What it has numbered just now are the last of what was published.
+                    batch.after = last - u64::from(batch.count);
+                    batch.last = last;
+                    batch.state.time_ms = node.wall_ms;
+                }
+                // What it has already it does not take again, from whom ever: one that does not know the newest chain may have
+                // numbered others so.
                 if let Ok(Some(new)) = batch.rest(before) {
                     self.truths.stored(to, &stream, &new);
                 }
@@ -545,11 +544,15 @@ impl Sim {
         })
     }
 
-    /// A replica dies, if it has a disk or another member of its chain is there; its disk may die as well if one is.
+    /// A replica dies, if another member of its chain is there, or all of them have their disks; its own may die as well if one is
+    /// there. So the last member that the configuration service waits for comes back.
     fn crash(&mut self, region: usize, slot: usize) {
         let Some(pid) = self.regions[region].slots[slot].0 else { return };
         let can_spare = self.can_spare(region, pid);
-        if !can_spare && !self.regions[region].durable {
+        let Region { service, disks, durable, .. } = &self.regions[region];
+        let has_disk = |member: &Member| disks.values().any(|disk| disk.id == member.id);
+        let comes_back = *durable && service.chain().members.iter().all(has_disk);
+        if !can_spare && !comes_back {
             return;
         }
         if let Some(disk) = self.regions[region].disks.get_mut(&slot) {
@@ -571,13 +574,15 @@ impl Sim {
 
     /// Whether all that was published is acknowledged, and all listeners have it.
     fn is_settled(&self) -> bool {
-        self.clients.values().all(|client| match client {
-            Client::Publisher(publisher) => publisher.is_done(),
-            Client::Listener(listener) => self.truths.streams().all(|stream| {
-                let at = listener.observers.get(stream).map_or(0, |observer| observer.at());
-                at == self.truths.last(stream)
-            }),
-        })
+        let all_joined = |region: &Region| region.service.chain().members.len() == region.slots.len();
+        self.regions.iter().all(all_joined)
+            && self.clients.values().all(|client| match client {
+                Client::Publisher(publisher) => publisher.is_done(),
+                Client::Listener(listener) => self.truths.streams().all(|stream| {
+                    let at = listener.observers.get(stream).map_or(0, |observer| observer.at());
+                    at == self.truths.last(stream)
+                }),
+            })
     }
 
     fn stuck(&self) -> String {
@@ -631,6 +636,10 @@ impl Sim {
         }
         Ok(self.report)
     }
+}
+
+fn last_of(replica: &Replica, stream: &Stream) -> u64 {
+    replica.stream(stream).map_or(0, |state| state.last())
 }
 
 /// The two ends of a connection.

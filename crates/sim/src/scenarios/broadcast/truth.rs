@@ -39,8 +39,8 @@ struct Truth {
     publishers: BTreeMap<PublisherId, u64>,
     /// Which number an event got.
     seqs: BTreeMap<(PublisherId, u64), u64>,
-    /// What publishers were answered.
-    acknowledged: BTreeMap<(PublisherId, u64), u64>,
+    /// What publishers were answered: a number, and whether it was published earlier and so has that one or a smaller.
+    acknowledged: BTreeMap<(PublisherId, u64), (u64, bool)>,
 }
 
 /// All streams, and all who listen.
@@ -95,9 +95,15 @@ impl Truths {
     }
 
     /// A publisher was told that its event is published.
-    pub(super) fn acknowledged(&mut self, stream: &Stream, publisher: PublisherId, number: u64, seq: u64) {
+    pub(super) fn acknowledged(
+        &mut self,
+        stream: &Stream,
+        publisher: PublisherId,
+        number: u64,
+        told: (u64, bool),
+    ) {
         let truth = self.streams.entry(stream.clone()).or_default();
-        truth.acknowledged.insert((publisher, number), seq);
+        truth.acknowledged.insert((publisher, number), told);
     }
 
     /// A listener was delivered an event.
@@ -133,9 +139,9 @@ impl Truths {
     pub(super) fn check_acknowledged(&self) -> Result<u64, Violation> {
         let mut count = 0;
         for (stream, truth) in &self.streams {
-            for ((publisher, number), told) in &truth.acknowledged {
+            for ((publisher, number), (told, repeated)) in &truth.acknowledged {
                 let seq = truth.seqs.get(&(*publisher, *number));
-                ensure(seq.is_some_and(|seq| *told == 0 || told == seq), || {
+                ensure(seq.is_some_and(|seq| told == seq || (*repeated && told > seq)), || {
                     format!(
                         "{stream}: publisher {publisher}'s event {number} was acknowledged as number {told}, and is not there ({seq:?})"
                     )

@@ -52,8 +52,7 @@ pub(super) async fn supervise(shared: Cluster, mut rng: Rng) {
             }
             Ok(Err(why)) => {
                 // The process ends with what is wrong, and is started again.
-                let excused =
-                    why.contains("injected") || why.contains("space") || why.contains("not available");
+                let excused = why.contains("injected") || why.contains("not available");
                 if !excused && owner.is_up() {
                     shared.note(Err(Violation::new(format!("the log can't be opened: {why}"))));
                 }

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::{Env, Instant};
-use tailwater_queue::{Message, MoveTask, QueueError, Queues, ReceiptError, Receive, Send, Sequence, View};
+use tailwater_queue::{
+    Message, MoveTask, QueueError, QueueRecord, Queues, ReceiptError, Receive, Redrive, Send, Sequence,
+    Settings, View,
+};
 
 use crate::checkers::Violation;
 use crate::planted::Plant;
 use crate::scenarios::lives::Outcome;
 
 use super::model::{Name, SLACK, Seen};
-use super::{ACCOUNT, DEAD, FIFO, Outside, STANDARD};
+use super::{ACCOUNT, DEAD, FIFO, FIFO_DEAD, LETTERS, Outside, STANDARD, WORK};
 
 /// Groups of the FIFO queue.
 const GROUPS: u64 = 3;
@@ -33,7 +36,7 @@ fn body(env: &Env, name: Name) -> Bytes {
 fn seen(queue: &'static str, message: &Message) -> Seen {
     // What is in it is checked by the journal and the tree; one that is cut is no message of ours.
     let name = message.content.first_chunk().map_or(0, |first| Name::from_le_bytes(*first));
-    Seen { queue, name, sequence: message.receipt.sequence.0 }
+    Seen { queue, name, sequence: message.receipt.sequence.0, generation: message.generation }
 }
 
 fn find(queues: &Queues, name: &str) -> Arc<View> {
@@ -44,21 +47,34 @@ fn find(queues: &Queues, name: &str) -> Arc<View> {
 pub(super) async fn list(env: Env, queues: Queues) -> Option<Vec<Seen>> {
     let mut found = Vec::new();
     // A move task goes on meanwhile: what it brings back is seen at the second look.
-    for name in [STANDARD, DEAD, STANDARD, FIFO] {
-        let (queue, mut from) = (find(&queues, name), Sequence(0));
-        loop {
-            match queues.peek(&queue, from, 50).await {
-                Ok(messages) => {
-                    found.extend(messages.iter().map(|message| seen(name, message)));
-                    let Some(last) = messages.last() else { break };
-                    from = Sequence(last.receipt.sequence.0 + 1);
-                }
-                Err(QueueError::Unavailable(_)) => return None,
-                Err(_) => env.sleep(Duration::from_millis(1)).await,
-            }
-        }
+    let known =
+        [STANDARD, DEAD, STANDARD, FIFO, FIFO_DEAD, FIFO, LETTERS].map(|name| (name, find(&queues, name)));
+    let work = works(&queues).into_iter().map(|work| (WORK, work));
+    for (name, queue) in known.into_iter().chain(work) {
+        found.extend(look(&env, &queues, name, &queue).await?);
     }
     Some(found)
+}
+
+/// Queues that were to be deleted and are still there.
+fn works(queues: &Queues) -> Vec<Arc<View>> {
+    queues.list(ACCOUNT, WORK, None, usize::MAX)
+}
+
+/// Everything that is in a queue; `None` if the disk refuses.
+async fn look(env: &Env, queues: &Queues, name: &'static str, queue: &View) -> Option<Vec<Seen>> {
+    let (mut found, mut from) = (Vec::new(), Sequence(0));
+    loop {
+        match queues.peek(queue, from, 50).await {
+            Ok(messages) => {
+                found.extend(messages.iter().map(|message| seen(name, message)));
+                let Some(last) = messages.last() else { return Some(found) };
+                from = Sequence(last.receipt.sequence.0 + 1);
+            }
+            Err(QueueError::Unavailable(_)) => return None,
+            Err(_) => env.sleep(Duration::from_millis(1)).await,
+        }
+    }
 }
 
 /// Receives and deletes until nothing is left: twice, as a message may just be on its way from one queue to another.
@@ -67,7 +83,11 @@ pub(super) async fn drain(env: Env, queues: Queues, model: Outside) {
     let mut empty = 0;
     while empty < 2 && client.model.lock().violation.is_none() {
         empty += 1;
-        for name in [STANDARD, FIFO, DEAD] {
+        for work in works(&client.queues) {
+            client.end_work(&work).await;
+            empty = 0;
+        }
+        for name in [STANDARD, FIFO, DEAD, FIFO_DEAD, LETTERS] {
             let visibility = Duration::from_secs(600);
             if let Some((messages, until)) = client.receive(name, visibility, Duration::ZERO).await {
                 for message in &messages {
@@ -99,13 +119,18 @@ impl Client {
                     break;
                 }
             }
-            match self.env.random_below(12) {
+            match self.env.random_below(18) {
                 0..4 => self.send().await,
                 4..6 => self.send_fifo().await,
                 6..9 => self.work(STANDARD).await,
-                9 => self.work(FIFO).await,
-                10 => self.work(DEAD).await,
-                _ => self.bring_back().await,
+                9..12 => self.work(FIFO).await,
+                12 => self.work(DEAD).await,
+                13 => self.work(FIFO_DEAD).await,
+                14 => self.work(LETTERS).await,
+                15 => self.pass_through().await,
+                16 => self.bring_back(FIFO_DEAD).await,
+                _ if self.env.random_below(8) == 0 => self.purge().await,
+                _ => self.bring_back(DEAD).await,
             }
             self.env.sleep(Duration::from_micros(self.env.random_below(1_500))).await;
         }
@@ -113,17 +138,68 @@ impl Client {
     }
 
     async fn send(&self) {
+        self.send_to(&find(&self.queues, STANDARD)).await;
+    }
+
+    async fn send_to(&self, queue: &View) {
         let count = 1 + self.env.random_below(4);
         let names: Vec<Name> = (0..count).map(|_| self.model.lock().begin_send(None)).collect();
+        self.model.lock().sends_to(&queue.name, &names);
         let delay = (self.env.random_below(4) == 0).then(|| Duration::from_millis(self.env.random_below(10)));
         let sends = names.iter();
         let sends =
             sends.map(|name| Send { content: body(&self.env, *name), delay, ..Send::default() }).collect();
-        match self.queues.send(&find(&self.queues, STANDARD), sends).await {
+        match self.queues.send(queue, sends).await {
             Ok(sent) => {
                 let mut model = self.model.lock();
                 names.into_iter().zip(sent).for_each(|(name, sent)| model.sent(name, sent.sequence.0));
             }
+            Err(error) => self.failed(error).await,
+        }
+    }
+
+    /// Makes a queue, has messages go from there to its dead-letter queue, and deletes it.
+    async fn pass_through(&self) {
+        let name = format!("{WORK}{}", self.model.lock().begin_work());
+        let redrive = Some(Redrive { target: LETTERS.to_owned(), receives_max: 1 });
+        let record = QueueRecord::new(ACCOUNT, name, Settings { redrive, ..Settings::default() });
+        match self.queues.create(record).await {
+            Ok(work) => {
+                self.send_to(&work).await;
+                self.env.sleep(Duration::from_micros(self.env.random_below(8_000))).await;
+                self.end_work(&work).await;
+            }
+            Err(error) => self.failed(error).await,
+        }
+    }
+
+    /// Has messages go to the dead-letter queue, and deletes the queue: with those that have not got there yet.
+    async fn end_work(&self, work: &View) {
+        for _ in 0..1 + self.env.random_below(3) {
+            let receive = Receive { count: 10, visibility: Some(Duration::ZERO), ..Receive::default() };
+            if let Err(error) = self.queues.receive(work, receive).await {
+                self.failed(error).await;
+            }
+            self.env.sleep(Duration::from_micros(self.env.random_below(2_000))).await;
+        }
+        // What is seen there is durable there. The others may be on their way, and go with the queue if they stay.
+        let letters = find(&self.queues, LETTERS);
+        let Some(there) = look(&self.env, &self.queues, LETTERS, &letters).await else { return };
+        self.model.lock().begin_end_work(&work.name, &there);
+        match self.queues.delete_queue(work).await {
+            Ok(()) => self.model.lock().report.count("deleted queues", 1),
+            Err(error) => self.failed(error).await,
+        }
+    }
+
+    /// Purges the FIFO queue.
+    async fn purge(&self) {
+        let before = self.model.lock().begin_purge();
+        let purged = self.queues.purge(&find(&self.queues, FIFO)).await;
+        self.model.lock().end_purge();
+        match purged {
+            Ok(()) => self.model.lock().purged(before, self.env.now()),
+            Err(QueueError::PurgedRecently) => {}
             Err(error) => self.failed(error).await,
         }
     }
@@ -141,7 +217,10 @@ impl Client {
             let send = Send {
                 content: content.clone(),
                 delay: None,
-                group: Some(group.to_string()),
+                group: Some(match self.plant {
+                    Plant::GroupNotKept => format!("{group}/{name}"),
+                    _ => group.to_string(),
+                }),
                 deduplication: Some(id),
             };
             // Now and then it is not sure that it was answered, and sends again.
@@ -205,7 +284,7 @@ impl Client {
         match self.queues.delete(&find(&self.queues, queue), vec![message.receipt]).await {
             Ok(outcomes) => match outcomes[0] {
                 // Later it may have gone to another queue, and come back as another message.
-                Ok(()) if self.env.now() + SLACK < until => self.model.lock().deleted(name),
+                Ok(()) if self.env.now() + SLACK < until => self.model.lock().deleted(name, self.env.now()),
                 Ok(()) | Err(ReceiptError::Expired) => {}
                 Err(error) => {
                     let what = format!("message {name} of {queue} can't be deleted: {error}");
@@ -225,12 +304,35 @@ impl Client {
         }
     }
 
-    async fn bring_back(&self) {
-        let task = MoveTask::new(ACCOUNT, DEAD);
+    async fn bring_back(&self, dead: &str) {
+        if self.plant == Plant::BroughtBackBySending && dead == FIFO_DEAD {
+            return self.bring_back_by_sending().await;
+        }
+        let task = MoveTask::new(ACCOUNT, dead);
         match self.queues.start_move(task).await {
             Ok(_) => self.model.lock().report.count("move tasks", 1),
             Err(QueueError::TaskRuns) => {}
             Err(error) => self.failed(error).await,
+        }
+    }
+
+    async fn bring_back_by_sending(&self) {
+        let (queue, dead) = (find(&self.queues, FIFO), find(&self.queues, FIFO_DEAD));
+        let Ok(messages) = self.queues.receive(&dead, Receive { count: 1, ..Receive::default() }).await
+        else {
+            return;
+        };
+        for message in messages {
+            let id = seen(FIFO_DEAD, &message).name.to_string();
+            let send = Send {
+                content: message.content,
+                delay: None,
+                group: Some("0".to_owned()),
+                deduplication: Some(id),
+            };
+            if self.queues.send(&queue, vec![send]).await.is_ok() {
+                let _ = self.queues.delete(&dead, vec![message.receipt]).await;
+            }
         }
     }
 

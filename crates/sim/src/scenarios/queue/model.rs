@@ -8,7 +8,7 @@ use tailwater_env::Instant;
 use crate::checkers::{Report, Violation, ensure};
 use crate::scenarios::lives::Outcome;
 
-use super::FIFO;
+use super::{FIFO, FIFO_DEAD, WORK};
 
 /// A message's name: what its body begins with.
 pub(super) type Name = u64;
@@ -22,6 +22,8 @@ pub(super) struct Seen {
     pub(super) queue: &'static str,
     pub(super) name: Name,
     pub(super) sequence: u64,
+    /// How often it was brought back from a dead-letter queue.
+    pub(super) generation: u8,
 }
 
 #[derive(Default)]
@@ -36,12 +38,26 @@ pub(super) struct Model {
     attempted: BTreeSet<Name>,
     sent: BTreeSet<Name>,
     deleting: BTreeSet<Name>,
-    deleted: BTreeSet<Name>,
+    /// When the delete of each was answered.
+    deleted: BTreeMap<Name, Instant>,
     /// Of this life, of each message's last receive: when it was answered, and until when there can't be another.
     hidden: BTreeMap<(&'static str, Name), (Instant, Instant)>,
-    /// Of the FIFO queue: each message's group, and the number that it was answered or seen with.
+    /// Of the FIFO queue: each message's group, and the number that it was answered or seen with before it was brought back.
     groups: BTreeMap<Name, u64>,
     sequences: BTreeMap<Name, u64>,
+    /// Of the FIFO queue and its dead letters: where each message was seen last, or was acknowledged.
+    places: BTreeMap<(&'static str, Name), u64>,
+    /// Places of messages that others of their group have passed, since when, and the first that did: there is nothing any more.
+    passed: BTreeMap<(&'static str, u64), (Instant, Name)>,
+    /// Whether moves may be lost in this life that receives did not wait for: then messages are back where others passed them.
+    loses_moves: bool,
+    /// When those were purged that were, and that had been acknowledged before.
+    purged: BTreeMap<Name, Instant>,
+    /// Purges that are not answered: they may take what is sent now, too.
+    purging: usize,
+    /// What was sent to queues that are deleted in time.
+    works: BTreeMap<String, Vec<Name>>,
+    works_ever: u64,
 }
 
 impl Outcome for Model {
@@ -56,9 +72,13 @@ impl Outcome for Model {
 
 impl Model {
     /// Nothing is left of the life before.
-    pub(super) fn begin_life(&mut self) {
-        self.clients = 0;
+    pub(super) fn begin_life(&mut self, disk_fails: bool) {
+        self.loses_moves = disk_fails;
+        (self.clients, self.purging) = (0, 0);
         self.hidden.clear();
+        // Receives that were not durable may not have been. But one whose delete is durable was.
+        let deleted = &self.deleted;
+        self.passed.retain(|_, (_, by)| deleted.contains_key(by));
         self.report.count("lives", 1);
     }
 
@@ -67,6 +87,9 @@ impl Model {
         self.names += 1;
         self.attempted.insert(self.names);
         self.groups.extend(group.map(|group| (self.names, group)));
+        if group.is_some() && self.purging > 0 {
+            self.deleting.insert(self.names);
+        }
         self.names
     }
 
@@ -75,6 +98,7 @@ impl Model {
         self.sent.insert(name);
         self.report.count("sent", 1);
         if self.groups.contains_key(&name) {
+            self.places.entry((FIFO, name)).or_insert(sequence);
             let one = self.one_message(name, sequence);
             self.note(one);
         }
@@ -90,12 +114,53 @@ impl Model {
         })
     }
 
+    /// The number of a queue that is about to be made.
+    pub(super) fn begin_work(&mut self) -> u64 {
+        self.works_ever += 1;
+        self.works_ever
+    }
+
+    /// These are about to be sent to a queue.
+    pub(super) fn sends_to(&mut self, queue: &str, names: &[Name]) {
+        if queue.starts_with(WORK) {
+            self.works.entry(queue.to_owned()).or_default().extend(names);
+        }
+    }
+
+    /// A queue is about to be deleted, with what is not in its dead-letter queue by now.
+    pub(super) fn begin_end_work(&mut self, queue: &str, there: &[Seen]) {
+        let there: BTreeSet<Name> = there.iter().map(|seen| seen.name).collect();
+        let names = self.works.get(queue).into_iter().flatten();
+        let (moved, left): (Vec<Name>, Vec<Name>) = names.copied().partition(|name| there.contains(name));
+        self.deleting.extend(left);
+        self.report.count("dead letters", moved.len() as u64);
+    }
+
+    /// The FIFO queue is about to be purged; what was acknowledged there.
+    pub(super) fn begin_purge(&mut self) -> Vec<Name> {
+        self.purging += 1;
+        self.deleting.extend(self.groups.keys());
+        self.groups.keys().filter(|name| self.sent.contains(name)).copied().collect()
+    }
+
+    pub(super) fn end_purge(&mut self) {
+        self.purging -= 1;
+    }
+
+    /// The FIFO queue was purged, at that time.
+    pub(super) fn purged(&mut self, before: Vec<Name>, at: Instant) {
+        for name in before {
+            self.purged.entry(name).or_insert(at);
+        }
+        self.report.count("purges", 1);
+    }
+
     pub(super) fn begin_delete(&mut self, name: Name) {
         self.deleting.insert(name);
     }
 
-    pub(super) fn deleted(&mut self, name: Name) {
-        self.deleted.insert(name);
+    pub(super) fn deleted(&mut self, name: Name, at: Instant) {
+        self.deleted.entry(name).or_insert(at);
         self.report.count("deleted", 1);
     }
 
@@ -104,10 +169,22 @@ impl Model {
         self.hidden.remove(&(queue, name));
     }
 
-    fn check_known(&self, seen: &Seen) -> Result<(), Violation> {
-        let Seen { queue, name, .. } = seen;
+    /// A message that was seen by something that began at that time.
+    fn check_known(&self, seen: &Seen, begun: Instant) -> Result<(), Violation> {
+        let Seen { queue, name, sequence, generation } = seen;
+        // What had gone to the dead-letter queue was not there to be purged, and may come back from there.
+        let is_as_sent = *queue == FIFO && *generation == 0;
+        ensure(!is_as_sent || self.purged.get(name).is_none_or(|at| begun <= *at), || {
+            format!("message {name} was purged and came back in {queue}")
+        })?;
+        ensure(self.passed.get(&(*queue, *sequence)).is_none_or(|(at, _)| begun <= *at), || {
+            format!(
+                "message {name} of {queue} is still there, and others of its group were received before it"
+            )
+        })?;
         ensure(self.attempted.contains(name), || format!("message {name} in {queue} was never sent"))?;
-        ensure(!self.deleted.contains(name), || {
+        // A receive that waits for a slow disk may be answered when its message was received again, and deleted by that receipt.
+        ensure(self.deleted.get(name).is_none_or(|at| begun <= *at), || {
             format!("message {name} was deleted and came back in {queue}")
         })
     }
@@ -120,8 +197,8 @@ impl Model {
         visibility: Duration,
     ) -> Result<(), Violation> {
         for (at, message) in seen.iter().enumerate() {
-            self.check_known(message)?;
-            let Seen { queue, name, sequence } = *message;
+            self.check_known(message, begun)?;
+            let Seen { queue, name, .. } = *message;
             let until = begun + visibility;
             let mut is_last = true;
             if let Some((other_ended, other_until)) = self.hidden.get(&(queue, name)) {
@@ -135,39 +212,50 @@ impl Model {
             if is_last {
                 self.hidden.insert((queue, name), (ended, until));
             }
-            if queue == FIFO {
-                self.one_message(name, sequence)?;
-                self.check_order(name, sequence, &seen[..at])?;
+            self.see_in_group(message)?;
+            if self.groups.contains_key(&name) {
+                self.pass(message, &seen[..at], ended);
             }
             self.report.count("received", 1);
         }
         Ok(())
     }
 
-    /// Everything that was acknowledged before it in its group is gone, or was received just before it.
-    fn check_order(&self, name: Name, sequence: u64, before: &[Seen]) -> Result<(), Violation> {
-        let group = self.groups.get(&name);
-        for (other, number) in &self.sequences {
-            let is_before = *number < sequence && self.groups.get(other) == group;
-            let is_there = self.sent.contains(other) && !self.deleting.contains(other);
-            let is_in_hand = before.iter().any(|seen| seen.name == *other);
-            ensure(!is_before || !is_there || is_in_hand, || {
-                format!("message {name} was received before message {other} of its group")
-            })?;
+    /// Where a message of a group is.
+    fn see_in_group(&mut self, seen: &Seen) -> Result<(), Violation> {
+        let Seen { queue, name, sequence, generation } = *seen;
+        if !self.groups.contains_key(&name) {
+            return Ok(());
         }
-        Ok(())
+        if queue == FIFO_DEAD {
+            self.report.count("dead letters of groups", 1);
+        }
+        self.report.count("brought back to groups", u64::from(queue == FIFO && generation > 0));
+        self.places.insert((queue, name), sequence);
+        if queue == FIFO && generation == 0 { self.one_message(name, sequence) } else { Ok(()) }
+    }
+
+    /// A message was received: all that is before it in its group and was not received just before it has to have left its place, for
+    /// the dead-letter queue, or from there. Where it is now is not known: but it is not seen there again.
+    fn pass(&mut self, seen: &Seen, before: &[Seen], now: Instant) {
+        let group = self.groups.get(&seen.name);
+        for ((queue, other), place) in &self.places {
+            let is_before = *queue == seen.queue && *place < seen.sequence && self.groups.get(other) == group;
+            let is_in_hand = before.iter().any(|seen| seen.name == *other);
+            if is_before && !is_in_hand && !self.loses_moves {
+                self.passed.entry((*queue, *place)).or_insert((now, seen.name));
+            }
+        }
     }
 
     /// What is in the queues after a start.
-    pub(super) fn recovered(&mut self, found: &[Seen]) -> Result<(), Violation> {
+    pub(super) fn recovered(&mut self, found: &[Seen], now: Instant) -> Result<(), Violation> {
         let mut numbers = BTreeSet::new();
         for seen in found {
-            self.check_known(seen)?;
+            self.check_known(seen, now)?;
             // Looked at twice it may be seen twice, but there it is once.
             numbers.insert((seen.queue, seen.name, seen.sequence));
-            if seen.queue == FIFO {
-                self.one_message(seen.name, seen.sequence)?;
-            }
+            self.see_in_group(seen)?;
         }
         let names: BTreeSet<Name> = found.iter().map(|seen| seen.name).collect();
         self.check_all_there(&names)?;

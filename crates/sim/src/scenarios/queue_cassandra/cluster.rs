@@ -18,8 +18,10 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::Outside;
 
-const REPLICAS: usize = 3;
+pub(super) const REPLICAS: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two looks whether a replica is back.
+const HINT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
@@ -116,6 +118,8 @@ pub(super) struct Cluster {
     records: Mutex<Records>,
     groups: Mutex<Groups>,
     rng: Mutex<Rng>,
+    /// Replicas that are away: they get what was written meanwhile when they are back.
+    away: Mutex<[bool; REPLICAS]>,
     /// Calls of a million that are lost, and replicas that get a write late.
     pub(super) faults_per_million: Mutex<u32>,
 }
@@ -135,6 +139,7 @@ impl Cluster {
             records: Mutex::default(),
             groups: Mutex::default(),
             rng: Mutex::new(rng),
+            away: Mutex::default(),
             faults_per_million: Mutex::new(faults_per_million),
         })
     }
@@ -142,6 +147,17 @@ impl Cluster {
     fn fails(&self) -> bool {
         let faults = *self.faults_per_million.lock();
         self.rng.lock().chance(faults)
+    }
+
+    /// Takes a replica away, or lets it be back.
+    pub(super) fn set_up(&self, replica: usize, is_up: bool) {
+        self.away.lock()[replica] = !is_up;
+    }
+
+    async fn wait_until_up(&self, replica: usize) {
+        while self.away.lock()[replica] {
+            self.outside.sleep(HINT_PAUSE).await;
+        }
     }
 
     fn now(&self) -> Duration {
@@ -208,6 +224,7 @@ impl SimRows {
                 let outside = cluster.outside.clone();
                 let arrive = async move {
                     cluster.outside.sleep(delay).await;
+                    cluster.wait_until_up(number).await;
                     if is_written {
                         cluster.replicas.lock()[number].apply(write);
                     }
@@ -238,13 +255,16 @@ impl SimRows {
             self.env.sleep(cluster.delay(false)).await;
             let first = cluster.rng.lock().index(REPLICAS);
             let is_quorum = level == Consistency::Quorum && self.plant != Plant::ReadOfOne;
+            let needed = if is_quorum { 2 } else { 1 };
             let read = {
-                let replicas = cluster.replicas.lock();
-                let second = &replicas[(first + 1) % REPLICAS];
-                match is_quorum {
-                    true => merged(&[&replicas[first], second], from, upto),
-                    false => merged(&[&replicas[first]], from, upto),
-                }
+                let (replicas, away) = (cluster.replicas.lock(), *cluster.away.lock());
+                let up = (first..first + REPLICAS).map(|at| at % REPLICAS).filter(|at| !away[*at]);
+                let asked: Vec<&Replica> = up.take(needed).map(|at| &replicas[at]).collect();
+                (asked.len() == needed).then(|| merged(&asked, from, upto))
+            };
+            let Some(read) = read else {
+                self.env.sleep(TIMEOUT).await;
+                return timed_out();
             };
             self.env.sleep(cluster.delay(false)).await;
             Ok(read)

@@ -64,7 +64,7 @@ impl Model {
             let before = &received[..at];
             for (other, place) in &self.groups.sequences {
                 let is_before = place < sequence && other % GROUPS == number % GROUPS;
-                let is_there = self.sent.contains(other) && !self.deleting.contains(other);
+                let is_there = self.sent.contains(other) && !self.deleting.contains_key(other);
                 let is_in_hand = before.iter().any(|(one, _)| one == other);
                 ensure(!is_before || !is_there || is_in_hand, || {
                     format!("message {number} was received before message {other} of its group")
@@ -175,13 +175,19 @@ impl Front {
 
     pub(super) async fn delete_fifo(&self, message: &Message) {
         let number = number_of(message);
-        let is_first = self.model.lock().deleting.insert(number);
+        *self.model.lock().deleting.entry(number).or_default() += 1;
         let Ok(outcomes) = self.store.delete(&self.queue, vec![message.receipt]).await else { return };
         let mut model = self.model.lock();
         match outcomes[0] {
             Ok(()) => drop(model.deleted.insert(number)),
             // It is surely not deleted by this one; by others it may be.
-            Err(ReceiptError::Expired) if is_first => drop(model.deleting.remove(&number)),
+            Err(ReceiptError::Expired) => {
+                let under_way = model.deleting.get_mut(&number).expect("this one is");
+                *under_way -= 1;
+                if *under_way == 0 {
+                    model.deleting.remove(&number);
+                }
+            }
             Err(_) => {}
         }
     }

@@ -1,0 +1,93 @@
+//! A replica joins a chain whatever becomes of its connections.
+
+use tailwater_broadcast::message::{Chain, Member, Message, Role};
+use tailwater_broadcast::replica::{
+    Config, ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
+};
+use tailwater_broadcast::{Content, Stream, Writer};
+
+/// The only member of a chain, which replica 3 wants to join.
+fn tail() -> Replica {
+    let mut tail = Replica::new(Config::new("here", 1));
+    let member = |id| Member { id, address: format!("replica-{id}") };
+    let (members, joining) = (vec![member(1)], vec![member(3)]);
+    tail.configure(0, Chain { epoch: 2, region: "here".to_owned(), members, joining });
+    tail.connected(0, 7, Peer::In("client".to_owned(), Role::Client(9)));
+    tail
+}
+
+fn publish(tail: &mut Replica, stream: &Stream, client: u128) {
+    let mut events = Writer::new(0);
+    events.publish(&Content::default(), None).unwrap();
+    tail.receive(
+        0,
+        7,
+        Message::Publish { stream: stream.clone(), client, first: 1, batch: events.finish(0) },
+    );
+    tail.outputs();
+}
+
+/// What the tail sends replica 3 when it follows through a new connection, having all up to `count`.
+fn followed(tail: &mut Replica, through: ConnectionId, stream: &Stream, count: u64) -> Vec<Message> {
+    tail.connected(0, through, Peer::In("here".to_owned(), Role::Replica(3)));
+    tail.receive(0, through, Message::Follow { epoch: 2, counts: vec![(stream.clone(), count)] });
+    let sent = tail.outputs().into_iter().filter_map(|output| match output {
+        Output::Send(to, message) => (to == through).then_some(message),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_joining_replica_whose_connection_broke_after_the_handover_is_handed_over_to_again() {
+    let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
+    publish(&mut tail, &stream, 5);
+    for through in [10, 11] {
+        let sent = followed(&mut tail, through, &stream, 1);
+        assert!(sent.iter().any(|message| matches!(message, Message::Publishers { .. })), "{sent:?}");
+        assert_eq!(sent.last(), Some(&Message::Token { epoch: 2 }));
+        assert_eq!(tail.caught_up(), None);
+        if through == 10 {
+            tail.closed(0, through);
+        }
+    }
+    tail.receive(0, 11, Message::Held { epoch: 2, counts: vec![(stream, 1)] });
+    tail.receive(0, 11, Message::Ready { epoch: 2 });
+    assert_eq!(tail.caught_up(), Some(3));
+}
+
+#[test]
+fn a_follower_is_told_of_many_publishers_only_as_fast_as_it_reads() {
+    let mut tail = tail();
+    let streams = [1, 2].map(|number| Stream::parse(&format!("here/news-{number}")).unwrap());
+    let publishers = 30_000;
+    for stream in &streams {
+        (0..publishers).for_each(|client| publish(&mut tail, stream, client));
+    }
+    tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
+    let counts = streams.iter().map(|stream| (stream.clone(), publishers as u64)).collect();
+    tail.receive(0, 10, Message::Follow { epoch: 2, counts });
+    let (mut told, mut waiting) = (0, 0);
+    loop {
+        let to_follower = tail.outputs().into_iter().filter_map(|output| match output {
+            Output::Send(10, message) => Some(message),
+            Output::Close(10, why) => panic!("{why}"),
+            _ => None,
+        });
+        let sent: Vec<Message> = to_follower.collect();
+        waiting += sent.iter().map(size_of_message).sum::<usize>();
+        for message in &sent {
+            if let Message::Publishers { numbers, .. } = message {
+                told += numbers.len();
+            }
+        }
+        if sent.contains(&Message::Token { epoch: 2 }) {
+            break;
+        }
+        if sent.is_empty() {
+            assert!((1..WAITING_BYTES_MAX + MESSAGE_BYTES).contains(&waiting), "{waiting} bytes wait");
+            tail.drained(10, std::mem::take(&mut waiting));
+        }
+    }
+    assert_eq!(told, streams.len() * publishers as usize);
+}
