@@ -188,7 +188,8 @@ pub struct SegmentView {
     pub sealed: bool,
 }
 
-/// `POST /v1/streams/NAME/truncate`
+/// `POST /v1/streams/NAME/truncate`. A shard that begins behind the position keeps its beginning. A shard that ends before
+/// it, or is damaged, is an error that names it, and no shard is truncated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Truncate {

@@ -11,7 +11,9 @@ use tailwater_access::{Authorizer, Protocol, Request, Resource};
 use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_MUTATE, REFUSED_NOT_AUTHORIZED};
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
-use tailwater_rma::{Backing, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service};
+use tailwater_rma::{
+    Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service,
+};
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +120,11 @@ impl ServedBackend {
     /// The backend itself, for this process.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
+    }
+
+    /// How often its doorbell woke whom.
+    pub fn doorbell_stats(&self) -> DoorbellStats {
+        self.server.doorbell().stats()
     }
 
     /// Its address for other hosts.

@@ -15,7 +15,7 @@ use tailwater_rma::{Address, LocalDoorbell, local};
 
 use crate::api::CellView;
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
-use crate::config::{CellConfig, CellMode, Config};
+use crate::config::{self, CellConfig, CellMode, Config};
 
 /// One cell as the node has it.
 pub struct NodeCell {
@@ -71,9 +71,9 @@ impl NodeCell {
             eviction_percent: cell_config.eviction_percent,
             // Any free port of the node's address: clients learn it from the node.
             tcp: Some(SocketAddr::new(listen.data.ip(), 0)),
-            unix: Some(config.data.join(format!("{}-cell.sock", kind.name()))),
+            unix: Some(config.cell_socket(kind)),
             connections_max: listen.connections_max,
-            engines: listen.engines.max(1),
+            engines: config::engine_threads(listen.engines),
         };
         let own = ServedBackend::start(env, &options, Arc::clone(authorizer))?;
         let addresses = vec![addresses_of(&own, listen.advertised_data)];

@@ -7,6 +7,7 @@ mod bridge;
 mod broadcast;
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,10 +22,22 @@ use tailwater_queue::shared::SharedConfig;
 use tailwater_queue_cassandra::CassandraConfig;
 use tailwater_sqs::SqsConfig;
 
+use crate::backend::CellKind;
+
 pub(crate) use self::bridge::End;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
 pub(crate) use self::broadcast::QuotasConfig;
+
+/// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// How many engine threads a server gets for `configured` ones: as many, or, for 0, one for each core but one, which is
+/// left to everything else; at least one.
+pub fn engine_threads(configured: usize) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    if configured == 0 { (cores() - 1).max(1) } else { configured }
+}
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -445,7 +458,41 @@ impl Config {
         SharedConfig { consistency, skew_ms: clock_skew_ms, parts, sweep_ms, ..SharedConfig::default() }
     }
 
+    /// Where clients on this host connect. Below the data directory if it is not absolute.
+    pub fn node_socket(&self) -> PathBuf {
+        // An absolute path replaces what it is joined to.
+        self.data.join(&self.listen.unix)
+    }
+
+    /// Where they connect to the backend of a cell that the node runs itself.
+    pub fn cell_socket(&self, kind: CellKind) -> PathBuf {
+        self.data.join(format!("{}-cell.sock", kind.name()))
+    }
+
+    /// Whether clients can connect to the node's Unix sockets.
+    ///
+    /// # Errors
+    /// A path that is longer than the system's addresses, and what to shorten. Clients are told absolute ones.
+    pub fn check_sockets(&self) -> anyhow::Result<()> {
+        let own = |kind, cell: &CellConfig| cell.backends.is_empty().then(|| self.cell_socket(kind));
+        let cells = [own(CellKind::Data, &self.data_cell), own(CellKind::Metadata, &self.metadata_cell)];
+        for path in cells.into_iter().flatten().chain([self.node_socket()]) {
+            let path = std::path::absolute(&path).unwrap_or(path);
+            let length = path.as_os_str().len();
+            anyhow::ensure!(
+                length <= SOCKET_PATH_BYTES_MAX,
+                "the socket {} has a path of {length} bytes, and the system's addresses have room for \
+                 {SOCKET_PATH_BYTES_MAX}: choose a data directory with a path that is {} shorter; a symbolic link to \
+                 it does",
+                path.display(),
+                length - SOCKET_PATH_BYTES_MAX
+            );
+        }
+        Ok(())
+    }
+
     fn check(&self) -> anyhow::Result<()> {
+        self.check_sockets()?;
         let admin = &self.admin;
         anyhow::ensure!(
             admin.connections_max >= 1,

@@ -33,7 +33,7 @@ pub use connections::{Limits, Sender, serve};
 use tailwater_access::{Authorizer, Denied, Protocol, Resource};
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
-use tailwater_log::Locate;
+use tailwater_log::{Locate, ReadError};
 
 use crate::Shared;
 use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
@@ -230,14 +230,27 @@ async fn truncate_stream(
         Some(shard) => shard..shard.saturating_add(1),
         None => 0..stream.config.shards,
     };
-    let mut done = Vec::new();
+    let refused = |shard: u32, CallRefusal { code, message }, what: &str| {
+        Failed(CallRefusal::new(code, format!("shard {shard}: {message}; {what}")))
+    };
+    // All of them are found before one is changed: a place that one of them does not have is a mistake.
+    let mut found = Vec::new();
     for shard in shards {
         let id = ShardId { stream: stream.id, shard: ShardNumber(shard) };
-        let found = log.locate(id, before).await.map_err(|error| Failed(read_refusal(error)))?;
-        let log_start = log
-            .truncate(&name, id.shard, found.offset)
-            .await
-            .map_err(|error| Failed(stream_refusal(error)))?;
+        let offset = match log.locate(id, before).await {
+            Ok(location) => location.offset,
+            Err(ReadError::Truncated { log_start }) => log_start,
+            Err(error) => return Err(refused(shard, read_refusal(error), "nothing was truncated")),
+        };
+        found.push((shard, offset));
+    }
+    let mut done = Vec::new();
+    for (shard, offset) in found {
+        let log_start = log.truncate(&name, ShardNumber(shard), offset).await.map_err(|error| {
+            let what =
+                if done.is_empty() { "nothing was truncated" } else { "the shards before it were truncated" };
+            refused(shard, stream_refusal(error), what)
+        })?;
         done.push(Truncated { shard, log_start: log_start.0 });
     }
     Ok(Json(done))

@@ -26,7 +26,7 @@ pub mod signal;
 mod views;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +51,7 @@ use crate::calls::NodeService;
 use crate::cells::NodeCell;
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging,
+    engine_threads,
 };
 use crate::metrics::Meters;
 
@@ -234,7 +235,7 @@ impl Node {
         drop(self.shared.bridges.lock().take());
         if let Some(broadcast) = &self.shared.broadcast {
             // Listeners are told, but not waited for long.
-            let _ = self.env.timeout(Duration::from_millis(500), broadcast.close_http()).await;
+            let _ = self.env.timeout(Duration::from_secs(2), broadcast.close_http()).await;
         }
         // First: it takes a checkpoint, for which it needs the journal.
         if self.env.timeout(STOP_DEADLINE, self.shared.queues.close()).await.is_none() {
@@ -301,8 +302,8 @@ fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow
     let listen = &config.listen;
     let server = ServerConfig {
         tcp: Some(listen.data),
-        unix: Some(below(&config.data, &listen.unix)),
-        engines: listen.engines.max(1),
+        unix: Some(config.node_socket()),
+        engines: config::engine_threads(listen.engines),
         // One: appends reach the log in the order in which they arrived.
         call_workers: 1,
         connections_max: listen.connections_max,
@@ -311,8 +312,4 @@ fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow
     Server::start(env, server, service).with_context(|| {
         format!("the node can't listen on {}: choose another address with --listen", listen.data)
     })
-}
-
-fn below(dir: &Path, path: &Path) -> PathBuf {
-    if path.is_absolute() { path.to_owned() } else { dir.join(path) }
 }

@@ -163,10 +163,13 @@ fn cells(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
 
     let own: Vec<_> = shared
         .cells()
-        .filter_map(|cell| Some((cell.view().name, cell.own.as_ref()?.backend().stats())))
+        .filter_map(|cell| {
+            let own = cell.own.as_ref()?;
+            Some((cell.view().name, own.backend().stats(), own.doorbell_stats()))
+        })
         .collect();
     let of = |read: fn(&tailwater_cache::BackendStats) -> u64| {
-        own.iter().map(move |(cell, stats)| (cell.clone(), read(stats)))
+        own.iter().map(move |(cell, stats, _)| (cell.clone(), read(stats)))
     };
     page.gauges(
         "tailwater_backend_entries",
@@ -179,7 +182,11 @@ fn cells(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.gauges("tailwater_backend_capacity_bytes", "Bytes there is room for.", "cell", capacity)?;
     page.counters("tailwater_backend_sets", "SETs that were applied.", "cell", of(|own| own.sets))?;
     page.counters("tailwater_backend_evictions", "Values evicted for room.", "cell", of(|own| own.evicted))?;
-    page.counters("tailwater_backend_expirations", "Values that expired.", "cell", of(|own| own.expired))
+    page.counters("tailwater_backend_expirations", "Values that expired.", "cell", of(|own| own.expired))?;
+    let wakes = own.iter().map(|(cell, _, bell)| (cell.clone(), bell.wakes));
+    page.counters("tailwater_backend_wakes", "Times that readers who waited were woken.", "cell", wakes)?;
+    let woken = own.iter().map(|(cell, _, bell)| (cell.clone(), bell.woken));
+    page.counters("tailwater_backend_woken", "Readers' processes that were woken.", "cell", woken)
 }
 
 fn calls(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod commands;
+mod lines;
 mod output;
 mod template;
 

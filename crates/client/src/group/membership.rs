@@ -298,6 +298,11 @@ fn error_of(code: i16) -> ErrorCode {
     ErrorCode::from_number(code).unwrap_or(ErrorCode::UnknownServerError)
 }
 
+/// Whether a member whose commit is refused so has to join again, and may commit then.
+pub(super) fn is_healed_by_joining(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::UnknownMemberId | ErrorCode::GroupIdNotFound) || is_passing(code)
+}
+
 /// Whether joining again may help.
 fn is_passing(code: ErrorCode) -> bool {
     matches!(
@@ -312,4 +317,30 @@ fn is_passing(code: ErrorCode) -> bool {
 
 fn millis(duration: Duration) -> i32 {
     i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_that_is_refused_for_what_is_in_it_is_not_healed_by_joining_again() {
+        use ErrorCode::{
+            FencedInstanceId, GroupAuthorizationFailed, GroupIdNotFound, IllegalGeneration,
+            InvalidCommitOffsetSize, OffsetMetadataTooLarge, RebalanceInProgress, UnknownMemberId,
+            UnknownTopicId,
+        };
+        for passing in [UnknownMemberId, GroupIdNotFound, IllegalGeneration, RebalanceInProgress] {
+            assert!(is_healed_by_joining(passing), "{passing:?}");
+        }
+        for final_one in [
+            InvalidCommitOffsetSize,
+            OffsetMetadataTooLarge,
+            UnknownTopicId,
+            GroupAuthorizationFailed,
+            FencedInstanceId,
+        ] {
+            assert!(!is_healed_by_joining(final_one), "{final_one:?}");
+        }
+    }
 }

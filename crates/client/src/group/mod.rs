@@ -29,7 +29,7 @@ use tailwater_format::{Offset, Start};
 use tailwater_kafka_wire::ErrorCode;
 
 use crate::{Batch, Client, Consumer, Error, Stream};
-use membership::Membership;
+use membership::{Membership, is_healed_by_joining};
 
 /// How a consumer behaves in its group.
 #[derive(Clone, Debug)]
@@ -156,8 +156,9 @@ impl GroupConsumer {
     /// Commits at once what the application is done with.
     ///
     /// # Errors
-    /// What could not be committed for good is consumed again, by whoever has its shards then; so is an error only what
-    /// keeps the node from answering.
+    /// [`Error::Group`] where the node refuses for good what is committed: there is no room for it, or the stream is gone.
+    /// It is tried again with the next commit, as long as this member has the shard. That the group goes on without this
+    /// member is none: it joins again, and what was not committed is consumed again, by whoever has its shards then.
     pub async fn commit(&mut self) -> Result<(), Error> {
         self.committed_at = self.env.now();
         if self.uncommitted.is_empty() {
@@ -166,7 +167,7 @@ impl GroupConsumer {
         let offsets = self.uncommitted.iter().filter_map(|shard| Some((*shard, *self.done.get(shard)?)));
         match self.membership.commit(offsets.collect()).await {
             Ok(()) => self.uncommitted.clear(),
-            Err(Error::Group { code, .. }) => {
+            Err(Error::Group { code, .. }) if is_healed_by_joining(code) => {
                 tracing::warn!(group = self.config.group, ?code, "not committed: it joins again");
                 self.membership.join_again(code);
             }
@@ -201,7 +202,13 @@ impl GroupConsumer {
     async fn join(&mut self) -> Result<(), Error> {
         if self.membership.is_member() {
             // Whoever gets these shards begins here.
-            self.commit().await?;
+            if let Err(error) = self.commit().await {
+                if matches!(error, Error::Group { .. }) {
+                    // That is told once, and does not keep this member out of the group.
+                    self.uncommitted.clear();
+                }
+                return Err(error);
+            }
         }
         self.consumer = None;
         self.shards.clear();

@@ -135,7 +135,8 @@ impl Endpoint {
         if let Some(Credentials { key_id, secret, region }) = &self.0.credentials {
             let now = jiff::Timestamp::from_millisecond(self.0.env.wall_ms());
             let now = now.map_err(|error| Error::Malformed(error.to_string()))?;
-            let unsigned = Unsigned { method: "POST", path: "/", query: "", host, body: &body };
+            let unsigned =
+                Unsigned { method: "POST", path: "/", query: "", host, target: Some(target), body: &body };
             let (date, authorization) = sign(&unsigned, now, (key_id, secret), region);
             request = request.header("x-amz-date", date).header("authorization", authorization);
         }

@@ -101,6 +101,9 @@ pub struct ReplicaView {
 pub struct BroadcastStreamView {
     /// `REGION/NAME`.
     pub stream: String,
+    /// If the stream is another region's and the node is the head: the region whose proxy it fetches it from.
+    #[serde(default)]
+    pub source: Option<String>,
     /// The last number that the node has.
     pub last: u64,
     /// The last number that it knows all replicas from it to the tail to hold.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -38,6 +38,9 @@ use crate::http::Sender;
 
 /// How often a listener for which there is nothing is sent a line, so that a connection that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// What a browser may send besides what every page may.
+const BROWSER_HEADERS: &str =
+    "content-type, tailwater-key, tailwater-collect, tailwater-header, last-event-id";
 /// Streams that one listener may name.
 const STREAMS_MAX: usize = 1_000;
 
@@ -182,9 +185,26 @@ async fn check_origin(State(front): State<Arc<Front>>, request: Request, next: N
         let why = format!("pages of {origin:?} may not use this: see origins below [broadcast.http]");
         return Failed(StatusCode::FORBIDDEN, "not_authorized", why).into_response();
     }
-    let mut answer = next.run(request).await;
+    let mut answer = match preflight(&request) {
+        Some(answer) => answer,
+        None => next.run(request).await,
+    };
     answer.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     answer
+}
+
+/// The answer to a browser that asks what a page may send; whether it may be done is decided when it is sent.
+fn preflight(request: &Request) -> Option<Response> {
+    if request.method() != Method::OPTIONS
+        || !request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+    {
+        return None;
+    }
+    let allowed = [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, BROWSER_HEADERS),
+    ];
+    Some((StatusCode::NO_CONTENT, allowed).into_response())
 }
 
 /// Lets a request through that its sender may make.
@@ -283,8 +303,7 @@ async fn publish(
             format!("not all replicas acknowledged within {patience:?}: whether it is published is open");
         return Err(Failed(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why));
     };
-    // Not known if a retry was needed.
-    let last = Some(answer?).filter(|last| *last > 0);
+    let last = answer?;
     Ok(Json(json!({ "stream": stream.as_str(), "published": count, "last": last })).into_response())
 }
 
@@ -390,4 +409,27 @@ enum Frame {
     Piece,
     Body(Bytes),
     End,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_is_told_that_a_page_may_post_with_a_key_and_anything_else_is_no_question() {
+        let request = |method, asks: bool| {
+            let mut request = Request::builder().method(method).uri("/v1/streams/eu/prices/events");
+            if asks {
+                request = request.header(header::ACCESS_CONTROL_REQUEST_METHOD, "POST");
+            }
+            request.body(Body::empty()).unwrap()
+        };
+        let answer = preflight(&request(Method::OPTIONS, true)).unwrap();
+        assert_eq!(answer.status(), StatusCode::NO_CONTENT);
+        let allowed = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+        assert!(allowed("access-control-allow-methods").contains("POST"));
+        assert!(allowed("access-control-allow-headers").contains("tailwater-key"));
+        assert!(preflight(&request(Method::OPTIONS, false)).is_none());
+        assert!(preflight(&request(Method::POST, true)).is_none());
+    }
 }

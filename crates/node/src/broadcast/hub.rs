@@ -7,10 +7,11 @@
 //!
 //! A feed is a place in the ring and the positions that it was sent, nothing more: a slow one costs nothing, and
 //! finds that its place has left the ring. It then catches up through a listener of its own, with tombstones for what
-//! was collected meanwhile; at most [`CATCHING_UP_MAX`] do at a time.
+//! was collected meanwhile; at most [`CATCHING_UP_MAX`] do at a time. One that is not read loses its turn when others
+//! wait for one, and goes on from its positions later.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use serde::Serialize;
 use tailwater_broadcast::client::{Listener, Received};
 use tailwater_broadcast::message::FROM_NOW;
 use tailwater_broadcast::{Batch, Malformed, Positions, Stream};
-use tailwater_env::{Env, Task};
+use tailwater_env::{Env, Instant, Task};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::ring::{Item, Ring};
@@ -27,6 +28,8 @@ use crate::api::EventView;
 
 /// Feeds with a listener of their own; each may have some MiB waiting.
 const CATCHING_UP_MAX: usize = 32;
+/// How long one of them may leave its listener alone while others wait, and how often it is looked whether one does.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Items that a feed takes from the ring at once.
 const TAKEN_MAX: usize = 64;
 /// A pause after the proxy sent what can't be read.
@@ -53,7 +56,29 @@ pub struct Hub {
     addresses: Vec<String>,
     live: Arc<Live>,
     catching_up: Arc<Semaphore>,
+    turns: Mutex<Vec<Weak<Mutex<Option<Turn>>>>>,
     _task: Task,
+}
+
+/// What a feed that is behind is sent through.
+struct Turn {
+    listener: Listener,
+    _permit: OwnedSemaphorePermit,
+    /// When the listener was last asked.
+    asked: Instant,
+}
+
+/// A turn that is used now, and given back when this is dropped.
+struct Taken<'a> {
+    turn: Option<Turn>,
+    of: &'a Mutex<Option<Turn>>,
+    env: &'a Env,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.of.lock() = self.turn.take().map(|turn| Turn { asked: self.env.now(), ..turn });
+    }
 }
 
 struct Live {
@@ -74,8 +99,41 @@ impl Hub {
             addresses,
             live,
             catching_up: Arc::new(Semaphore::new(CATCHING_UP_MAX)),
+            turns: Mutex::default(),
             _task: env.spawn("broadcast-hub", follow),
         })
+    }
+
+    /// A turn for a feed that is at `positions`; `None` if the hub ends.
+    async fn turn(&self, positions: &Positions) -> Option<Arc<Mutex<Option<Turn>>>> {
+        let permit = loop {
+            let free = Arc::clone(&self.catching_up).acquire_owned();
+            match self.env.timeout(PATIENCE, free).await {
+                Some(permit) => break permit.ok()?,
+                None => self.take_back(),
+            }
+        };
+        let listener = Listener::new(&self.env, self.addresses.clone(), positions.clone());
+        let turn = Turn { listener, _permit: permit, asked: self.env.now() };
+        let turn = Arc::new(Mutex::new(Some(turn)));
+        let mut turns = self.turns.lock();
+        turns.retain(|turn| turn.strong_count() > 0);
+        turns.push(Arc::downgrade(&turn));
+        Some(turn)
+    }
+
+    /// Takes the turns of those that leave them alone.
+    fn take_back(&self) {
+        let now = self.env.now();
+        self.turns.lock().retain(|turn| {
+            let Some(turn) = turn.upgrade() else { return false };
+            let mut turn = turn.lock();
+            let is_idle = turn.as_ref().is_some_and(|turn| now.since(turn.asked) >= PATIENCE);
+            if is_idle {
+                *turn = None;
+            }
+            !is_idle
+        });
     }
 }
 
@@ -117,7 +175,8 @@ pub struct Feed {
 enum At {
     /// Nowhere yet, or no more.
     Apart,
-    Behind(Listener, #[allow(dead_code)] OwnedSemaphorePermit),
+    /// Empty once it was taken back.
+    Behind(Arc<Mutex<Option<Turn>>>),
     Live(u64),
 }
 
@@ -166,29 +225,39 @@ impl Feed {
                     let _ = self.moved.changed().await;
                     return;
                 }
-                let room = Arc::clone(&self.hub.catching_up).acquire_owned().await;
-                let Ok(permit) = room else { return };
-                let addresses = self.hub.addresses.clone();
-                let listener = Listener::new(&self.hub.env, addresses, self.positions.clone());
-                self.at = At::Behind(listener, permit);
+                if let Some(turn) = self.hub.turn(&self.positions).await {
+                    self.at = At::Behind(turn);
+                }
             }
-            At::Behind(listener, _) => match listener.next().await {
-                Ok(Received::Began(positions)) => {
-                    for (stream, after) in positions {
-                        if let Some(position) = self.positions.streams.get_mut(&stream)
-                            && *position == FROM_NOW
-                        {
-                            *position = after;
+            At::Behind(turn) => {
+                let mut taken = Taken { turn: turn.lock().take(), of: turn, env: &self.hub.env };
+                let received = match &mut taken.turn {
+                    Some(turn) => turn.listener.next().await,
+                    None => {
+                        drop(taken);
+                        self.at = At::Apart;
+                        return;
+                    }
+                };
+                drop(taken);
+                match received {
+                    Ok(Received::Began(positions)) => {
+                        for (stream, after) in positions {
+                            if let Some(position) = self.positions.streams.get_mut(&stream)
+                                && *position == FROM_NOW
+                            {
+                                *position = after;
+                            }
                         }
                     }
+                    Ok(Received::Events(stream, batch)) => self.take(&stream, &batch, None),
+                    Ok(_) => {}
+                    Err(_) => {
+                        self.at = At::Apart;
+                        self.hub.env.sleep(PAUSE).await;
+                    }
                 }
-                Ok(Received::Events(stream, batch)) => self.take(&stream, &batch, None),
-                Ok(_) => {}
-                Err(_) => {
-                    self.at = At::Apart;
-                    self.hub.env.sleep(PAUSE).await;
-                }
-            },
+            }
             At::Live(place) => {
                 let items = self.hub.live.ring.lock().read(*place, TAKEN_MAX);
                 match items {

@@ -25,8 +25,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView, SharingView};
-use crate::config::{AdminConfig, BroadcastConfig, QuotasConfig};
+use crate::config::{BroadcastConfig, QuotasConfig};
 use crate::http::Limits;
+
+/// Bytes of a request's head: a token that names a thousand streams fits in.
+const HEADER_BYTES_MAX: usize = 384 << 10;
 
 /// The replica, and what it was started with.
 pub struct Broadcast {
@@ -114,7 +117,7 @@ impl Broadcast {
         let limits = Limits {
             section: "[broadcast.http]",
             connections_max: config.connections_max,
-            header_bytes_max: AdminConfig::default().header_bytes_max,
+            header_bytes_max: HEADER_BYTES_MAX,
             body_bytes_max: config.body_bytes_max,
             bodies_bytes_max: config.bodies_bytes_max,
             timeout: Duration::from_millis(config.timeout_ms),
@@ -265,6 +268,7 @@ fn role(place: usize, members: usize) -> &'static str {
 pub fn streams(snapshot: &Snapshot) -> Vec<BroadcastStreamView> {
     let view = |stream: &tailwater_broadcast_server::StreamSnapshot| BroadcastStreamView {
         stream: stream.stream.to_string(),
+        source: stream.source.clone(),
         last: stream.last,
         held: stream.held,
         live: stream.live,

@@ -45,6 +45,12 @@ impl BroadcastsRead {
         page.gauge("tailwater_broadcast_chain_members", "Replicas in this region's chain.", members)?;
         let joining = read.chain.joining.len() as u64;
         page.gauge("tailwater_broadcast_chain_joining", "Replicas that copy, to become members.", joining)?;
+        let place = read.place as u64;
+        page.gauge(
+            "tailwater_broadcast_chain_place",
+            "Its place there from 1, 0 if it is no member.",
+            place,
+        )?;
         page.gauge(
             "tailwater_broadcast_head",
             "1 if it gives events their numbers.",
@@ -105,7 +111,7 @@ impl BroadcastsRead {
         let of = |read_one: fn(&StreamSnapshot) -> u64| {
             told.iter().map(move |stream| (stream.stream.to_string(), read_one(stream)))
         };
-        let gauges: [Series; 5] = [
+        let gauges: [Series; 7] = [
             ("tailwater_broadcast_stream_last", "Number of the last event that it has.", |of| of.last),
             ("tailwater_broadcast_stream_held", "Number of the last event that all replicas hold.", |of| {
                 of.held
@@ -115,6 +121,14 @@ impl BroadcastsRead {
                 of.stored
             }),
             ("tailwater_broadcast_stream_bytes", "Bytes of those.", |of| of.bytes),
+            (
+                "tailwater_broadcast_stream_predicates",
+                "Predicates that are being applied to all events.",
+                |of| of.predicates,
+            ),
+            ("tailwater_broadcast_stream_predicates_dropped", "Predicates that were given up.", |of| {
+                of.predicates_dropped
+            }),
         ];
         for (name, help, read_one) in gauges {
             page.gauges(name, help, "stream", of(read_one))?;

@@ -80,12 +80,17 @@ pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
 
 pub(super) fn sqs(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     let Some(server) = &shared.sqs else { return Ok(()) };
-    let stats = server.front().stats().read();
+    let stats = server.front().stats();
     page.gauge("tailwater_sqs_connections", "Connections of SQS's clients.", stats.connections)?;
     let requests = stats.requests.iter().map(|(action, count)| ((*action).to_owned(), *count));
     page.counters("tailwater_sqs_requests", "Requests that arrived.", "action", requests)?;
     page.counter("tailwater_sqs_requests_refused", "Requests answered with an error.", stats.refused)?;
     let throttled = "Requests refused because their account's quota was used up.";
     page.counter("tailwater_sqs_requests_throttled", throttled, stats.throttled)?;
-    page.counter("tailwater_sqs_request_bytes", "Bytes of their bodies.", stats.request_bytes)
+    page.counter("tailwater_sqs_request_bytes", "Bytes of their bodies.", stats.request_bytes)?;
+    page.gauge(
+        "tailwater_sqs_answer_bytes",
+        "Bytes of large answers that were not sent yet.",
+        stats.answer_bytes,
+    )
 }

@@ -3,6 +3,8 @@
 mod listen;
 mod publish;
 
+use std::collections::BTreeMap;
+
 use anyhow::Context;
 use clap::Subcommand;
 use tailwater_broadcast::Stream;
@@ -50,10 +52,11 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// The proxy of the node's region.
+/// The proxy of the node's region, and where those of others are.
 struct Proxy {
     region: String,
     addresses: Vec<String>,
+    others: BTreeMap<String, Vec<String>>,
 }
 
 impl Proxy {
@@ -65,7 +68,21 @@ impl Proxy {
                 addresses.push(replica.address);
             }
         }
-        Ok(Self { region: view.region, addresses })
+        Ok(Self { region: view.region, addresses, others: view.regions })
+    }
+
+    /// Where events of a stream get their numbers.
+    fn numbering(&self, stream: &Stream) -> anyhow::Result<Vec<String>> {
+        let region = stream.region();
+        let found = if region == self.region { Some(&self.addresses) } else { self.others.get(region) };
+        found.cloned().with_context(|| {
+            let known = self.others.keys().map(|other| format!(", {other}")).collect::<String>();
+            format!(
+                "{stream} belongs to region {region}, and the node knows {}{known}: name one that knows it with \
+                 --server, or add it to [broadcast.regions]",
+                self.region
+            )
+        })
     }
 
     /// A stream by its name, in this region if none is given.
@@ -80,10 +97,12 @@ fn streams(server: &Server, output: Format) -> anyhow::Result<()> {
     if output == Format::Json {
         return streams.iter().try_for_each(output::print_json);
     }
-    let mut table = output::table(&["stream", "last", "held", "live", "stored", "bytes", "tombstones"]);
+    let mut table =
+        output::table(&["stream", "from", "last", "held", "live", "stored", "bytes", "tombstones"]);
     for stream in streams {
         table.add_row([
             stream.stream,
+            stream.source.unwrap_or_else(|| "-".to_owned()),
             stream.last.to_string(),
             stream.held.to_string(),
             stream.live.to_string(),

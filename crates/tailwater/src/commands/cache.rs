@@ -11,7 +11,7 @@ use tailwater_access::Everybody;
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
-use tailwater_node::{CellConfig, Config, LogFormat, Logging};
+use tailwater_node::{CellConfig, Config, LogFormat, Logging, engine_threads};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -39,6 +39,9 @@ pub enum Command {
         /// How full it may get before it evicts what was not written for longest, in percent.
         #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
         eviction_percent: Option<u8>,
+        /// Threads that answer one-sided reads over TCP; 0 is one for each core but one.
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        engines: usize,
         /// Which log lines are written, as in `info,tailwater_cache=debug`.
         #[arg(long, value_name = "FILTER", default_value = "info")]
         log: String,
@@ -78,7 +81,7 @@ impl CellArg {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Serve { cell, unix, tcp, capacity_bytes, ttl_ms, eviction_percent, log } => {
+        Command::Serve { cell, unix, tcp, capacity_bytes, ttl_ms, eviction_percent, engines, log } => {
             anyhow::ensure!(
                 unix.is_some() || tcp.is_some(),
                 "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
@@ -97,7 +100,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 tcp,
                 unix,
                 connections_max: defaults.listen.connections_max,
-                engines: 1,
+                engines: engine_threads(engines),
             };
             serve(&options, log)
         }

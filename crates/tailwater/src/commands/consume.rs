@@ -17,6 +17,9 @@ use crate::output::Format;
 use format::Template;
 use stats::Stats;
 
+/// How long a pause is before what failed in passing is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
 /// Flags of `consume`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -155,14 +158,13 @@ async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
                     Ok(Some(batch)) => batch,
                     Ok(None) => continue,
                     Err(error) => {
-                        tell(error)?;
+                        go_on(&mut consumer, error).await?;
                         continue;
                     }
                 }
             }
             Err(error) => {
-                tell(error)?;
-                consumer.resume().await?;
+                go_on(&mut consumer, error).await?;
                 continue;
             }
         };
@@ -181,6 +183,20 @@ async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
     out.flush()?;
     if let Some(stats) = &mut stats {
         stats.print(&client, &consumer)?;
+    }
+    Ok(())
+}
+
+/// Removed records are worth a warning, behind which it goes on; everything else ends the command.
+async fn go_on(consumer: &mut Consumer, error: Error) -> anyhow::Result<()> {
+    tell(error)?;
+    // Where they end by now only a node knows, and that may be away for a while.
+    while let Err(error) = consumer.resume().await {
+        if !error.is_retriable() {
+            return Err(error.into());
+        }
+        eprintln!("tailwater: {error}; trying again");
+        Env::real().sleep(RETRY_PAUSE).await;
     }
     Ok(())
 }

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tailwater_node::Config;
+use tailwater_rma::{Backing, Region};
 
 use crate::output::{self, Format};
 
@@ -62,6 +64,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         descriptors(),
         fsync(&args.data),
         free_space(&args.data),
+        sockets(&args.data),
         congestion(),
         io_uring(),
         clock(),
@@ -91,19 +94,31 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 fn shared_memory() -> Check {
     const NAME: &str = "shared memory";
-    // What a node does: a sealed memory file that it maps and others can only read.
-    match rustix::fs::memfd_create("tailwater-doctor", rustix::fs::MemfdFlags::ALLOW_SEALING) {
-        Err(error) => Check::new(NAME, Verdict::Fail, format!("memfd_create: {error}"))
-            .mend("allow the memfd_create system call (seccomp profile of the container)"),
-        Ok(file) => {
-            let size = 64 << 20;
-            let reserved = rustix::fs::ftruncate(&file, size)
-                .and_then(|()| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size));
-            match reserved {
-                Ok(()) => Check::new(NAME, Verdict::Ok, "64 MiB reserved"),
-                Err(error) => Check::new(NAME, Verdict::Fail, format!("64 MiB can't be reserved: {error}"))
-                    .mend("raise the memory limit, or lower capacity_bytes of the cells"),
-            }
+    // What a node has: memory that is reserved, mapped and sealed, so that others can only read it.
+    match Region::create("doctor", 64 << 20, 0, Backing::Shared) {
+        Ok(region) => {
+            let mut read = [0; 2];
+            region.write(region.len() - 2, b"ok");
+            region.read(region.len() - 2, &mut read);
+            let verdict = if &read == b"ok" { Verdict::Ok } else { Verdict::Fail };
+            Check::new(NAME, verdict, "64 MiB reserved, mapped and sealed")
+        }
+        Err(error) => {
+            Check::new(NAME, Verdict::Fail, format!("64 MiB can't be reserved, mapped and sealed: {error}")).mend(
+                "raise the memory limit, or lower capacity_bytes of the cells; in a container, allow the memfd_create \
+                 system call; seals need Linux 5.1",
+            )
+        }
+    }
+}
+
+fn sockets(dir: &std::path::Path) -> Check {
+    const NAME: &str = "path of the sockets";
+    let config = Config { data: dir.to_owned(), ..Config::default() };
+    match config.check_sockets() {
+        Ok(()) => Check::new(NAME, Verdict::Ok, "short enough"),
+        Err(error) => {
+            Check::new(NAME, Verdict::Fail, error.to_string()).mend("choose another --data, or link to it")
         }
     }
 }
@@ -170,8 +185,11 @@ fn free_space(dir: &std::path::Path) -> Check {
                 0x2000_0000..0x1_0000_0000 => Verdict::Warn,
                 _ => Verdict::Ok,
             };
-            Check::new(NAME, verdict, output::bytes(free))
-                .mend("make room, or set --retention-bytes on streams; the journal alone takes up to 512 MiB")
+            let journal = Config::default().journal;
+            let journal = output::bytes(journal.file_bytes * u64::from(journal.files_max));
+            Check::new(NAME, verdict, output::bytes(free)).mend(format!(
+                "make room, or set --retention-bytes on streams; the journal alone takes up to {journal}"
+            ))
         }
     }
 }

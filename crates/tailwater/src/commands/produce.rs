@@ -4,16 +4,12 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use serde::Serialize;
 use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerConfig};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use crate::admin::Server;
+use crate::lines::Lines;
 use crate::output::{self, Format};
-
-/// Longest line that becomes a record, in bytes.
-const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Flags of `produce`.
 #[derive(clap::Args)]
@@ -83,43 +79,23 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
         anyhow::ensure!(shard < shards, "stream {} has shards 0 to {}, no {shard}", args.name, shards - 1);
     }
     let size = args.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
-    let mut input: Box<dyn AsyncBufRead + Unpin> = match &args.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = tokio::fs::File::open(path).await;
-            Box::new(BufReader::new(file.with_context(|| format!("can't read {}", path.display()))?))
-        }
-        _ => Box::new(BufReader::new(tokio::io::stdin())),
-    };
+    let mut lines = Lines::open(args.file.as_deref()).await?;
     let progress = output::progress(size);
     let mut report = Report { name: &args.name, format: args.output, acks: VecDeque::new(), records: 0 };
-    let mut line = Vec::new();
     loop {
-        line.clear();
         // A terminal or a pipe may be silent for long: what was sent is reported meanwhile.
-        let read = loop {
-            let mut limited = (&mut input).take(LINE_BYTES_MAX + 1);
-            tokio::select! {
-                biased;
-                read = limited.read_until(b'\n', &mut line) => break read.with_context(|| {
-                    let name = args.file.as_ref().map_or("standard input".into(), |file| file.to_string_lossy());
-                    format!("can't read {name}")
-                })?,
-                result = report.next() => result?,
+        let line = tokio::select! {
+            biased;
+            line = lines.next() => line?,
+            result = report.next() => {
+                result?;
+                continue;
             }
         };
-        if read == 0 {
-            break;
-        }
-        anyhow::ensure!(
-            line.len() as u64 <= LINE_BYTES_MAX,
-            "line {} is longer than {LINE_BYTES_MAX} bytes; the lines before it were sent",
-            report.records + 1
-        );
-        progress.inc(read as u64);
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        }
-        let (key, value) = split(&line, args.key_delimiter.as_deref());
+        let Some(line) = line else { break };
+        progress.inc(line.len() as u64);
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let (key, value) = split(line, args.key_delimiter.as_deref());
         report.add(send(&producer, args.shard, key, value).await?);
         report.finished()?;
     }

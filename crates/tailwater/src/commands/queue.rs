@@ -52,7 +52,8 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Send messages: the given ones, the lines of standard input, or a file as one message.
+    /// Send messages: the given ones, the lines of standard input, or a file as one message. It ends at the first batch of
+    /// which something can't be sent, as an empty line, and says which that is and how many were sent.
     Send(Send),
     /// Receive messages. Without --delete or --exec they are visible again after their timeout.
     Receive(Receive),
@@ -169,12 +170,12 @@ pub struct Send {
 pub struct Receive {
     /// The queue.
     name: String,
-    /// Most messages; with --exec it goes on for ever without it.
+    /// Most messages, ending when there are none; without it one, and with --exec it goes on for ever.
     #[arg(short = 'n', long)]
     count: Option<usize>,
-    /// How long to wait for messages, in seconds, at most 20.
-    #[arg(long, default_value_t = 0, value_name = "S")]
-    wait: u32,
+    /// How long to wait for messages, in seconds, at most 20. By default 0, and 20 where it goes on for ever.
+    #[arg(long, value_name = "S")]
+    wait: Option<u32>,
     /// How long they are invisible, in seconds; by default as long as the queue says.
     #[arg(long, value_name = "S")]
     visibility_timeout: Option<u64>,
@@ -318,7 +319,10 @@ fn describe(client: &Client, name: &str, format: Format) -> anyhow::Result<()> {
 
 fn send(client: &Client, send: Send) -> anyhow::Result<()> {
     let url = client.url(&send.name)?;
-    let mut batch = Batch { client, url: &url, send: &send, entries: Vec::new(), bytes: 0, sent: 0 };
+    let is_lines = send.file.is_none() && send.bodies.is_empty();
+    let unit = if is_lines { "line" } else { "message" };
+    let mut batch =
+        Batch { client, url: &url, send: &send, unit, entries: Vec::new(), bytes: 0, read: 0, sent: 0 };
     match &send.file {
         Some(file) if file.as_os_str() == "-" => {
             let mut body = String::new();
@@ -335,7 +339,10 @@ fn send(client: &Client, send: Send) -> anyhow::Result<()> {
         }
         None if send.bodies.is_empty() => {
             for line in std::io::stdin().lock().lines() {
-                batch.push(line.context("standard input is no text in UTF-8")?)?;
+                match line {
+                    Ok(line) => batch.push(line)?,
+                    Err(error) => batch.stop(&format!("can't be read ({error})"))?,
+                }
             }
         }
         None => send.bodies.iter().try_for_each(|body| batch.push(body.clone()))?,
@@ -357,8 +364,12 @@ struct Batch<'a> {
     client: &'a Client,
     url: &'a str,
     send: &'a Send,
+    /// What they are called where one can't be sent.
+    unit: &'static str,
     entries: Vec<Value>,
     bytes: usize,
+    /// All that there were, these included.
+    read: usize,
     sent: usize,
 }
 
@@ -367,6 +378,10 @@ impl Batch<'_> {
         if self.entries.len() >= BATCH || self.bytes + body.len() > BATCH_BYTES {
             self.flush()?;
         }
+        if body.is_empty() {
+            return self.stop("is empty, which a message can't be");
+        }
+        self.read += 1;
         self.bytes += body.len();
         let mut entry = json!({"Id": self.entries.len().to_string(), "MessageBody": body});
         let optional = [
@@ -384,26 +399,50 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Sends what there is, and says why the next one is not.
+    fn stop(&mut self, why: &str) -> anyhow::Result<()> {
+        self.flush()?;
+        let Self { unit, read, sent, .. } = self;
+        anyhow::bail!("{unit} {} {why}: {sent} were sent, and nothing from there on", *read + 1)
+    }
+
     fn flush(&mut self) -> anyhow::Result<()> {
         if self.entries.is_empty() {
             return Ok(());
         }
-        let parameters = json!({"QueueUrl": self.url, "Entries": std::mem::take(&mut self.entries)});
+        let entries = std::mem::take(&mut self.entries);
         self.bytes = 0;
-        let answer = self.client.call("SendMessageBatch", &parameters)?;
+        let Self { unit, read, .. } = *self;
+        let first = read + 1 - entries.len();
+        let parameters = json!({"QueueUrl": self.url, "Entries": entries});
+        let answer = self.client.call("SendMessageBatch", &parameters).with_context(|| {
+            format!(
+                "{} were sent; of {unit} {first} to {read} it is not known, and nothing behind was",
+                self.sent
+            )
+        })?;
         for sent in answer["Successful"].as_array().into_iter().flatten() {
             self.sent += 1;
             if self.send.output == Format::Json {
                 output::print_json(sent)?;
             }
         }
-        match answer["Failed"].as_array().and_then(|failed| failed.first()) {
-            None => Ok(()),
-            Some(failed) => {
-                let text = |name: &str| failed[name].as_str().unwrap_or_default().to_owned();
-                Err(Error::Queue { code: text("Code"), message: text("Message") }.into())
-            }
-        }
+        let failed = answer["Failed"].as_array().into_iter().flatten();
+        let failed: Vec<String> = failed.map(|failed| self.why_not_sent(first, failed)).collect();
+        anyhow::ensure!(
+            failed.is_empty(),
+            "{}; {} of the first {read} were sent, and nothing behind",
+            failed.join("; "),
+            self.sent
+        );
+        Ok(())
+    }
+
+    fn why_not_sent(&self, first: usize, failed: &Value) -> String {
+        let text = |name: &str| failed[name].as_str().unwrap_or_default().to_owned();
+        let number = first + text("Id").parse::<usize>().unwrap_or_default();
+        let error = Error::Queue { code: text("Code"), message: text("Message") };
+        format!("{} {number} was not sent: {error}", self.unit)
     }
 }
 
@@ -416,7 +455,7 @@ fn receive(client: &Client, receive: Receive) -> anyhow::Result<()> {
     let mut received = 0;
     while received < wanted {
         let mut parameters = json!({
-            "QueueUrl": url, "MaxNumberOfMessages": BATCH.min(wanted - received), "WaitTimeSeconds": receive.wait,
+            "QueueUrl": url, "MaxNumberOfMessages": BATCH.min(wanted - received), "WaitTimeSeconds": receive.wait.unwrap_or(0),
             "AttributeNames": ["All"], "MessageAttributeNames": ["All"],
         });
         if let Some(seconds) = receive.visibility_timeout {

@@ -67,7 +67,11 @@ pub enum Command {
         /// Its name.
         name: String,
     },
-    /// Remove the records before a position.
+    /// Remove the records before a position, in one shard or in all of them.
+    ///
+    /// A shard that begins behind the position stays as it is. Where one ends before it, the command fails and removes
+    /// nothing: name the shards that have it with `--shard`, or give a position that every shard has, as `end`, -N and
+    /// @TIME are.
     Truncate {
         /// The stream's name.
         name: String,

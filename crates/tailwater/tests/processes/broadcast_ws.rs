@@ -108,7 +108,10 @@ fn a_listener_that_was_cut_off_goes_on_behind_its_token_and_misses_nothing() {
 #[test]
 fn a_listener_that_does_not_read_is_cut_off_and_catches_up_and_hurts_nobody() {
     let dir = tempfile::tempdir().expect("a directory");
-    let small = [("TAILWATER_BROADCAST__HTTP__LISTENER_BYTES_MAX", "65536")];
+    let small = [
+        ("TAILWATER_BROADCAST__HTTP__LISTENER_BYTES_MAX", "65536"),
+        ("TAILWATER_BROADCAST__HTTP__TIMEOUT_MS", "600000"),
+    ];
     let node = Node::start_with(&dir.path().join("data"), &[], &small);
     let address = address(&node);
     let (mut slow, _) = Socket::open(&address, "stream=local/s&from=start");

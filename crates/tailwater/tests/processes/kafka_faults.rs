@@ -67,6 +67,10 @@ struct Work {
     /// Bytes that it sent to one-sided consumers.
     durable_read_bytes: f64,
     calls: f64,
+    /// Times that it woke readers who waited for something new.
+    wakes: f64,
+    /// How many those were.
+    woken: f64,
 }
 
 impl Work {
@@ -89,6 +93,8 @@ impl Work {
             fetches: sum("tailwater_kafka_requests_total{api=\"Fetch\"}"),
             durable_read_bytes: sum("tailwater_durable_read_bytes_total"),
             calls: sum("tailwater_calls_total{"),
+            wakes: sum("tailwater_backend_wakes_total{"),
+            woken: sum("tailwater_backend_woken_total{"),
         }
     }
 
@@ -100,6 +106,8 @@ impl Work {
             fetches: self.fetches - before.fetches,
             durable_read_bytes: self.durable_read_bytes - before.durable_read_bytes,
             calls: self.calls - before.calls,
+            wakes: self.wakes - before.wakes,
+            woken: self.woken - before.woken,
         }
     }
 }
@@ -208,7 +216,10 @@ fn a_kafka_group_and_200_one_sided_consumers_see_one_producer_s_sequence_and_the
     // It sent each record to one member of the group, and not to 200 others.
     assert!(beside.appended_bytes > 0.0 && beside.fetched_bytes >= beside.appended_bytes, "{beside:?}");
     assert!(beside.fetched_bytes <= 2.0 * beside.appended_bytes, "{beside:?}");
-    assert!(beside.durable_read_bytes <= 2.0 * beside.appended_bytes, "{beside:?}");
+    assert!(beside.durable_read_bytes <= READERS as f64 / 2.0 * beside.appended_bytes, "{beside:?}");
+    // It woke clients, which tell their own consumers, and nobody where there were none.
+    assert!(alone.wakes == 0.0 && alone.woken == 0.0, "{alone:?}");
+    assert!(beside.wakes > 0.0 && beside.woken <= CLIENTS as f64 * beside.wakes, "{beside:?}");
 }
 
 fn terminate(follower: &mut Follower) {

@@ -119,7 +119,7 @@ fn every_kind_of_acknowledgement_is_given_and_what_can_t_be_taken_is_refused() {
         (all.lines().count() == 3).then_some(all)
     });
     assert_eq!(all, "with 0\nwith 1\nwith all\n");
-    let far = ["-P", "-t", "acks", "-p", "7", "-X", "message.timeout.ms=5000"];
+    let far = ["-P", "-t", "acks", "-p", "7", "-X", "message.timeout.ms=60000"];
     assert!(kcat_failing(&node, &far, "lost\n").contains("Unknown partition"));
 }
 

@@ -5,10 +5,12 @@
 
 mod support;
 
+mod bench;
 mod bridge;
 mod broadcast;
 mod broadcast_disk;
 mod broadcast_http;
+mod broadcast_links;
 mod broadcast_ws;
 mod docs;
 mod examples;

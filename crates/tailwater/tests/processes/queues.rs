@@ -8,13 +8,23 @@ use serde_json::{Value, json};
 
 #[test]
 fn what_was_sent_is_received_until_it_is_deleted_although_the_node_is_killed_again_and_again() {
+    killed_again_and_again(World::default(), "q", &[]);
+}
+
+#[test]
+fn groups_stay_in_order_and_an_id_is_one_message_although_the_node_is_killed_again_and_again() {
+    killed_again_and_again(World::fifo(), "q.fifo", &["--fifo"]);
+}
+
+/// Clients send to a queue and receive from it; the node is killed under that load, five times.
+fn killed_again_and_again(world: World, name: &str, more: &[&str]) {
     let dir = tempfile::tempdir().expect("a directory");
     // Checkpoints come and go while it runs.
     let environment = [("TAILWATER_QUEUES__CHECKPOINT_BYTES", "4194304")];
     let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
-    node.run(&["queue", "create", "q", "--visibility-timeout", "1"]);
-    let world = Arc::new(World::default());
-    let queue = format!("http://{}/000000000000/q", node.sqs);
+    node.run(&[&["queue", "create", name, "--visibility-timeout", "1"], more].concat());
+    let world = Arc::new(world);
+    let queue = format!("http://{}/000000000000/{name}", node.sqs);
     for round in 0..5 {
         let process = node.process.id();
         // By its id: the node itself is looked at by the load.
@@ -67,8 +77,8 @@ fn the_command_line_sends_looks_receives_and_moves() {
     assert!(failed.contains("1 of 1 messages were not handled"), "{failed}");
     assert_eq!(node.run(&["queue", "receive", "work"]), "");
     assert_eq!(node.run(&["queue", "move", "dead"]), "1 moved\n");
-    let handled =
-        node.run(&["queue", "receive", "work", "--exec", "cat; echo \" by $TAILWATER_RECEIVE_COUNT\""]);
+    let command = "cat; echo \" by $TAILWATER_RECEIVE_COUNT\"";
+    let handled = node.run(&["queue", "receive", "work", "-n", "5", "--exec", command]);
     assert_eq!(handled, "one by 1\n");
     let listed = node.run(&["queue", "ls", "-o", "json"]);
     let names: Vec<Value> = listed
@@ -83,10 +93,86 @@ fn the_command_line_sends_looks_receives_and_moves() {
 }
 
 #[test]
+fn a_worker_that_was_not_told_how_many_goes_on_when_there_was_nothing_and_when_the_node_was_away() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["queue", "create", "q"]);
+    let refused = node.run_failing(&["queue", "receive", "q", "--wait", "0", "--exec", "cat"]);
+    assert!(refused.contains("goes on for ever"), "{refused}");
+    let handled = dir.path().join("handled");
+    let command = format!("cat > {}.part; mv {0}.part {0}", handled.display());
+    let errors = dir.path().join("errors");
+    let mut worker = node
+        .command(&["queue", "receive", "q", "--wait", "1", "--exec", &command])
+        .stderr(std::fs::File::create(&errors).expect("created"))
+        .spawn()
+        .expect("it starts");
+    wait_for("a receive after one that found nothing", || {
+        (requests(&node, "ReceiveMessage") >= 2.0).then_some(())
+    });
+    node.run(&["queue", "send", "q", "late"]);
+    let is_handled = |body: &str| {
+        wait_for("it to be handled", || std::fs::read_to_string(&handled).ok().filter(|text| text == body));
+    };
+    is_handled("late");
+    node.process.kill();
+    wait_for("the worker to tell that it tries again", || {
+        std::fs::read_to_string(&errors).ok().filter(|told| told.contains("trying again"))
+    });
+    node.restart();
+    node.run(&["queue", "send", "q", "later"]);
+    is_handled("later");
+    worker.kill().expect("it runs");
+    worker.wait().expect("it ends");
+}
+
+/// How many requests of an action there were.
+fn requests(node: &Node, action: &str) -> f64 {
+    let metrics = node.get("/metrics").unwrap_or_default();
+    let name = format!("tailwater_sqs_requests_total{{action=\"{action}\"}} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0.0)
+}
+
+#[test]
+fn what_can_not_be_sent_is_named_and_nothing_is_left_out_unsaid() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["queue", "create", "q"]);
+    let send = |input: &[u8]| {
+        let output = node.output(&["queue", "send", "q"], input);
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let receive = || node.run(&["queue", "receive", "q", "-n", "100", "--delete"]);
+    let lines =
+        |numbers: std::ops::Range<usize>| numbers.map(|number| format!("{number}\n")).collect::<String>();
+
+    let said = send(format!("{}\n{}", lines(1..13), lines(14..20)).as_bytes());
+    assert!(
+        said.contains("line 13 is empty") && said.contains("12 were sent, and nothing from there on"),
+        "{said}"
+    );
+    assert_eq!(receive(), lines(1..13));
+
+    // What the node finds out: the others of its batch are sent, and no further batch.
+    let said = send(format!("{}\u{1}\n{}", lines(1..13), lines(14..31)).as_bytes());
+    assert!(said.contains("line 13 was not sent: Invalid character"), "{said}");
+    assert!(said.contains("19 of the first 20 were sent, and nothing behind"), "{said}");
+    assert_eq!(receive(), lines(1..13) + &lines(14..21));
+
+    let said = send(b"1\n2\n\xff\n4\n");
+    assert!(said.contains("line 3 can't be read") && said.contains("2 were sent"), "{said}");
+    assert_eq!(receive(), lines(1..3));
+
+    let said = node.run_failing(&["queue", "send", "q", "one", "", "three"]);
+    assert!(said.contains("message 2 is empty") && said.contains("1 were sent"), "{said}");
+}
+
+#[test]
 fn a_message_stays_invisible_for_as_long_as_its_handler_runs() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start(&dir.path().join("data"));
-    node.run(&["queue", "create", "q", "--visibility-timeout", "3"]);
+    node.run(&["queue", "create", "q", "--visibility-timeout", "18"]);
     node.run(&["queue", "send", "q", "long"]);
     let (begun, over) = (dir.path().join("begun"), dir.path().join("over"));
     // Much longer than its visibility timeout; it ends when it is told to.
@@ -94,8 +180,8 @@ fn a_message_stays_invisible_for_as_long_as_its_handler_runs() {
     let mut handling =
         node.command(&["queue", "receive", "q", "-n", "1", "--exec", &command]).spawn().expect("it starts");
     wait_for("the handler to begin", || begun.exists().then_some(()));
-    // Three timeouts after it was received, by the queue's own clock: the receives wait at the node.
-    for _ in 0..9 {
+    // Its timeout, and a third more: it is made longer after each third.
+    while requests(&node, "ChangeMessageVisibility") < 4.0 {
         assert_eq!(node.run(&["queue", "receive", "q", "--wait", "1"]), "", "it became visible");
     }
     std::fs::write(&over, "").expect("written");

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::Node;
 use crate::support::cassandra::Cassandra;
 use crate::support::sqs::{Client, World, drain, under_load};
+use crate::support::{Node, wait_for};
 use bytes::Bytes;
 use serde_json::json;
 use tailwater_env::Env;
@@ -39,28 +39,17 @@ async fn front(cassandra: &Cassandra) -> SharedQueues {
         contact_points: vec![cassandra.address.to_string()],
         replicas: 1,
         keyspace: "fronts".to_owned(),
+        request_timeout_ms: 60_000,
         ..CassandraConfig::default()
     };
     let rows = CassandraRows::shared(&config).await.expect("connected");
     SharedQueues::start(&Env::real(), rows, SharedConfig::default()).await.expect("started")
 }
 
-fn record(name: &str, settings: Settings) -> QueueRecord {
-    QueueRecord {
-        account: "account".to_owned(),
-        name: name.to_owned(),
-        created_at: 0,
-        modified_at: 0,
-        settings,
-        attributes: Default::default(),
-        tags: Default::default(),
-    }
-}
-
 /// What one front end does another one sees; without either knowing of the other.
 async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
-    let created = one.create(record("q", Settings::default())).await.expect("created");
-    let again = other.create(record("q", Settings::default())).await;
+    let created = one.create(QueueRecord::new("account", "q", Settings::default())).await.expect("created");
+    let again = other.create(QueueRecord::new("account", "q", Settings::default())).await;
     assert!(matches!(again, Err(QueueError::Exists(view)) if view.id == created.id));
     let queue = other.find("account", "q").await.expect("answered").expect("created");
     for number in 0..20 {
@@ -68,7 +57,7 @@ async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
         let from = if number % 2 == 0 { one } else { other };
         from.send(&queue, sends).await.expect("sent");
     }
-    let receive = Receive { count: 10, visibility: Some(Duration::from_secs(2)), ..Receive::default() };
+    let receive = Receive { count: 10, visibility: Some(Duration::from_secs(600)), ..Receive::default() };
     let first = one.receive(&queue, receive.clone()).await.expect("received");
     let second = other.receive(&queue, receive).await.expect("received");
     let numbers: Vec<_> = first.iter().chain(&second).map(|message| message.content.clone()).collect();
@@ -81,6 +70,8 @@ async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
         assert_eq!(front.change_visibility(&queue, change(3_600)).await.expect("answered"), [Ok(())]);
     }
     one.delete(&queue, first.iter().map(|message| message.receipt).collect()).await.expect("deleted");
+    let soon = vec![(second[0].receipt, Duration::from_millis(300))];
+    assert_eq!(one.change_visibility(&queue, soon).await.expect("answered"), [Ok(())]);
     let wait = Some(Duration::from_secs(60));
     let third =
         one.receive(&queue, Receive { count: 1, wait, ..Receive::default() }).await.expect("received");
@@ -91,7 +82,7 @@ async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
     // What is not there, or was not asked for as it has to be.
     let settings =
         Settings { fifo: Some(Fifo::default()), consistency: Some(Consistency::One), ..Settings::default() };
-    let refused = one.create(record("q.fifo", settings)).await;
+    let refused = one.create(QueueRecord::new("account", "q.fifo", settings)).await;
     assert!(matches!(refused, Err(QueueError::Unsupported(why)) if why.contains("quorum")));
 }
 
@@ -99,7 +90,7 @@ async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
 /// message, and a group is one receiver's at a time.
 async fn front_ends_share_groups(one: &SharedQueues, other: &SharedQueues) {
     let settings = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
-    let queue = one.create(record("groups.fifo", settings)).await.expect("created");
+    let queue = one.create(QueueRecord::new("account", "groups.fifo", settings)).await.expect("created");
     const EACH: usize = 8;
     let send = async |front: &SharedQueues, group: &str, number: usize| {
         let body = format!("{group} {number}");
@@ -165,5 +156,6 @@ fn fronts_and_cassandra_are_killed_under_load(dir: &std::path::Path, cassandra: 
     }
     drain(&world, &Client::new(&other, &queue));
     let client = Client::new(&one, &queue);
-    assert!(client.call("ReceiveMessage", json!({})).is_some_and(|answer| answer["Messages"].is_null()));
+    let left = wait_for("a receive to be answered", || client.call("ReceiveMessage", json!({})));
+    assert!(left["Messages"].is_null(), "{left}");
 }

@@ -1,5 +1,6 @@
 //! Clients of Amazon SQS against the node, unmodified, one program for each below `tests/sqs/`: boto3, a new one, which speaks JSON,
-//! and an old one, which speaks Query; the AWS command line; the AWS SDKs for Java, Go and JavaScript.
+//! and an old one, which speaks Query; the AWS command line; the AWS SDKs for Java, Go and JavaScript. The node has an account, so what each of them signs is
+//! verified.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,11 @@ use std::process::Command;
 use crate::support::{Node, told};
 
 /// What boto3 does.
-const BOTO3: [&str; 6] = ["work_queue", "redrive", "fifo", "long_polling", "batches", "administration"];
+const BOTO3: [&str; 7] =
+    ["work_queue", "redrive", "fifo", "long_polling", "batches", "administration", "keys"];
+
+/// What they sign with: with characters that need care wherever a secret is written.
+const KEY: (&str, &str) = ("AKIDTAILWATER", "secret/of+the=account");
 
 /// Where a client is, once it is installed.
 fn client(name: &str) -> PathBuf {
@@ -25,7 +30,11 @@ fn program(name: &str) -> PathBuf {
 /// Runs scenarios on a node; all have to hold.
 fn holds(command: &mut Command, scenarios: &[&str]) {
     let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (id, secret) = KEY;
+    let accounts = format!(r#"[{{id="000000000000", keys=[{{id="{id}", secret="{secret}"}}]}}]"#);
+    let environment = [("TAILWATER_SQS__ACCOUNTS", accounts.as_str())];
+    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    command.env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
     command.arg(format!("http://{}", node.sqs)).args(scenarios);
     let (ok, out, err) = told(command, "");
     assert!(ok, "after these scenarios:\n{out}\n{err}");

@@ -1,6 +1,9 @@
 //! Streams through the command line: create, append, read, describe, truncate, delete.
 
-use crate::support::{Node, tailwater};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use crate::support::{Node, Process, tailwater, wait_for};
 
 fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("line {number}")).collect()
@@ -19,6 +22,27 @@ fn what_is_produced_is_consumed_in_order_also_after_a_restart() {
     assert_eq!(node.consume("orders"), lines);
     node.produce("orders", &numbered(3));
     assert_eq!(node.consume("orders").len(), 5_003);
+}
+
+#[test]
+fn a_last_line_without_an_end_is_sent_although_an_acknowledgement_came_in_its_midst() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    for command in [&["produce", "s"][..], &["broadcast", "publish", "s"]] {
+        let mut command = node.command(command);
+        let piped = command.args(["-o", "json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.spawn().expect("it starts");
+        let mut stdin = child.stdin.take().expect("piped");
+        stdin.write_all(b"first\nlast").expect("written");
+        let mut told = BufReader::new(child.stdout.take().expect("piped")).lines();
+        assert!(told.next().is_some_and(|line| line.is_ok()), "the first one is acknowledged");
+        drop(stdin);
+        assert_eq!(told.count(), 1, "the last one is acknowledged");
+        assert!(child.wait().expect("ours").success());
+    }
+    assert_eq!(node.consume("s"), ["first", "last"]);
+    assert_eq!(node.run(&["broadcast", "listen", "s", "--exit-at-end"]), "first\nlast\n");
 }
 
 #[test]
@@ -115,6 +139,32 @@ fn truncation_is_told_to_whoever_is_behind() {
 }
 
 #[test]
+fn a_truncation_of_all_shards_leaves_those_that_begin_later_and_does_nothing_where_one_ends_earlier() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s", "--shards", "3"]);
+    let lines = numbered(100).join("\n");
+    for shard in ["0", "1", "2"] {
+        assert!(node.output(&["produce", "s", "--shard", shard], lines.as_bytes()).status.success());
+    }
+    let starts = |command: &[&str]| {
+        let told = node.run(&[&["stream", "truncate", "s"], command].concat());
+        let starts = told.lines().filter_map(|line| line.split("begins at offset ").nth(1));
+        starts.map(|start| start.trim().parse::<u64>().expect("a number")).collect::<Vec<_>>()
+    };
+    assert_eq!(starts(&["--shard", "0", "--before", "60"]), [60]);
+    assert_eq!(starts(&["--before", "40"]), [60, 40, 40], "the first one begins later");
+    assert_eq!(starts(&["--before", "40"]), [60, 40, 40], "again");
+    let more = node.output(&["produce", "s", "--shard", "0"], lines.as_bytes());
+    assert!(more.status.success());
+    let beyond = node.run_failing(&["stream", "truncate", "s", "--before", "150"]);
+    assert!(beyond.contains("shard 1") && beyond.contains("nothing was truncated"), "{beyond}");
+    assert_eq!(starts(&["--before", "start"]), [60, 40, 40], "not the first one either");
+    assert_eq!(starts(&["--before", "-10"]), [190, 90, 90]);
+    assert_eq!(starts(&["--before", "end"]), [200, 100, 100]);
+}
+
+#[test]
 fn mistakes_are_answered_with_what_to_do() {
     let nobody = tailwater().args(["--server", "127.0.0.1:1", "stream", "ls"]).output().expect("it runs");
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("tailwater serve"));
@@ -144,6 +194,58 @@ fn mistakes_are_answered_with_what_to_do() {
     );
     assert!(node.run_failing(&["produce", "s", "/no/such/file"]).contains("/no/such/file"));
     assert!(node.run_failing(&["stream", "create", "t", "--shards", "0"]).contains("shards"));
+}
+
+#[test]
+fn a_data_directory_whose_sockets_have_no_room_in_an_address_is_refused_with_what_to_shorten() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let long = dir.path().join("long".repeat(30));
+    std::fs::create_dir(&long).expect("created");
+    let told = |command: &mut std::process::Command| {
+        let output = command.output().expect("it runs");
+        assert!(!output.status.success());
+        let (out, err) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+        format!("{}{}", out.expect("text"), err.expect("text"))
+    };
+    let absolute = told(tailwater().args(["serve", "--data"]).arg(&long));
+    assert!(absolute.contains("shorter") && absolute.contains("107"), "{absolute}");
+    // Clients have another working directory.
+    let relative = told(tailwater().args(["serve", "--data", "data"]).current_dir(&long));
+    assert!(relative.contains("shorter"), "{relative}");
+    let doctor = told(tailwater().args(["doctor", "-o", "json", "--data"]).arg(&long));
+    assert!(doctor.contains("path of the sockets") && doctor.contains("shorter"), "{doctor}");
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&long, &link).expect("linked");
+    let node = Node::start(&link);
+    node.run(&["stream", "create", "s"]);
+    node.produce("s", &numbered(3));
+    assert_eq!(node.consume("s"), numbered(3));
+}
+
+/// How many threads of this name a process has.
+fn threads(process: u32, name: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it lives");
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|of| of.starts_with(name)).count()
+}
+
+#[test]
+fn engines_are_as_many_as_configured_and_at_most_as_there_are_cores_but_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let most = (std::thread::available_parallelism().expect("known").get() - 1).max(1);
+    for (configured, engines) in [("0", most), ("3", most.min(3))] {
+        let data = dir.path().join(configured);
+        let node = Node::start_with(&data, &[], &[("TAILWATER_LISTEN__ENGINES", configured)]);
+        // Its own server, and one for each cell.
+        assert_eq!(threads(node.process.id(), "rma-engine"), 3 * engines, "{configured}");
+        let socket = dir.path().join(format!("backend{configured}.sock"));
+        let mut command = tailwater();
+        command.args(["cache", "serve", "--cell", "data", "--capacity-bytes", "1048576"]);
+        command.args(["--engines", configured, "--unix"]).arg(&socket);
+        let backend = Process::start(&mut command, &dir.path().join("backend.log"));
+        wait_for("the backend to be ready", || backend.log().contains("is ready").then_some(()));
+        assert_eq!(threads(backend.id(), "rma-engine"), engines, "{configured}");
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What people do with SQS in a shell, through the AWS command line: `aws.sh ENDPOINT SCENARIO...`, with `aws` in the PATH. It ends at
-# the first thing that does not hold.
+# What people do with SQS in a shell, through the AWS command line: `aws.sh ENDPOINT SCENARIO...`, with `aws` in the PATH and
+# its keys in the environment. It ends at the first thing that does not hold.
 set -euo pipefail
 
-export AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any AWS_DEFAULT_REGION=eu-central-1 AWS_MAX_ATTEMPTS=1
+export AWS_DEFAULT_REGION=eu-central-1 AWS_MAX_ATTEMPTS=1
 export AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null AWS_PAGER='' AWS_DEFAULT_OUTPUT=text
 # The first call compiles what all of them need.
 unset PYTHONDONTWRITEBYTECODE

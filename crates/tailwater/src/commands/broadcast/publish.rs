@@ -10,13 +10,11 @@ use serde::Serialize;
 use tailwater_broadcast::client::{PublishError, Publisher};
 use tailwater_broadcast::{Collect, Content};
 use tailwater_env::Env;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use super::Proxy;
+use crate::lines::Lines;
 use crate::output::{self, Format};
 
-/// Longest line, in bytes.
-const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Events that are not acknowledged yet; beyond it no more lines are read.
 const UNACKNOWLEDGED_MAX: usize = 65_536;
 
@@ -61,23 +59,11 @@ fn header(text: &str) -> Result<(Bytes, Bytes), String> {
 pub async fn run(proxy: &Proxy, args: Args) -> anyhow::Result<()> {
     let env = Env::real();
     let stream = proxy.stream(&args.stream)?;
-    anyhow::ensure!(
-        stream.region() == proxy.region,
-        "{stream} belongs to region {}, and the node to region {}: name a node of {0} with --server",
-        stream.region(),
-        proxy.region
-    );
+    let addresses = proxy.numbering(&stream)?;
     let now_ms = env.wall_ms().max(0) as u64;
     let collect = args.collect.as_deref().map(|text| Collect::parse(text, now_ms)).transpose()?;
-    let name = args.file.as_ref().map_or("standard input".into(), |file| file.to_string_lossy());
-    let mut input: Box<dyn AsyncBufRead + Unpin> = match &args.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = tokio::fs::File::open(path).await;
-            Box::new(BufReader::new(file.with_context(|| format!("can't read {}", path.display()))?))
-        }
-        _ => Box::new(BufReader::new(tokio::io::stdin())),
-    };
-    let publisher = Publisher::new(&env, proxy.addresses.clone());
+    let mut lines = Lines::open(args.file.as_deref()).await?;
+    let publisher = Publisher::new(&env, addresses);
     let mut answers = FuturesOrdered::new();
     let mut published = 0u64;
     let mut tell = |answer: Result<u64, PublishError>| {
@@ -91,31 +77,18 @@ pub async fn run(proxy: &Proxy, args: Args) -> anyhow::Result<()> {
             Format::Table => Ok(()),
         }
     };
-    let mut line = Vec::new();
     loop {
-        line.clear();
         // A terminal or a pipe may be silent for long: what was published is reported meanwhile.
-        let read = loop {
-            let mut limited = (&mut input).take(LINE_BYTES_MAX + 1);
-            tokio::select! {
-                biased;
-                Some(answer) = answers.next() => tell(answer)?,
-                read = limited.read_until(b'\n', &mut line), if answers.len() < UNACKNOWLEDGED_MAX => {
-                    break read.with_context(|| format!("can't read {name}"))?;
-                }
+        let line = tokio::select! {
+            biased;
+            Some(answer) = answers.next() => {
+                tell(answer)?;
+                continue;
             }
+            line = lines.next(), if answers.len() < UNACKNOWLEDGED_MAX => line?,
         };
-        if read == 0 {
-            break;
-        }
-        anyhow::ensure!(
-            line.len() as u64 <= LINE_BYTES_MAX,
-            "a line is longer than {LINE_BYTES_MAX} bytes; those before it were sent"
-        );
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        }
-        let content = content(&line, &args);
+        let Some(line) = line else { break };
+        let content = content(line.strip_suffix(b"\n").unwrap_or(line), &args);
         loop {
             // It is in the publisher's queue when this returns, or was refused.
             let mut answer = publisher.publish(&stream, &content, collect.as_ref()).boxed();

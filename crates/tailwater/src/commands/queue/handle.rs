@@ -5,28 +5,61 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tailwater_client::queue::{Message, Unhandled};
+use tailwater_env::Env;
 use tokio::io::AsyncWriteExt;
 
 use super::Receive;
 use super::client::{Client, explained};
 
+/// How long a receive waits where it goes on for ever, by default: as long as it may.
+const WAIT_S: u32 = 20;
+
+/// Pause before a node that is away is asked again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
 /// Receives messages and runs `command` for each, one after the other: those behind one that takes long would become visible meanwhile.
+/// It ends when it has handled as many as are wanted, or there are none; if nobody says how many, never, whether or not a node is
+/// away for a while.
 pub async fn work_off(client: &Client, receive: &Receive, command: &str) -> anyhow::Result<()> {
     let mut queue = client.endpoint().queue(&receive.name).await.map_err(explained)?;
-    queue = queue.with_wait(Duration::from_secs(receive.wait.into()));
+    let is_endless = receive.count.is_none();
+    let wait_s = receive.wait.unwrap_or(if is_endless { WAIT_S } else { 0 });
+    anyhow::ensure!(
+        !is_endless || wait_s > 0,
+        "without -n it goes on for ever, asking again and again: --wait has to be 1 or more"
+    );
+    queue = queue.with_wait(Duration::from_secs(wait_s.into()));
     if let Some(seconds) = receive.visibility_timeout {
         queue = queue.with_visibility_s(seconds);
     }
     let wanted = receive.count.unwrap_or(usize::MAX);
     let (mut received, mut failed) = (0_usize, 0_usize);
     while received < wanted {
-        let Some(message) = queue.receive(1).await.map_err(explained)?.pop() else { break };
+        let mut messages = match queue.receive(1).await {
+            Err(error) if is_endless && error.is_retriable() => {
+                eprintln!("tailwater: {error}; trying again");
+                Env::real().sleep(RETRY_PAUSE).await;
+                continue;
+            }
+            received => received.map_err(explained)?,
+        };
+        let message = match messages.pop() {
+            Some(message) => message,
+            None if is_endless => continue,
+            None => break,
+        };
         received += 1;
         let missed = |error: &tailwater_client::Error| {
             eprintln!("tailwater: the message may become visible while it is handled: {error}");
         };
         match queue.handle_telling(&message, run(&message, command), missed).await {
             Ok(()) => {}
+            Err(Unhandled::NotDeleted((), error)) if is_endless && error.is_retriable() => {
+                eprintln!(
+                    "tailwater: {} was handled and comes again, as it is not deleted: {error}",
+                    message.id
+                );
+            }
             Err(Unhandled::NotDeleted((), error)) => return Err(explained(error)),
             Err(Unhandled::Failed(why)) => {
                 failed += 1;

@@ -21,7 +21,7 @@ var server = os.Args[1]
 func main() {
 	log.SetFlags(0)
 	scenarios := map[string]func(context.Context){"records": records, "admin": admin, "group": group}
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Second)
 	defer cancel()
 	scenarios[os.Args[2]](ctx)
 }

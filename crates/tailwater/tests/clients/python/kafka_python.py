@@ -93,7 +93,7 @@ def group():
                     pass  # a rebalance: it is committed later, or read again, by whoever has it
 
     def until(what, condition, members):
-        end = time.monotonic() + 100
+        end = time.monotonic() + 500
         while not condition():
             assert time.monotonic() < end, f"waited for {what}"
             poll(members)

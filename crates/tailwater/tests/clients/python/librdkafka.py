@@ -258,7 +258,7 @@ def classic(strategy):
 
 
 def wait_for(what, condition, members):
-    end = time.monotonic() + 100
+    end = time.monotonic() + 500
     while not condition():
         for member in members:
             if member.failure:

@@ -84,12 +84,7 @@ fn after_kill_9_under_load_every_acknowledged_record_is_there_in_order_and_one_s
             reader.until_it_reads_from_a_cell();
             reader.follow(&lines, load.acked(), &what);
         }
-        node.process.kill();
-        let acked = load.acked();
-        node.restart();
-        let there = node.consume("s");
-        assert!(there.len() as u64 >= acked, "{} of {acked} acknowledged before kill {round}", there.len());
-        assert!(lines.range(0..there.len() as u64).eq(there.iter().cloned()), "after kill {round}");
+        kill_and_restart(&mut node, &load, &lines, round);
     }
     // The same processes, which nobody told anything.
     load.wait_for_more(1_000);
@@ -135,6 +130,18 @@ fn a_producer_and_a_consumer_killed_under_load_are_nobody_else_s_concern() {
     let left = of("killed");
     assert!(left >= acked, "{left} of {acked} that were acknowledged");
     assert_eq!(sent + left, there.len() as u64);
+}
+
+/// kill -9 of a node under a load, and a restart; how many lines are there then: in order, and all that were acknowledged.
+fn kill_and_restart(node: &mut Node, load: &Load, lines: &Lines, round: usize) -> u64 {
+    node.process.kill();
+    let acked = load.acked();
+    node.restart();
+    let there = node.consume("s");
+    let count = there.len() as u64;
+    assert!(count >= acked, "{count} of {acked} acknowledged before kill {round}");
+    assert!(lines.range(0..count).eq(there), "after kill {round}");
+    count
 }
 
 #[test]
@@ -229,6 +236,74 @@ fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_
     assert!(lines.range(0..sent).eq(node.consume("s")));
 }
 
+#[test]
+fn after_kill_9_of_a_node_whose_cells_survive_nothing_is_lost_and_consumers_go_on_by_themselves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let backends = Backends::start(dir.path());
+    let environment = backends.environment();
+    let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    node.run(&["stream", "create", "s"]);
+    let readers = readers(&node, "s", dir.path());
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    for round in 0..3 {
+        load.wait_for_more(1_000);
+        for reader in &readers {
+            reader.until_it_reads_from_a_cell();
+        }
+        // The cells have chunks and lengths of a term that is over, and of what nobody was told is durable.
+        let there = kill_and_restart(&mut node, &load, &lines, round);
+        for reader in &readers {
+            reader.follow(&lines, there, &format!("after kill {round}"));
+        }
+    }
+    load.wait_for_more(1_000);
+    for reader in &readers {
+        reader.until_it_reads_from_a_cell();
+    }
+    let sent = load.finish();
+    for reader in &readers {
+        reader.follow(&lines, sent, "to its end");
+    }
+    assert!(lines.range(0..sent).eq(node.consume("s")), "each of them once");
+}
+
+#[test]
+fn a_consumer_that_learns_of_a_truncation_while_the_node_is_away_waits_for_it_and_goes_on() {
+    const LINES: u64 = 3_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    let backends = Backends::start(dir.path());
+    let environment = backends.environment();
+    let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    node.run(&["stream", "create", "s"]);
+    let lines: Vec<String> = Lines::new("a", 1_000).range(0..LINES).collect();
+    node.produce("s", &lines);
+    // So that it reads all of it at the rate of the durable layer, and is far behind.
+    node.run(&["cache", "clear", "data"]);
+    let log = dir.path().join("behind.log");
+    let mut reader = Reader::start(&node, "s", &log, &["--catch-up-bytes-per-s", "100000"]);
+    assert_eq!(reader.follower.next(), lines[0]);
+    let pid = rustix::process::Pid::from_child(reader.follower.child());
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    node.run(&["stream", "truncate", "s", "--before", "-10"]);
+    node.process.kill();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+    wait_for("it to miss the node", || reader.log().contains("trying again").then_some(()));
+    node.restart();
+    let mut next = 1;
+    while next < lines.len() {
+        let line = reader.follower.next();
+        if line == lines[lines.len() - 10] {
+            next = lines.len() - 10;
+        }
+        assert_eq!(line, lines[next], "in order, with one gap");
+        next += 1;
+    }
+    assert_eq!(reader.log().matches("were removed").count(), 1, "{}", reader.log());
+}
+
 /// A number that the node tells at `/metrics`.
 fn metric(node: &Node, name: &str) -> f64 {
     let page = node.get("/metrics").expect("it answers");
@@ -243,20 +318,22 @@ fn a_stopped_consumer_catches_up_through_the_durable_layer_at_its_rate_and_holds
     const BACKLOG: u64 = 6_000;
     let dir = tempfile::tempdir().expect("a directory");
     // Chunks that are forgotten long before the consumer goes on.
-    let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_DATA_CELL__TTL_MS", "1000")]);
+    let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_DATA_CELL__TTL_MS", "5000")]);
     node.run(&["stream", "create", "s"]);
     let lines = Lines::new("a", LINE_BYTES);
-    let load = Load::start(&node, "s", &lines);
     let rate = BYTES_PER_S.to_string();
     let log = dir.path().join("stopped.log");
     let mut stopped = Reader::start(&node, "s", &log, &["--catch-up-bytes-per-s", &rate]);
     let other = Reader::start(&node, "s", &dir.path().join("other.log"), &[]);
+    // Behind the readers, or one that is slow to start would have to catch up.
+    let load = Load::start(&node, "s", &lines);
     load.wait_for_more(100);
     stopped.until_it_reads_from_a_cell();
     stopped.follow(&lines, load.acked(), "before it is stopped");
     let pid = rustix::process::Pid::from_child(stopped.follower.child());
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
-    let from = load.acked();
+    // It may have read what the producer had not told of yet.
+    let from = load.wait_for_more(1_000);
     let to = load.wait_for_more(BACKLOG);
     other.follow(&lines, to, "while the other one is stopped");
     let expired = || metric(&node, "tailwater_backend_expirations_total{cell=\"data\"}");
@@ -269,8 +346,8 @@ fn a_stopped_consumer_catches_up_through_the_durable_layer_at_its_rate_and_holds
     stopped.follow(&lines, sent, "after it went on");
     let took = continued.elapsed();
     other.follow(&lines, sent, "to its end");
-    // A second's worth may be saved up, and a read of another second's worth overdraw.
-    let backlog = (sent - from) * LINE_BYTES as u64;
+    // What came at last it may have from a cell. A second's worth may be saved up, and a read of another one overdraw.
+    let backlog = (to - from) * LINE_BYTES as u64;
     let least = Duration::from_millis(1_000 * (backlog - 2 * BYTES_PER_S) / BYTES_PER_S);
     assert!(took >= least, "{backlog} bytes in {took:?}");
     let durable = || stopped.bytes().map_or(0, |(_, durable)| durable - before);

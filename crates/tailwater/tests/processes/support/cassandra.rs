@@ -26,7 +26,7 @@ impl Cassandra {
         // Its storage port is the next one.
         let port = loop {
             let port = free_port();
-            if std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            if free_port() == port + 1 {
                 break port;
             }
         };
@@ -67,6 +67,7 @@ impl Cassandra {
             ("CASSANDRA__CONTACT_POINTS", format!("[\"{}\"]", self.address)),
             ("CASSANDRA__KEYSPACE", keyspace.to_owned()),
             ("CASSANDRA__REPLICAS", "1".to_owned()),
+            ("CASSANDRA__REQUEST_TIMEOUT_MS", "60000".to_owned()),
         ]
         .map(|(key, value)| (format!("TAILWATER_QUEUES__{key}"), value))
         .into()

@@ -17,14 +17,14 @@ pub fn need(client: &str) {
 
 /// Runs kcat with `args` on a node's broker; its standard output.
 pub fn kcat(node: &Node, args: &[&str], input: &str) -> String {
-    let (ok, out, err) = told(Command::new("kcat").args(["-b", &node.kafka]).args(args), input);
+    let (ok, out, err) = told(Command::new("kcat").args(["-b", &node.kafka, "-m", "60"]).args(args), input);
     assert!(ok, "kcat {args:?} failed:\n{err}");
     out
 }
 
 /// kcat, when it has to fail; what it wrote to standard error.
 pub fn kcat_failing(node: &Node, args: &[&str], input: &str) -> String {
-    let (ok, out, err) = told(Command::new("kcat").args(["-b", &node.kafka]).args(args), input);
+    let (ok, out, err) = told(Command::new("kcat").args(["-b", &node.kafka, "-m", "60"]).args(args), input);
     assert!(!ok, "kcat {args:?} should fail, and wrote {out}");
     err
 }

@@ -3,6 +3,7 @@
 pub mod cassandra;
 pub mod kafka;
 pub mod load;
+pub mod namespaces;
 pub mod raw;
 pub mod sqs;
 
@@ -13,11 +14,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a condition is waited for before the test fails: for machines that are very busy.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The binary under test.
 pub fn tailwater() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
+    tailwater_within(&[])
+}
+
+/// The same, started by a command that ends in becoming it.
+fn tailwater_within(starter: &[String]) -> Command {
+    let words: Vec<&str> =
+        starter.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_tailwater")]).collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
     // Nothing of the caller's environment may change what is tested.
     for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("TAILWATER_")) {
         command.env_remove(key);
@@ -103,6 +112,22 @@ impl Drop for Process {
     }
 }
 
+/// Where a node and the commands that talk to it run.
+#[derive(Clone)]
+pub struct Place {
+    /// The address that it has there.
+    pub host: String,
+    /// What starts a program there, and becomes it; empty is here.
+    pub starter: Vec<String>,
+}
+
+impl Place {
+    /// Here, on loopback.
+    pub fn here() -> Self {
+        Self { host: "127.0.0.1".to_owned(), starter: Vec::new() }
+    }
+}
+
 /// A node with a data directory that outlives it.
 pub struct Node {
     pub dir: PathBuf,
@@ -115,6 +140,7 @@ pub struct Node {
     pub sqs: String,
     /// Where publishers and listeners of broadcasts connect.
     pub broadcast: String,
+    place: Place,
     flags: Vec<String>,
     environment: Vec<(String, String)>,
 }
@@ -134,19 +160,32 @@ impl Node {
 
     /// Starts one whose broadcasts are at an address that others were told of before.
     pub fn start_at(dir: &Path, broadcast: &str, flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_in(Place::here(), dir, broadcast, flags, environment)
+    }
+
+    /// Starts one, whose broadcasts are at that address, elsewhere.
+    pub fn start_in(
+        place: Place,
+        dir: &Path,
+        broadcast: &str,
+        flags: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let broadcast = broadcast.to_owned();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let [admin, data, kafka, sqs] = std::array::from_fn(|_| format!("127.0.0.1:{}", free_port()));
-        let process = Self::spawn(dir, [&admin, &data, &kafka, &sqs, &broadcast], &flags, &environment);
-        let mut node =
-            Self { dir: dir.to_owned(), process, admin, data, kafka, sqs, broadcast, flags, environment };
+        let [admin, data, kafka, sqs] = std::array::from_fn(|_| format!("{}:{}", place.host, free_port()));
+        let addresses = [&admin, &data, &kafka, &sqs, &broadcast].map(String::as_str);
+        let process = Self::spawn(&place, dir, addresses, &flags, &environment);
+        let dir = dir.to_owned();
+        let mut node = Self { dir, process, admin, data, kafka, sqs, broadcast, place, flags, environment };
         node.wait_until_ready();
         node
     }
 
     fn spawn(
+        place: &Place,
         dir: &Path,
         [admin, data, kafka, sqs, broadcast]: [&str; 5],
         flags: &Vec<String>,
@@ -155,7 +194,7 @@ impl Node {
         // Not beside the data, whose disk a test may fill.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let log = std::env::temp_dir().join(format!("tailwater-test-{}-{number}.log", std::process::id()));
-        let mut command = tailwater();
+        let mut command = tailwater_within(&place.starter);
         command.arg("serve").arg("--data").arg(dir);
         command.args(["--admin", admin, "--listen", data, "--kafka", kafka, "--sqs", sqs]);
         // Any port: `/v1/node` tells which.
@@ -167,16 +206,26 @@ impl Node {
 
     /// Starts it again on the same directory and ports, after it ended.
     pub fn restart(&mut self) {
-        let addresses =
-            [&self.admin, &self.data, &self.kafka, &self.sqs, &self.broadcast].map(String::as_str);
-        self.process = Self::spawn(&self.dir, addresses, &self.flags, &self.environment);
+        self.restart_unready();
         self.wait_until_ready();
     }
 
+    /// The same where it can't take appends: it answers, and is read.
+    pub fn restart_unready(&mut self) {
+        let addresses =
+            [&self.admin, &self.data, &self.kafka, &self.sqs, &self.broadcast].map(String::as_str);
+        self.process = Self::spawn(&self.place, &self.dir, addresses, &self.flags, &self.environment);
+        self.wait_until_ok("/healthz");
+    }
+
     fn wait_until_ready(&mut self) {
-        wait_for("the node to be ready", || {
+        self.wait_until_ok("/readyz");
+    }
+
+    fn wait_until_ok(&mut self, path: &str) {
+        wait_for("the node to answer", || {
             assert!(self.process.is_running(), "the node ended:\n{}", self.process.log());
-            self.get("/readyz").filter(|body| body.starts_with("ok"))
+            self.get(path).filter(|body| body.starts_with("ok"))
         });
     }
 
@@ -186,9 +235,9 @@ impl Node {
         answer.body_mut().read_to_string().ok()
     }
 
-    /// A command that talks to this node.
+    /// A command that talks to this node, where that is.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = tailwater();
+        let mut command = tailwater_within(&self.place.starter);
         command.args(["--server", &self.admin]).args(args);
         command
     }
@@ -252,7 +301,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> Output {
     let watch = std::thread::Builder::new()
         .spawn(move || {
             // A process that waits for ever is a failure, not a test that never ends.
-            if ended.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(2 * PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
             }
         })

@@ -1,5 +1,5 @@
-// What people do with SQS, through the AWS SDK for Go 2: `scenarios ENDPOINT SCENARIO...`. A scenario that does not hold ends
-// the program.
+// What people do with SQS, through the AWS SDK for Go 2: `scenarios ENDPOINT SCENARIO...`, with its keys in the environment. A
+// scenario that does not hold ends the program.
 package main
 
 import (
@@ -40,7 +40,9 @@ func ensure(holds bool, what ...any) {
 
 func client(endpoint string) *sqs.Client {
 	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-		return aws.Credentials{AccessKeyID: "any", SecretAccessKey: "any"}, nil
+		return aws.Credentials{
+			AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY"),
+		}, nil
 	})
 	return sqs.New(sqs.Options{
 		BaseEndpoint: aws.String(endpoint), Region: "eu-central-1", Credentials: credentials, Retryer: aws.NopRetryer{},
@@ -129,7 +131,7 @@ func (s scenario) fifo() {
 
 // Fifty clients wait, and each gets one of fifty messages; then there is nothing to be had.
 func (s scenario) longPolling() {
-	url := s.create("go-polled", map[string]string{"VisibilityTimeout": "60"})
+	url := s.create("go-polled", map[string]string{"VisibilityTimeout": "3600"})
 	var lock sync.Mutex
 	var got []int
 	together(51, func(number int) {
@@ -163,6 +165,7 @@ func (s scenario) longPolling() {
 // What nobody can handle goes to the dead letters, and comes back from there.
 func (s scenario) redrive() {
 	dead := s.create("go-letters", nil)
+	waiting := s.create("go-waiting", nil) // where nothing comes
 	source := s.create("go-source", map[string]string{
 		"VisibilityTimeout": "0",
 		"RedrivePolicy":     fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"2"}`, s.attributes(dead)["QueueArn"]),
@@ -184,7 +187,7 @@ func (s scenario) redrive() {
 		if *task.Status != "RUNNING" {
 			break
 		}
-		s.receive(dead, 1, 1) // somewhere to wait
+		s.receive(waiting, 1, 1)
 	}
 	ensure(*task.Status == "COMPLETED" && task.ApproximateNumberOfMessagesMoved == 10, task)
 	ensure(s.visible(source) == "10", "not all came back")

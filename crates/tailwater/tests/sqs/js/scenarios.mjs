@@ -1,5 +1,5 @@
-// What people do with SQS, through the AWS SDK for JavaScript 3: `node scenarios.mjs ENDPOINT SCENARIO...`. The SDK verifies the
-// MD5 of every message. A scenario that does not hold throws.
+// What people do with SQS, through the AWS SDK for JavaScript 3: `node scenarios.mjs ENDPOINT SCENARIO...`, with its keys in the
+// environment. The SDK verifies the MD5 of every message. A scenario that does not hold throws.
 
 import assert from "node:assert/strict";
 
@@ -25,7 +25,7 @@ const ATTEMPTS = 200;
 const sqs = new SQSClient({
   endpoint,
   region: "eu-central-1",
-  credentials: { accessKeyId: "any", secretAccessKey: "any" },
+  credentials: { accessKeyId: process.env.AWS_ACCESS_KEY_ID, secretAccessKey: process.env.AWS_SECRET_ACCESS_KEY },
   maxAttempts: 1,
   requestHandler: { httpAgent: { keepAlive: true, maxSockets: 60 } },
 });
@@ -43,7 +43,7 @@ async function work_queue() {
   const dead = await create("js-dead");
   const deadLetterTargetArn = (await attributes(dead)).QueueArn;
   const jobs = await create("js-jobs", {
-    VisibilityTimeout: "1",
+    VisibilityTimeout: "60", // nothing lapses because this machine is busy
     RedrivePolicy: JSON.stringify({ deadLetterTargetArn, maxReceiveCount: 3 }),
   });
   const text = "grüße <&>\r\n😀";
@@ -69,7 +69,10 @@ async function work_queue() {
         assert.deepEqual([...known.bytes.BinaryValue], [known.number.StringValue % 10, 0, 255]);
         assert.equal(known.text.StringValue, text);
         const job = { QueueUrl: jobs, ReceiptHandle: message.ReceiptHandle };
-        if (message.Body === "job 13") continue; // dies with it
+        if (message.Body === "job 13") {
+          await call(ChangeMessageVisibilityCommand, { ...job, VisibilityTimeout: 1 }); // dies with it
+          continue;
+        }
         if (message.Attributes.ApproximateReceiveCount === "1" && (turn + which) % 3 === 0) {
           await call(ChangeMessageVisibilityCommand, { ...job, VisibilityTimeout: 0 });
           continue;
@@ -92,7 +95,7 @@ async function work_queue() {
 
 /** Fifty receives wait, and each gets one of fifty messages; then there is nothing to be had. */
 async function long_polling() {
-  const queue = await create("js-polled", { VisibilityTimeout: "60" });
+  const queue = await create("js-polled", { VisibilityTimeout: "3600" });
   const poll = async () => {
     for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
       const [message] = await receive(queue, { MaxNumberOfMessages: 1, WaitTimeSeconds: 20 });

@@ -1,0 +1,108 @@
+//! Lines of a file or of standard input, each of which becomes a record or an event.
+
+use std::path::Path;
+
+use anyhow::Context;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
+
+/// Longest line, in bytes, without its end.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// An input, line by line.
+pub struct Lines {
+    input: Box<dyn AsyncBufRead + Unpin>,
+    /// What errors call it.
+    name: String,
+    /// The line that is being read, or was answered last.
+    line: Vec<u8>,
+    /// Whether `line` was answered.
+    taken: bool,
+    /// Lines that were answered.
+    count: u64,
+}
+
+impl Lines {
+    /// Those of `file`; of standard input if there is none, or it is called `-`.
+    pub async fn open(file: Option<&Path>) -> anyhow::Result<Self> {
+        let file = file.filter(|path| path.as_os_str() != "-");
+        let (input, name): (Box<dyn AsyncBufRead + Unpin>, String) = match file {
+            Some(path) => {
+                let name = path.display().to_string();
+                let file = tokio::fs::File::open(path).await;
+                (Box::new(BufReader::new(file.with_context(|| format!("can't read {name}"))?)), name)
+            }
+            None => (Box::new(BufReader::new(tokio::io::stdin())), "standard input".to_owned()),
+        };
+        Ok(Self { input, name, line: Vec::new(), taken: true, count: 0 })
+    }
+
+    /// The next line, with its end if it has one; `None` behind the last one, which needs no end.
+    ///
+    /// Cancel safe: what was read of a line before this was dropped is the beginning of the next answer.
+    ///
+    /// # Errors
+    /// If the input can't be read, or a line is too long.
+    pub async fn next(&mut self) -> anyhow::Result<Option<&[u8]>> {
+        if std::mem::take(&mut self.taken) {
+            self.line.clear();
+        }
+        let room = (LINE_BYTES_MAX + 2).saturating_sub(self.line.len());
+        let mut limited = (&mut self.input).take(room as u64);
+        let read = limited.read_until(b'\n', &mut self.line).await;
+        read.with_context(|| format!("can't read {}", self.name))?;
+        // Nothing was read at the end of the input, but a line without an end may have been before.
+        if self.line.is_empty() {
+            return Ok(None);
+        }
+        anyhow::ensure!(
+            self.line.strip_suffix(b"\n").unwrap_or(&self.line).len() <= LINE_BYTES_MAX,
+            "line {} of {} is longer than {LINE_BYTES_MAX} bytes; the lines before it were sent",
+            self.count + 1,
+            self.name
+        );
+        self.taken = true;
+        self.count += 1;
+        Ok(Some(&self.line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    fn lines(input: impl tokio::io::AsyncRead + Unpin + 'static) -> Lines {
+        let input = Box::new(BufReader::new(input));
+        Lines { input, name: "input".to_owned(), line: Vec::new(), taken: true, count: 0 }
+    }
+
+    #[tokio::test]
+    async fn a_line_whose_reading_was_interrupted_is_answered_whole() {
+        let (mut end, input) = tokio::io::duplex(64);
+        let mut lines = lines(input);
+        end.write_all(b"a\nbeg").await.expect("written");
+        assert_eq!(lines.next().await.expect("read"), Some(&b"a\n"[..]));
+        assert!(lines.next().now_or_never().is_none(), "there is no more yet");
+        end.write_all(b"in\nlast").await.expect("written");
+        assert_eq!(lines.next().await.expect("read"), Some(&b"begin\n"[..]));
+        assert!(lines.next().now_or_never().is_none(), "it may go on");
+        drop(end);
+        assert_eq!(lines.next().await.expect("read"), Some(&b"last"[..]));
+        assert_eq!(lines.next().await.expect("read"), None);
+        assert_eq!(lines.next().await.expect("read"), None);
+    }
+
+    #[tokio::test]
+    async fn a_line_is_too_long_with_its_first_byte_too_many_however_it_comes() {
+        let longest = vec![b'x'; LINE_BYTES_MAX];
+        let mut fits = lines(std::io::Cursor::new([&longest[..], b"\n", &longest[..]].concat()));
+        assert_eq!(fits.next().await.expect("fits").map(<[u8]>::len), Some(LINE_BYTES_MAX + 1));
+        assert_eq!(fits.next().await.expect("fits").map(<[u8]>::len), Some(LINE_BYTES_MAX));
+        let mut longer = lines(std::io::Cursor::new([b"one\n", &longest[..], b"x\n"].concat()));
+        assert!(longer.next().await.expect("fits").is_some());
+        let error = longer.next().await.expect_err("too long").to_string();
+        assert!(error.starts_with("line 2 of input is longer"), "{error}");
+    }
+}

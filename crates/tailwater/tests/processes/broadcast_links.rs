@@ -1,0 +1,208 @@
+//! Four regions, each in a network namespace of its own, whose links are cut without a word and healed under load:
+//! the experiment of section 5.3 (figure 8), with real nodes on real connections.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::broadcast::Load;
+use crate::support::namespaces::{self, Network};
+use crate::support::{Node, wait_for};
+
+const REGIONS: usize = 4;
+/// Where each region's node is reached, in its namespace.
+const PORT: u16 = 9400;
+/// How often each region publishes: for a stream with many events another proxy that has more tells of a cut, for one with
+/// few its source's silence.
+const EVERY_MS: [u64; REGIONS] = [5, 5, 50, 5];
+/// Events of each region that each of them has to get before the next thing happens.
+const EVENTS: usize = 20;
+
+/// The regions at its ends.
+type Link = (usize, usize);
+
+#[test]
+fn links_between_regions_are_cut_and_healed_under_load_and_nothing_is_lost_or_out_of_order() {
+    const TEST: &str = "broadcast_links::\
+                        links_between_regions_are_cut_and_healed_under_load_and_nothing_is_lost_or_out_of_order";
+    if !namespaces::are_own() {
+        if let Err(why) = namespaces::run_again("-rn", TEST) {
+            say(&format!("SKIPPED {TEST}: {why}"));
+        }
+        return;
+    }
+    match Network::of(REGIONS) {
+        Ok(network) => cut_and_heal(&network),
+        Err(why) => say(&format!("SKIPPED {TEST}: {why}")),
+    }
+}
+
+fn cut_and_heal(network: &Network) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes: Vec<Node> = (0..REGIONS).map(|region| start(network, dir.path(), region)).collect();
+    let begin = Instant::now();
+    let listeners: Vec<Listener> = nodes.iter().map(|node| Listener::start(node, begin)).collect();
+    // An event says when it was about to be published.
+    let stamp = move |_| begin.elapsed().as_micros().to_string();
+    let load = |(node, every): (&Node, u64)| Load::start(node, "s", (1, Duration::from_millis(every)), stamp);
+    let loads: Vec<Load> = nodes.iter().zip(EVERY_MS).map(load).collect();
+    let events_flow = || {
+        let now = begin.elapsed();
+        wait_for("events of every region in every region", || {
+            listeners.iter().all(|listener| listener.has_from(now, EVENTS)).then_some(())
+        });
+    };
+    // Each region fetches another one's events from that one itself.
+    let direct = |one: usize, other: usize| {
+        wait_for("a region to be fetched from directly", || {
+            let direct = |here: usize, of: usize| source(&nodes[here], of) == Some(format!("r{of}"));
+            (direct(one, other) && direct(other, one)).then_some(())
+        });
+    };
+    let mut phases: Vec<(Instant, &str, &[Link])> = vec![(begin, "all links", &[])];
+    events_flow();
+
+    direct(2, 3);
+    network.cut(2, 3);
+    phases.push((Instant::now(), "2-3 is cut", &[(2, 3)]));
+    events_flow();
+
+    network.heal(2, 3);
+    phases.push((Instant::now(), "2-3 is healed", &[]));
+    // It can be used again: with the others cut, it is the only one.
+    events_flow();
+    network.cut(0, 3);
+    network.cut(1, 3);
+    phases.push((Instant::now(), "0-3 and 1-3 are cut", &[(0, 3), (1, 3)]));
+    events_flow();
+    wait_for("everything to come over the link that is left", || {
+        (0..3).all(|of| source(&nodes[3], of).as_deref() == Some("r2")).then_some(())
+    });
+
+    network.heal(0, 3);
+    network.heal(1, 3);
+    phases.push((Instant::now(), "all are healed", &[]));
+    events_flow();
+
+    let published: Vec<usize> = loads.into_iter().map(|load| load.end().len()).collect();
+    wait_for("all events in every region", || {
+        listeners.iter().all(|listener| listener.counts() == published).then_some(())
+    });
+    phases.push((Instant::now(), "the end", &[]));
+    say("delays of the events that were published in a time, ms:");
+    for phase in phases.windows(2) {
+        let (begun, name, cut) = phase[0];
+        let (from, until) = (begun - begin, phase[1].0 - begin);
+        say(&format!("{name}, for {:.1} s", (until - from).as_secs_f64()));
+        let is_cut = |here: usize, of: usize| cut.contains(&(here, of)) || cut.contains(&(of, here));
+        if !cut.is_empty() {
+            say(&format!("  where the link is cut: {}", delays(&listeners, (from, until), is_cut)));
+        }
+        let others = delays(&listeners, (from, until), |here, of| !is_cut(here, of));
+        say(&format!("  where it is not: {others}"));
+    }
+}
+
+/// Writes it where it is seen, whether or not the test passes.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+fn start(network: &Network, dir: &std::path::Path, region: usize) -> Node {
+    let at = |region: usize| format!("{}:{PORT}", network.place(region).host);
+    let others = (0..REGIONS).filter(|other| *other != region);
+    let others: Vec<String> = others.map(|other| format!("r{other}=[\"{}\"]", at(other))).collect();
+    let (name, others) = (format!("r{region}"), format!("{{{}}}", others.join(",")));
+    let environment = [
+        ("TAILWATER_BROADCAST__REGION", &*name),
+        ("TAILWATER_BROADCAST__REGIONS", &others),
+        // Whoever is not on loopback has to sign.
+        ("TAILWATER_SQS__ENABLED", "false"),
+    ];
+    Node::start_in(network.place(region), &dir.join(&name), &at(region), &[], &environment)
+}
+
+/// The region from which a node fetches a region's stream.
+fn source(node: &Node, region: usize) -> Option<String> {
+    let streams: Value = serde_json::from_str(&node.get("/v1/broadcast/streams")?).ok()?;
+    let stream = streams.as_array()?.iter().find(|stream| stream["stream"] == format!("r{region}/s"))?;
+    Some(stream["source"].as_str()?.to_owned())
+}
+
+/// A listener to all regions' streams, which checks that their events are all there and in order.
+struct Listener {
+    child: Child,
+    heard: Arc<Mutex<[Vec<Heard>; REGIONS]>>,
+}
+
+/// When an event was about to be published, since the test began, and how long it then took.
+#[derive(Clone, Copy)]
+struct Heard {
+    published: Duration,
+    delay: Duration,
+}
+
+impl Listener {
+    fn start(node: &Node, begin: Instant) -> Self {
+        let mut command =
+            node.command(&["broadcast", "listen", "--from", "start", "--format", "%S %n %v\\n"]);
+        command.args((0..REGIONS).map(|region| format!("r{region}/s")));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let heard = Arc::new(Mutex::new([const { Vec::new() }; REGIONS]));
+        let all = Arc::clone(&heard);
+        let hear = move || {
+            for line in lines.map_while(Result::ok) {
+                let now = begin.elapsed();
+                let words: Vec<&str> = line.split(' ').collect();
+                let [region, seq, published] = words[..] else { panic!("{line:?} is no event") };
+                let region: usize = region[1..2].parse().expect("a region");
+                let of = &mut all.lock().expect("no other holder panicked")[region];
+                assert_eq!(seq.parse(), Ok(of.len() + 1), "the next event of r{region}: {line}");
+                let published = Duration::from_micros(published.parse().expect("a time"));
+                of.push(Heard { published, delay: now.saturating_sub(published) });
+            }
+        };
+        std::thread::Builder::new().spawn(hear).expect("a thread");
+        Self { child, heard }
+    }
+
+    /// Whether it heard so many events of each stream that were published from then on.
+    fn has_from(&self, from: Duration, count: usize) -> bool {
+        let heard = self.heard.lock().expect("it hears");
+        heard.iter().all(|of| of.len() >= count && of[of.len() - count].published >= from)
+    }
+
+    fn counts(&self) -> Vec<usize> {
+        self.heard.lock().expect("it hears").iter().map(Vec::len).collect()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The middle and the longest delay of the events of a time, between some pairs of regions.
+fn delays(
+    listeners: &[Listener],
+    (from, until): (Duration, Duration),
+    wanted: impl Fn(usize, usize) -> bool,
+) -> String {
+    let mut delays = Vec::new();
+    for (here, listener) in listeners.iter().enumerate() {
+        let heard = listener.heard.lock().expect("it hears");
+        for of in (0..REGIONS).filter(|of| wanted(here, *of)) {
+            let then = heard[of].iter().filter(|heard| (from..until).contains(&heard.published));
+            delays.extend(then.map(|heard| heard.delay));
+        }
+    }
+    delays.sort_unstable();
+    let ms = |delay: Option<&Duration>| delay.map_or(0.0, |delay| delay.as_secs_f64() * 1e3);
+    format!("middle {:.1}, longest {:.0}", ms(delays.get(delays.len() / 2)), ms(delays.last()))
+}
