@@ -113,6 +113,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
         stop_one: None,
         one_sided: 0,
+        one_sided_processes: 0,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),

@@ -129,6 +129,13 @@ impl Child {
         cpu_of(self.process.id()).unwrap_or_default()
     }
 
+    /// Memory that is in use (resident), in bytes; zero if it is gone.
+    pub fn rss_bytes(&self) -> u64 {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.process.id())).unwrap_or_default();
+        let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+        pages * rustix::param::page_size() as u64
+    }
+
     /// Fails if it has ended, with what it wrote last.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.process.try_wait()? {

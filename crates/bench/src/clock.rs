@@ -14,8 +14,16 @@ pub fn monotonic_ns() -> u64 {
 /// User and system time of a process since it began, all its threads together, in steps of 10 ms; `None` if it is
 /// gone.
 pub fn cpu_of(pid: u32) -> Option<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let ticks = stat_ticks(&stat)?;
+    cpu_at(&format!("/proc/{pid}/stat"))
+}
+
+/// The same of one thread of this process.
+pub fn cpu_of_thread(thread: u32) -> Option<Duration> {
+    cpu_at(&format!("/proc/self/task/{thread}/stat"))
+}
+
+fn cpu_at(file: &str) -> Option<Duration> {
+    let ticks = stat_ticks(&std::fs::read_to_string(file).ok()?)?;
     let per_second = rustix::param::clock_ticks_per_second();
     Some(Duration::from_nanos(ticks * 1_000_000_000 / per_second))
 }

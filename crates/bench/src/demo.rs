@@ -133,6 +133,7 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             .clamp(args.consumers.div_ceil(CONSUMERS_PER_PROCESS), args.consumers.max(1)),
         stop_one: None,
         one_sided: 0,
+        one_sided_processes: 0,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
-use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
+use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
 use crate::messages::{
     Answer, Appending, Consumed, ConsumersConfig, Faults, Order, Produced, ProducerConfig, Protocol, Reading,
     Reads, Role, Transport,
@@ -27,8 +27,10 @@ pub struct Plan {
     pub processes: usize,
     /// Whether the last consumer has a process of its own that is stopped for a while.
     pub stop_one: Option<StopOne>,
-    /// Consumers beside them that read all shards one-sidedly, in as few processes as there have to be.
+    /// Consumers beside them that read all shards one-sidedly.
     pub one_sided: usize,
+    /// The processes of those.
+    pub one_sided_processes: usize,
     /// What they are; address, stream, first and count are filled in.
     pub reading: ConsumersConfig,
     /// The producer, if there is one; address and stream are filled in.
@@ -182,8 +184,7 @@ impl Run {
         };
         let alone = plan.stop_one.is_some();
         let shares = shares(plan.consumers, plan.processes, alone).into_iter();
-        let shares_beside =
-            self::shares(plan.one_sided, plan.one_sided.div_ceil(CONSUMERS_PER_PROCESS), false);
+        let shares_beside = self::shares(plan.one_sided, plan.one_sided_processes, false);
         let all = shares.map(|share| (share, &plan.reading));
         let all: Vec<_> = all.chain(shares_beside.into_iter().map(|share| (share, &beside))).collect();
         let processes = all.len();

@@ -99,6 +99,9 @@ pub struct Args {
     /// So many consumers more, which read all shards one-sidedly in processes of their own; with --protocol kafka.
     #[arg(long, default_value_t = 0, value_name = "CONSUMERS", conflicts_with = "stop_one")]
     one_sided: usize,
+    /// How many processes those are spread over; at most 500 in one, and as few as there have to be if not given.
+    #[arg(long, value_name = "PROCESSES", requires = "one_sided")]
+    one_sided_processes: Option<usize>,
     #[command(flatten)]
     target: TargetArgs,
     /// Form of the output.
@@ -125,6 +128,7 @@ struct Report {
     transport: Transport,
     connection_each: bool,
     one_sided: usize,
+    one_sided_processes: usize,
     #[serde(flatten)]
     target: Target,
     flush: String,
@@ -198,6 +202,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     );
     let stop_one = args.stop_one.map(|s| StopOne::within(s, args.duration_s)).transpose()?;
     let processes = processes(&args)?;
+    let one_sided_processes = one_sided_processes(&args)?;
     let protocol = args.target.protocol();
     anyhow::ensure!(
         protocol == Protocol::Tailwater || (args.stop_one.is_none() && !args.connection_each),
@@ -217,6 +222,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         processes,
         stop_one,
         one_sided: args.one_sided,
+        one_sided_processes,
         reading: ConsumersConfig {
             node: String::new(),
             stream: String::new(),
@@ -293,6 +299,17 @@ fn processes(args: &Args) -> anyhow::Result<usize> {
     Ok(processes)
 }
 
+/// The same of the one-sided consumers beside them.
+fn one_sided_processes(args: &Args) -> anyhow::Result<usize> {
+    let (least, most) = (args.one_sided.div_ceil(CONSUMERS_PER_PROCESS), args.one_sided);
+    let processes = args.one_sided_processes.unwrap_or(least);
+    anyhow::ensure!(
+        (least..=most).contains(&processes),
+        "{most} one-sided consumers are spread over {least} to {most} processes, not {processes}"
+    );
+    Ok(processes)
+}
+
 fn report(
     args: &Args,
     plan: &Plan,
@@ -317,6 +334,7 @@ fn report(
         transport: if kafka { Transport::Tcp } else { args.transport },
         connection_each: kafka || args.connection_each,
         one_sided: args.one_sided,
+        one_sided_processes: plan.one_sided_processes,
         target: args.target.told(),
         flush: args.flush.clone(),
         rate_mbit: args.rate_mbit,

@@ -2,14 +2,20 @@
 
 mod client;
 mod cycles;
+mod depth;
 mod load;
+mod neighbours;
 mod nodes;
 mod order;
+mod plot;
+mod traffic;
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde::Serialize;
 
 use crate::report::{self, Format};
@@ -30,6 +36,10 @@ pub enum Command {
     Failures(Args),
     /// Sends, receives and deletes in a closed loop, beside another server with `--endpoint`.
     Cycles(cycles::Args),
+    /// What a receive takes, and the node's memory, with many messages in a queue, and after many have passed through one.
+    Depth(depth::Args),
+    /// Response times of an account that keeps within its quota, alone and beside one that does not.
+    Neighbours(neighbours::Args),
 }
 
 /// Flags of all of them.
@@ -67,6 +77,9 @@ pub struct Args {
     /// `failures`: how long a killed node is away, in seconds.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     mttr_s: f64,
+    /// Where to draw it, as an SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -116,6 +129,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Consistency(args) => ("consistency", args),
         Command::Failures(args) => ("failures", args),
         Command::Cycles(args) => return cycles::run(args),
+        Command::Depth(args) => return depth::run(args),
+        Command::Neighbours(args) => return neighbours::run(args),
     };
     let or =
         |given: &[usize], usual: &[usize]| if given.is_empty() { usual.to_vec() } else { given.to_vec() };
@@ -148,9 +163,13 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             }
         }
     }
+    if let Some(file) = &args.plot {
+        std::fs::write(file, plot::draw(name, args.store.name(), &runs))
+            .with_context(|| format!("{} can't be written", file.display()))?;
+    }
     let report = Report {
         bench: format!("queue {name}"),
-        store: if args.store.cassandra.is_some() { "cassandra" } else { "embedded" },
+        store: args.store.name(),
         consistency: args.store.consistency,
         nodes: count,
         messages: args.messages,

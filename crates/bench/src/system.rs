@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -463,18 +465,21 @@ fn agent() -> ureq::Agent {
 }
 
 /// An address of this host that nobody listens at, and that no connection of anybody else's is given meanwhile: it
-/// lies outside the range that the kernel takes ports of outgoing connections from. Another bench may take it before
-/// it is used; the run fails then.
+/// lies outside the range that the kernel takes ports of outgoing connections from. This process is told each one once;
+/// another one may take it before it is used, and the run fails then.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let first_ephemeral = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok());
     let ports = 10_000..first_ephemeral.unwrap_or(32_768u16);
     anyhow::ensure!(ports.len() > 1_000, "the kernel gives outgoing connections nearly every port there is");
     // Runs that begin at the same time look in different places.
-    let seed = monotonic_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
-    let first = (seed >> 20) as usize % ports.len();
-    let mut ports = ports.clone().cycle().skip(first).take(ports.len());
-    ports
+    static NEXT: LazyLock<AtomicUsize> = LazyLock::new(|| {
+        let seed = monotonic_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
+        AtomicUsize::new((seed >> 20) as usize)
+    });
+    let tries = (0..ports.len()).map(|_| NEXT.fetch_add(1, Ordering::Relaxed) % ports.len());
+    tries
+        .map(|place| ports.start + place as u16)
         .find_map(|port| {
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).and_then(|free| free.local_addr()).ok()
         })

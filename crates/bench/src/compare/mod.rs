@@ -1,11 +1,12 @@
-//! Tailwater beside Kafka, NATS JetStream and Aeron IPC, interleaved in one run on the same cores.
+//! Tailwater beside Kafka, NATS, Aeron IPC and Redis, interleaved in one run on the same cores.
 //!
 //! ```text
 //!   compare --cores 0,1
 //!     | becomes: bench/peers/cubic taskset -c 0,1 compare --in-namespace
 //!     v
 //!   for each comparison, for each round: system A, system B, ... one after the other
-//!     | `tailwater bench ...`, KafkaBench, nats-bench, AeronFanout: each ends with one JSON object   (runner)
+//!     | `tailwater bench ...`, KafkaBench, nats-bench, AeronFanout,
+//!     |     `compare broadcast-peer ...`: each ends with one JSON object   (runner)
 //!     v
 //!   OUT/NNN-*.json, compare.md, *.svg
 //! ```
@@ -16,6 +17,7 @@
 //! place of its log.
 
 mod append;
+mod broadcast;
 mod fanout;
 mod machine;
 mod markdown;
@@ -70,6 +72,16 @@ struct Args {
     /// It runs where it should.
     #[arg(long, hide = true)]
     in_namespace: bool,
+    #[command(subcommand)]
+    load: Option<Load>,
+}
+
+/// What this program starts itself for.
+#[derive(clap::Subcommand)]
+enum Load {
+    /// Loads a peer of the broadcasts.
+    #[command(hide = true)]
+    BroadcastPeer(broadcast::load::Args),
 }
 
 /// One comparison.
@@ -81,6 +93,8 @@ enum Only {
     Tcp,
     /// Many consumers in shared memory.
     Shm,
+    /// Many subscribers of a broadcast.
+    Broadcast,
 }
 
 /// How much is run, in seconds unless said.
@@ -97,6 +111,8 @@ struct Effort {
     attempt_s: u64,
     /// Measured time of a fan-out in shared memory.
     shared_s: u64,
+    /// Measured time of a broadcast.
+    broadcast_s: u64,
     /// Warm-up of a JVM, client and broker, that has just started.
     cold_jvm_s: u64,
     /// Warm-up of a client's JVM beside a broker that is warm.
@@ -118,6 +134,7 @@ impl Effort {
                 choose_s: 2,
                 attempt_s: 3,
                 shared_s: 3,
+                broadcast_s: 3,
                 cold_jvm_s: 3,
                 warm_jvm_s: 2,
                 warmup_s: 1,
@@ -131,6 +148,7 @@ impl Effort {
                 choose_s: 8,
                 attempt_s: 10,
                 shared_s: 20,
+                broadcast_s: 10,
                 cold_jvm_s: 30,
                 warm_jvm_s: 10,
                 warmup_s: 3,
@@ -143,6 +161,9 @@ impl Effort {
 /// Runs what the command line says. The current directory is the repository's.
 pub fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    if let Some(Load::BroadcastPeer(args)) = &args.load {
+        return broadcast::load::run(args);
+    }
     let root = std::env::current_dir()?;
     let cubic = root.join("bench/peers/cubic");
     anyhow::ensure!(
@@ -183,6 +204,10 @@ pub fn main() -> anyhow::Result<()> {
     if wants(Only::Tcp) {
         let results = fanout::run(&mut runner, &effort)?;
         end(&runner, fanout::show(&runner, &effort, &results)?)?;
+    }
+    if wants(Only::Broadcast) {
+        let results = broadcast::run(&mut runner, &effort)?;
+        end(&runner, broadcast::show(&runner, &results)?)?;
     }
     let drift = runner.core_to_core();
     end(&runner, format!("\nA cache line's round trip between the cores, before each round: {drift} ns.\n"))?;

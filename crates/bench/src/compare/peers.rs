@@ -18,6 +18,8 @@ pub enum Peer {
     Nats,
     /// Aeron IPC.
     Aeron,
+    /// Redis.
+    Redis,
 }
 
 impl Peer {
@@ -26,6 +28,7 @@ impl Peer {
             Peer::Kafka => "kafka",
             Peer::Nats => "nats",
             Peer::Aeron => "aeron",
+            Peer::Redis => "redis",
         }
     }
 
@@ -35,6 +38,17 @@ impl Peer {
             Peer::Kafka => "kafka/classes/KafkaBench.class",
             Peer::Nats => "nats/bin/nats-bench",
             Peer::Aeron => "aeron/classes/AeronFanout.class",
+            Peer::Redis => "redis/wanted",
+        }
+    }
+
+    /// Where its server listens.
+    fn port(self) -> u16 {
+        match self {
+            Peer::Kafka => 9092,
+            Peer::Nats => 4222,
+            Peer::Redis => 6380,
+            Peer::Aeron => 0, // it has none
         }
     }
 
@@ -111,8 +125,24 @@ impl Server {
             }
             Peer::Nats => runner.command(&tools.join("nats/bin/nats-bench")),
             Peer::Aeron => java(runner, "aeron"),
+            // Its only load is the broadcast's.
+            Peer::Redis => return self.load_broadcast(runner, label, args, takes_s),
         };
         command.args(args).args(["--server-pid", &self.pid]);
+        runner.run(label, command, takes_s)
+    }
+
+    /// Loads it by this program.
+    pub fn load_broadcast(
+        &self,
+        runner: &mut Runner,
+        label: &str,
+        args: &[String],
+        takes_s: u64,
+    ) -> anyhow::Result<Result<serde_json::Value, Missing>> {
+        let mut command = runner.command(&std::env::current_exe()?);
+        command.arg("broadcast-peer").args(args);
+        command.args(["--port", &self.peer.port().to_string(), "--server-pid", &self.pid]);
         runner.run(label, command, takes_s)
     }
 

@@ -6,13 +6,24 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
+use tailwater_sqs_wire::{Unsigned, sign};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What requests are signed with.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The access key's id.
+    pub key_id: String,
+    /// Its secret.
+    pub secret: String,
+}
+
 /// One connection.
 pub struct Client {
     node: SocketAddr,
+    credentials: Option<Credentials>,
     stream: Option<TcpStream>,
     answer: Vec<u8>,
 }
@@ -20,7 +31,12 @@ pub struct Client {
 impl Client {
     /// Of one node; it connects when it is used.
     pub fn new(node: SocketAddr) -> Self {
-        Self { node, stream: None, answer: Vec::new() }
+        Self { node, credentials: None, stream: None, answer: Vec::new() }
+    }
+
+    /// Signs its requests.
+    pub fn signed(self, credentials: Option<Credentials>) -> Self {
+        Self { credentials, ..self }
     }
 
     /// Goes to another node.
@@ -30,20 +46,12 @@ impl Client {
 
     /// One action; the answer's body. After an error the connection is made anew.
     pub fn call(&mut self, action: &str, parameters: &Value) -> anyhow::Result<Value> {
-        let called = self.try_call("AmazonSQS", action, parameters);
-        if called.is_err() {
-            self.stream = None;
-        }
-        called
+        self.call_of("AmazonSQS", action, parameters)
     }
 
     /// An action that only Tailwater has.
     pub fn call_own(&mut self, action: &str, parameters: &Value) -> anyhow::Result<Value> {
-        let called = self.try_call("Tailwater", action, parameters);
-        if called.is_err() {
-            self.stream = None;
-        }
-        called
+        self.call_of("Tailwater", action, parameters)
     }
 
     /// Sends a request, and goes away before its answer.
@@ -52,7 +60,17 @@ impl Client {
         self.stream = None;
     }
 
-    fn try_call(&mut self, service: &str, action: &str, parameters: &Value) -> anyhow::Result<Value> {
+    fn call_of(&mut self, service: &str, action: &str, parameters: &Value) -> anyhow::Result<Value> {
+        let (status, value) = self.ask(service, action, parameters)?;
+        if status != 200 {
+            self.stream = None;
+            bail!("{action} is answered {status}: {value}");
+        }
+        Ok(value)
+    }
+
+    /// One action of a service; the answer's status and body, over a connection that is kept whatever they are.
+    pub fn ask(&mut self, service: &str, action: &str, parameters: &Value) -> anyhow::Result<(u16, Value)> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => {
@@ -62,21 +80,28 @@ impl Client {
                 stream
             }
         };
-        let body = parameters.to_string();
-        let request = format!(
-            "POST / HTTP/1.1\r\nhost: {}\r\nx-amz-target: {service}.{action}\r\ncontent-type: \
-             application/x-amz-json-1.0\r\ncontent-length: {}\r\n\r\n{body}",
-            self.node,
+        let (body, host) = (parameters.to_string(), self.node.to_string());
+        let target = format!("{service}.{action}");
+        let mut request = format!(
+            "POST / HTTP/1.1\r\nhost: {host}\r\nx-amz-target: {target}\r\ncontent-type: \
+             application/x-amz-json-1.0\r\ncontent-length: {}\r\n",
             body.len()
         );
+        if let Some(Credentials { key_id, secret }) = &self.credentials {
+            let target = Some(target.as_str());
+            let unsigned =
+                Unsigned { method: "POST", path: "/", query: "", host: &host, target, body: body.as_bytes() };
+            let (date, authorization) =
+                sign(&unsigned, jiff::Timestamp::now(), (key_id, secret), "us-east-1");
+            request += &format!("x-amz-date: {date}\r\nauthorization: {authorization}\r\n");
+        }
+        request += "\r\n";
+        request += &body;
         stream.write_all(request.as_bytes())?;
         let (status, from) = self.read(&mut stream)?;
         let value: Value = serde_json::from_slice(&self.answer[from..]).unwrap_or_default();
         self.stream = Some(stream);
-        if status != 200 {
-            bail!("{action} is answered {status}: {value}");
-        }
-        Ok(value)
+        Ok((status, value))
     }
 
     /// Reads an answer; its status, and where its body begins.

@@ -9,20 +9,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::client::Client;
-use super::load::{Random, body, number_of};
+use super::load::Random;
 use super::nodes::{Nodes, StoreArgs};
+use super::traffic::Traffic;
 use crate::clock::cpu_of;
 use crate::interrupt;
 use crate::report::{self, Format};
 use crate::stats::{Durations, PercentilesMs, round};
-
-/// Messages of one batch of the backlog.
-const BACKLOG_BATCH: u64 = 10;
 
 /// Flags of it.
 #[derive(clap::Args)]
@@ -87,8 +83,7 @@ struct Outcome {
 struct Run<'a> {
     args: &'a Args,
     server: SocketAddr,
-    url: String,
-    next: AtomicU64,
+    traffic: Traffic,
     deleted: AtomicU64,
     empty: AtomicU64,
     measuring: AtomicBool,
@@ -119,15 +114,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let run = Run {
         args: &args,
         server,
-        url: create(&args, server)?,
-        next: AtomicU64::new(0),
+        traffic: Traffic::create(&mut Client::new(server), "cycles", args.body_bytes, args.fifo)?,
         deleted: AtomicU64::new(0),
         empty: AtomicU64::new(0),
         measuring: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         took: Mutex::default(),
     };
-    run.fill()?;
+    run.traffic.fill(server, args.backlog, args.workers)?;
     let (seconds, deleted, server_s, workers_s) = std::thread::scope(|scope| {
         let run = &run;
         let workers: Vec<_> = (0..args.workers).map(|at| scope.spawn(move || run.work(at as u64))).collect();
@@ -174,42 +168,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     )
 }
 
-/// A new queue; its address.
-fn create(args: &Args, server: SocketAddr) -> anyhow::Result<String> {
-    let mut attributes = json!({"VisibilityTimeout": "30"});
-    let mut name = format!("cycles-{}", std::process::id());
-    if args.fifo.is_some() {
-        name += ".fifo";
-        attributes["FifoQueue"] = "true".into();
-    }
-    let created =
-        Client::new(server).call("CreateQueue", &json!({"QueueName": name, "Attributes": attributes}))?;
-    Ok(created["QueueUrl"].as_str().context("no address of the queue")?.to_owned())
-}
-
 impl Run<'_> {
-    /// Sends the backlog, all workers together.
-    fn fill(&self) -> anyhow::Result<()> {
-        let batches = AtomicU64::new(self.args.backlog / BACKLOG_BATCH);
-        std::thread::scope(|scope| {
-            let fillers: Vec<_> = (0..self.args.workers as u64)
-                .map(|at| {
-                    let batches = &batches;
-                    scope.spawn(move || {
-                        let (mut client, mut random) = (Client::new(self.server), Random(at));
-                        let left = |left: u64| left.checked_sub(1);
-                        while batches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok() {
-                            interrupt::check()?;
-                            self.send(&mut client, BACKLOG_BATCH, &mut random)?;
-                        }
-                        anyhow::Ok(())
-                    })
-                })
-                .collect();
-            fillers.into_iter().try_for_each(|filler| filler.join().expect("no filler panics"))
-        })
-    }
-
     /// Cycle after cycle.
     fn work(&self, at: u64) -> anyhow::Result<()> {
         let (mut client, mut random) = (Client::new(self.server), Random(u64::MAX - at));
@@ -220,18 +179,18 @@ impl Run<'_> {
         while !self.stopping.load(Ordering::Relaxed) {
             let begin = Instant::now();
             if owed < self.args.batch {
-                self.send(&mut client, self.args.batch, &mut random)?;
+                self.traffic.send(&mut client, self.args.batch, &mut random)?;
                 owed += self.args.batch;
             }
             let sent_ns = ns(begin);
             let receiving = Instant::now();
-            let received = self.receive(&mut client)?;
+            let received = self.traffic.receive(&mut client, self.args.batch)?;
             let received_ns = ns(receiving);
             if received.is_empty() {
                 self.empty.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            self.delete(&mut client, &received)?;
+            self.traffic.delete(&mut client, &received)?;
             owed = owed.saturating_sub(received.len() as u64);
             self.deleted.fetch_add(received.len() as u64, Ordering::Relaxed);
             if self.measuring.load(Ordering::Relaxed) {
@@ -246,59 +205,4 @@ impl Run<'_> {
         all.receive.add(&took.receive);
         Ok(())
     }
-
-    fn send(&self, client: &mut Client, count: u64, random: &mut Random) -> anyhow::Result<()> {
-        let message = |random: &mut Random| {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let mut message = json!({"MessageBody": body(number as u32, self.args.body_bytes, random)});
-            if let Some(groups) = self.args.fifo {
-                message["MessageGroupId"] = format!("group-{}", number % groups).into();
-                message["MessageDeduplicationId"] = number.to_string().into();
-            }
-            message
-        };
-        if count == 1 {
-            let mut one = message(random);
-            one["QueueUrl"] = self.url.as_str().into();
-            client.call("SendMessage", &one)?;
-            return Ok(());
-        }
-        let entries = (0..count).map(|id| {
-            let mut entry = message(random);
-            entry["Id"] = id.to_string().into();
-            entry
-        });
-        let entries: Vec<Value> = entries.collect();
-        all_well(&client.call("SendMessageBatch", &json!({"QueueUrl": self.url, "Entries": entries}))?)
-    }
-
-    /// The receipts of what came.
-    fn receive(&self, client: &mut Client) -> anyhow::Result<Vec<String>> {
-        let with = json!({"QueueUrl": self.url, "MaxNumberOfMessages": self.args.batch});
-        let received = client.call("ReceiveMessage", &with)?;
-        let messages = received["Messages"].as_array().into_iter().flatten();
-        let receipts = messages.map(|message| {
-            let body = message["Body"].as_str().context("a message without a body")?;
-            ensure!(number_of(body).is_some(), "a body that is not what was sent: {body:.60}");
-            Ok(message["ReceiptHandle"].as_str().context("a message without a receipt")?.to_owned())
-        });
-        receipts.collect()
-    }
-
-    fn delete(&self, client: &mut Client, receipts: &[String]) -> anyhow::Result<()> {
-        if let ([receipt], 1) = (receipts, self.args.batch) {
-            client.call("DeleteMessage", &json!({"QueueUrl": self.url, "ReceiptHandle": receipt}))?;
-            return Ok(());
-        }
-        let entry = |(id, receipt)| json!({"Id": format!("{id}"), "ReceiptHandle": receipt});
-        let entries: Vec<Value> = receipts.iter().enumerate().map(entry).collect();
-        all_well(&client.call("DeleteMessageBatch", &json!({"QueueUrl": self.url, "Entries": entries}))?)
-    }
-}
-
-/// None of a batch was refused.
-fn all_well(answer: &Value) -> anyhow::Result<()> {
-    let refused = answer["Failed"].as_array().is_some_and(|failed| !failed.is_empty());
-    ensure!(!refused, "a part of a batch was refused: {answer}");
-    Ok(())
 }

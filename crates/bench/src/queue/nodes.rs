@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::client::Client;
+use super::client::{Client, Credentials};
 use crate::child::Child;
 use crate::system::{Workspace, free_address};
 
@@ -35,12 +35,30 @@ pub struct StoreArgs {
     pub dir: Option<PathBuf>,
 }
 
+impl StoreArgs {
+    /// Its name in reports.
+    pub fn name(&self) -> &'static str {
+        if self.cassandra.is_some() { "cassandra" } else { "embedded" }
+    }
+}
+
 /// A node, killed with this process.
 struct Node {
     child: Option<Child>,
     name: String,
     config: PathBuf,
     sqs: SocketAddr,
+    credentials: Option<Credentials>,
+}
+
+/// An account of the nodes, with a quota.
+pub struct Account {
+    /// Its id.
+    pub id: String,
+    /// Requests that it may send in a second; 0 is any number.
+    pub requests_per_s: u64,
+    /// The key that it signs with.
+    pub credentials: Credentials,
 }
 
 /// All of them.
@@ -50,8 +68,13 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts them, and waits until they answer.
+    /// Starts them, and waits until they answer. Everybody is one account, and nobody signs.
     pub fn start(args: &StoreArgs) -> anyhow::Result<Self> {
+        Self::start_with(args, &[])
+    }
+
+    /// The same, with these accounts, who have to sign.
+    pub fn start_with(args: &StoreArgs, accounts: &[Account]) -> anyhow::Result<Self> {
         let workspace = Workspace::create(args.dir.as_deref(), false)?;
         let count = if args.cassandra.is_some() { args.fronts.max(1) } else { 1 };
         let mut nodes = Vec::new();
@@ -59,7 +82,7 @@ impl Nodes {
             let name = format!("node-{number}");
             let (data, admin, sqs) = (free_address()?, free_address()?, free_address()?);
             let mut config = format!(
-                "data = {:?}\n[listen]\ndata = \"{data}\"\nadmin = \"{admin}\"\n[kafka]\nenabled = false\n\
+                "data = {:?}\n[listen]\ndata = \"{data}\"\nadmin = \"{admin}\"\n[kafka]\nenabled = false\n[broadcast]\nenabled = false\n\
                  [sqs]\nlisten = \"{sqs}\"\n[logging]\n",
                 workspace.path().join(&name)
             );
@@ -73,9 +96,16 @@ impl Nodes {
                     args.replicas
                 );
             }
+            for Account { id, requests_per_s, credentials: Credentials { key_id, secret } } in accounts {
+                config += &format!(
+                    "[[sqs.accounts]]\nid = {id:?}\nrequests_per_s = {requests_per_s}\n\
+                     [[sqs.accounts.keys]]\nid = {key_id:?}\nsecret = {secret:?}\n"
+                );
+            }
             let path = workspace.path().join(format!("{name}.toml"));
             std::fs::write(&path, config)?;
-            let mut node = Node { child: None, name, config: path, sqs };
+            let credentials = accounts.first().map(|account| account.credentials.clone());
+            let mut node = Node { child: None, name, config: path, sqs, credentials };
             // One after the other: the first makes the tables.
             node.start(&workspace)?;
             nodes.push(node);
@@ -91,6 +121,11 @@ impl Nodes {
     /// CPU time of all of them.
     pub fn cpu(&self) -> Duration {
         self.nodes.iter().filter_map(|node| node.child.as_ref()).map(Child::cpu).sum()
+    }
+
+    /// Memory of all of them that is in use, in bytes.
+    pub fn rss_bytes(&self) -> u64 {
+        self.nodes.iter().filter_map(|node| node.child.as_ref()).map(Child::rss_bytes).sum()
     }
 
     /// kill -9 of one.
@@ -110,7 +145,8 @@ impl Node {
         let config = self.config.display().to_string();
         let mut child = Child::start(&self.name, &["serve", "--config", &config], workspace.path())?;
         let begin = Instant::now();
-        while Client::new(self.sqs).call("ListQueues", &serde_json::json!({})).is_err() {
+        let mut client = Client::new(self.sqs).signed(self.credentials.clone());
+        while client.call("ListQueues", &serde_json::json!({})).is_err() {
             child.check()?;
             ensure!(begin.elapsed() < START_DEADLINE, child.failure("does not answer"));
             std::thread::sleep(Duration::from_millis(10));

@@ -59,6 +59,12 @@ pub struct Args {
     /// Events that are due are published every so many microseconds.
     #[arg(long, default_value_t = 2_000)]
     every_us: u64,
+    /// What the node does with an event before it is acknowledged: `memory`, `interval` or `fsync`.
+    #[arg(long, default_value = "interval")]
+    durability: String,
+    /// A directory on the disk that the node writes to, in which one is made and removed again.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<std::path::PathBuf>,
     #[command(flatten)]
     protocol: Protocol,
     /// Form of the output.
@@ -165,9 +171,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     );
     ensure!(args.event_bytes >= 8 && args.every_us > 0, "--event-bytes is from 8, --every-us from 1");
     interrupt::listen()?;
-    let workspace = Workspace::create(None, false)?;
+    let workspace = Workspace::create(args.dir.as_deref(), false)?;
     let address = free_address()?;
-    let proxy = start_proxy(0, &[address], "interval", workspace.path())?;
+    let proxy = start_proxy(0, &[address], &args.durability, workspace.path())?;
     let (sender, answers) = channel();
     let mut listeners = Vec::new();
     let mut left = args.clients;

@@ -23,8 +23,9 @@ struct Second {
 pub struct Watch {
     streams: Vec<Watched>,
     clients: u32,
-    /// Only what is delivered, and what is published, from here on counts.
+    /// Only what is delivered, and what is published, from here on counts, and what is delivered until there.
     from: Time,
+    until: Time,
     delivered: u64,
     /// Until all clients had an event, for each stream.
     to_all: Vec<Durations>,
@@ -34,7 +35,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn new(clients: u32, lots: Vec<u64>, from: Time) -> Self {
+    pub fn new(clients: u32, lots: Vec<u64>, from: Time, until: Time) -> Self {
         let streams: Vec<Watched> = lots.into_iter().map(|lot| Watched { lot, lots: Vec::new() }).collect();
         Self {
             to_all: streams.iter().map(|_| Durations::default()).collect(),
@@ -42,6 +43,7 @@ impl Watch {
             streams,
             clients,
             from,
+            until,
             delivered: 0,
             to_each: Durations::default(),
         }
@@ -55,7 +57,7 @@ impl Watch {
     /// A client was delivered the numbers (after, last].
     pub fn delivered(&mut self, now: Time, stream: usize, after: u64, last: u64) {
         let watched = &mut self.streams[stream];
-        if now >= self.from {
+        if (self.from..self.until).contains(&now) {
             self.delivered += last - after;
         }
         let second = (now / SECOND) as usize;
@@ -83,9 +85,9 @@ impl Watch {
         }
     }
 
-    /// Events a second that each client got, on average, up to `end`.
-    pub fn events_s(&self, end: Time) -> f64 {
-        let seconds = end.saturating_sub(self.from) as f64 / SECOND as f64;
+    /// Events a second that each client got, on average.
+    pub fn events_s(&self) -> f64 {
+        let seconds = self.until.saturating_sub(self.from) as f64 / SECOND as f64;
         self.delivered as f64 / f64::from(self.clients.max(1)) / seconds.max(1e-9)
     }
 
@@ -139,7 +141,7 @@ mod tests {
 
     #[test]
     fn an_event_is_there_when_the_last_client_has_it() {
-        let mut watch = Watch::new(2, vec![10], 0);
+        let mut watch = Watch::new(2, vec![10], 0, SECOND);
         watch.published(MS, 0);
         watch.published(2 * MS, 0);
         watch.delivered(3 * MS, 0, 0, 15);
@@ -149,7 +151,7 @@ mod tests {
         assert_eq!(watch.missing(SECOND), 0.0);
         let (mean, percentiles) = watch.to_all(0);
         assert!((mean - 3.0).abs() < 0.1 && (percentiles.max - 3.0).abs() < 0.1, "{mean} {percentiles:?}");
-        assert_eq!(watch.events_s(SECOND), 20.0);
+        assert_eq!(watch.events_s(), 20.0);
         assert_eq!(watch.series(0), vec![(20.0, 3.0)]);
     }
 }

@@ -17,6 +17,8 @@ use super::watch::Watch;
 
 /// Between two ticks of a replica, as its server has them.
 const REPLICA_TICK: Time = 20 * MS;
+/// Between two lots of the few events before the load.
+const TRICKLE: Time = 200 * MS;
 /// A wall clock's time at the beginning, in milliseconds.
 const WALL_MS: u64 = 1_700_000_000_000;
 
@@ -41,11 +43,14 @@ pub struct Setup {
     pub event_bytes: usize,
     /// How many events of its stream an event keeps: older ones are collected.
     pub keep: u64,
-    /// How long clients gossip before the first event.
+    /// How long clients gossip before the load begins.
     pub warm_up: Time,
+    /// Before that, how long few events come, [`TRICKLE`] from lot to lot: so clients know the streams, and who is fed
+    /// is when the load begins.
+    pub trickle: Time,
     /// How long events come.
     pub load: Time,
-    /// From the first event until what comes counts.
+    /// From the load's beginning until what comes counts.
     pub settle: Time,
     /// How long is waited for the last ones.
     pub drain: Time,
@@ -148,7 +153,7 @@ impl World {
         let lots = (0..regions).map(|_| lot(events, setup.event_bytes, setup.keep)).collect();
         let watched = (0..regions).map(|_| events).collect();
         let start = setup.warm_up;
-        let watch = Watch::new(regions * setup.clients, watched, start + setup.settle);
+        let watch = Watch::new(regions * setup.clients, watched, start + setup.settle, start + setup.load);
         let name = |region| Stream::parse(&format!("region{region}/events")).expect("a name");
         let mut world = Self {
             lines: Lines::new(setup.network.clone(), region_of),
@@ -169,7 +174,8 @@ impl World {
         }
         for region in 0..regions {
             world.connect_chain(region);
-            let at = start + (world.setup.lot / u64::from(regions)) * u64::from(region);
+            let first = start.saturating_sub(world.setup.trickle);
+            let at = first + (world.setup.lot / u64::from(regions)) * u64::from(region);
             world.queue.at(at, Step::Publish(region));
         }
         for client in 0..regions * world.setup.clients {
@@ -223,6 +229,9 @@ impl World {
         let peer = Peer::new(member(node), proxy, BTreeMap::new(), self.setup.options.clone(), seed);
         // They do not all start at once.
         let tick = u64::from(node) * (SECOND / u64::from(self.setup.clients * self.regions()));
+        // Every client is connected to its proxy, which feeds a part of those that are.
+        let tail = self.tail(self.lines.region_of(node));
+        self.proxy_step(0, tail, |proxy, source, out| proxy.connected(0, &member(node), source, out));
         self.clients.push(ClientNode { peer, tick });
         self.queue.at(tick, Step::Tick(node));
     }
@@ -315,8 +324,9 @@ impl World {
         let message = Message::Publish { stream, client: u128::from(region), first, batch };
         self.replica(head).receive(done / MS, publisher(region), message);
         self.replica_outputs(done, head);
-        if now + self.setup.lot < self.start + self.setup.load {
-            self.queue.at(now + self.setup.lot, Step::Publish(region));
+        let next = now + if now < self.start { TRICKLE } else { self.setup.lot };
+        if next < self.start + self.setup.load {
+            self.queue.at(next, Step::Publish(region));
         }
     }
 
@@ -484,6 +494,10 @@ impl World {
             all.requests_to_peers += one.requests_to_peers;
             all.timeouts += one.timeouts;
             all.view = all.view.min(one.view);
+            all.fed += one.fed;
+            if one.hops != region::UNFED {
+                all.hops = all.hops.max(one.hops);
+            }
             all.recv_bytes = all.recv_bytes.max(one.recv_bytes);
         }
         all

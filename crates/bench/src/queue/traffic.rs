@@ -1,0 +1,126 @@
+//! Messages as the closed loops send, receive and delete them: on one queue, each body with a number and a sum over all of it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::load::{Random, body, number_of};
+use crate::interrupt;
+
+/// Messages of one request when a queue is filled.
+const FILL_BATCH: u64 = 10;
+
+/// The messages of one queue.
+pub struct Traffic {
+    url: String,
+    body_bytes: usize,
+    fifo: Option<u64>,
+    next: AtomicU64,
+}
+
+impl Traffic {
+    /// Creates the queue; with `fifo` it is one of so many groups.
+    pub fn create(
+        client: &mut Client,
+        name: &str,
+        body_bytes: usize,
+        fifo: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        let mut attributes = json!({"VisibilityTimeout": "30"});
+        let mut name = format!("{name}-{}", std::process::id());
+        if fifo.is_some() {
+            name += ".fifo";
+            attributes["FifoQueue"] = "true".into();
+        }
+        let created = client.call("CreateQueue", &json!({"QueueName": name, "Attributes": attributes}))?;
+        let url = created["QueueUrl"].as_str().context("no address of the queue")?.to_owned();
+        Ok(Self { url, body_bytes, fifo, next: AtomicU64::new(0) })
+    }
+
+    /// The queue's address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Sends `messages`, rounded down to tens, from `workers` connections.
+    pub fn fill(&self, server: SocketAddr, messages: u64, workers: usize) -> anyhow::Result<()> {
+        let batches = AtomicU64::new(messages / FILL_BATCH);
+        std::thread::scope(|scope| {
+            let fillers: Vec<_> = (0..workers as u64)
+                .map(|at| {
+                    let batches = &batches;
+                    scope.spawn(move || {
+                        let (mut client, mut random) = (Client::new(server), Random(at));
+                        let left = |left: u64| left.checked_sub(1);
+                        while batches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok() {
+                            interrupt::check()?;
+                            self.send(&mut client, FILL_BATCH, &mut random)?;
+                        }
+                        anyhow::Ok(())
+                    })
+                })
+                .collect();
+            fillers.into_iter().try_for_each(|filler| filler.join().expect("no filler panics"))
+        })
+    }
+
+    /// Sends so many messages in one request, at most ten.
+    pub fn send(&self, client: &mut Client, count: u64, random: &mut Random) -> anyhow::Result<()> {
+        let message = |random: &mut Random| {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let mut message = json!({"MessageBody": body(number as u32, self.body_bytes, random)});
+            if let Some(groups) = self.fifo {
+                message["MessageGroupId"] = format!("group-{}", number % groups).into();
+                message["MessageDeduplicationId"] = number.to_string().into();
+            }
+            message
+        };
+        if count == 1 {
+            let mut one = message(random);
+            one["QueueUrl"] = self.url.as_str().into();
+            client.call("SendMessage", &one)?;
+            return Ok(());
+        }
+        let entries = (0..count).map(|id| {
+            let mut entry = message(random);
+            entry["Id"] = id.to_string().into();
+            entry
+        });
+        let entries: Vec<Value> = entries.collect();
+        all_well(&client.call("SendMessageBatch", &json!({"QueueUrl": self.url, "Entries": entries}))?)
+    }
+
+    /// Receives up to `most` messages, at most ten, and checks their bodies; their receipts.
+    pub fn receive(&self, client: &mut Client, most: u64) -> anyhow::Result<Vec<String>> {
+        let with = json!({"QueueUrl": self.url, "MaxNumberOfMessages": most});
+        let received = client.call("ReceiveMessage", &with)?;
+        let messages = received["Messages"].as_array().into_iter().flatten();
+        let receipts = messages.map(|message| {
+            let body = message["Body"].as_str().context("a message without a body")?;
+            ensure!(number_of(body).is_some(), "a body that is not what was sent: {body:.60}");
+            Ok(message["ReceiptHandle"].as_str().context("a message without a receipt")?.to_owned())
+        });
+        receipts.collect()
+    }
+
+    /// Deletes the messages of receipts, a single one with the action that is for one.
+    pub fn delete(&self, client: &mut Client, receipts: &[String]) -> anyhow::Result<()> {
+        if let [receipt] = receipts {
+            client.call("DeleteMessage", &json!({"QueueUrl": self.url, "ReceiptHandle": receipt}))?;
+            return Ok(());
+        }
+        let entry = |(id, receipt)| json!({"Id": format!("{id}"), "ReceiptHandle": receipt});
+        let entries: Vec<Value> = receipts.iter().enumerate().map(entry).collect();
+        all_well(&client.call("DeleteMessageBatch", &json!({"QueueUrl": self.url, "Entries": entries}))?)
+    }
+}
+
+/// None of a batch was refused.
+fn all_well(answer: &Value) -> anyhow::Result<()> {
+    let refused = answer["Failed"].as_array().is_some_and(|failed| !failed.is_empty());
+    ensure!(!refused, "a part of a batch was refused: {answer}");
+    Ok(())
+}
