@@ -36,14 +36,14 @@ bench: build ## the two loads at a size that takes a minute; `target/release/tai
 	target/release/tailwater bench append --record-bytes 128 --in-flight 4096 --duration-s 15
 	target/release/tailwater bench fanout --consumers 1000 --rate-mbit 150 --duration-s 15
 
-bench-compare: ## Tailwater beside Kafka, NATS and Aeron in one run, on CORES=0,1; about an hour; needs root; results in target/compare
+bench-compare: ## Tailwater beside Kafka, NATS, Aeron and Redis in one run, on CORES=0,1; over an hour; needs root; results in target/compare
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench-compare needs root, for a network namespace: sudo make bench-compare'; exit 1; }
 	-bench/peers/install
 	@.ci/need cc=gcc setpriv=util-linux
 	$(CARGO) build --release -p tailwater -p tailwater-bench --bins
 	target/release/compare --cores $(CORES) $(ARGS)
 
-bench-peers: ## installs Kafka, NATS and Aeron into .tools/, and memcached; bench/README.md says how to load them
+bench-peers: ## installs Kafka, NATS and Aeron into .tools/, and memcached and Redis; bench/README.md says how to load them
 	bench/peers/install
 
 spec: ## the small TLA+ models and their planted bugs
