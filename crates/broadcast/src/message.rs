@@ -151,9 +151,9 @@ pub enum Message {
         stream: Stream,
         /// The publisher's own number of the last one.
         number: u64,
-        /// That event's number in the stream; how far all replicas hold the stream, if it was `repeated`.
+        /// That event's number in the stream; if it was `repeated`, one up to which all replicas hold it, which is not smaller.
         seq: u64,
-        /// Whether it was published earlier, so that its own number is no longer known.
+        /// Whether it was published earlier, or a part of what it was published with.
         repeated: bool,
     },
     /// To a publisher: its events from `first` of the same message on are not published.

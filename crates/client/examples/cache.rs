@@ -29,9 +29,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{key} costs {}", cache.get_or_load(key.as_bytes(), read).await?);
         // Whoever changes something says so; every cache of every region forgets it.
         PRICE.fetch_add(1, Ordering::Relaxed);
-        let seq = publisher.publish(&stream, &changed, None).await?;
+        let published = publisher.publish(&stream, &changed, None).await?;
         // From here on this process reads what it wrote.
-        cache.reached(seq).await;
+        cache.reached(published.seq).await;
     }
     Ok(())
 }

@@ -50,8 +50,8 @@ async fn a_value_is_kept_until_its_key_changes_and_fresh_while_the_proxy_says_so
     let cache: InvalidatingCache<u32> = InvalidatingCache::new(&env, addresses, stream.clone(), config);
     cache.fresh().await;
     // It has nothing from before it began, and so nothing to wait for.
-    cache.reached(old).await;
-    let publish = async |content: Content| publisher.publish(&stream, &content, None).await.unwrap();
+    cache.reached(old.seq).await;
+    let publish = async |content: Content| publisher.publish(&stream, &content, None).await.unwrap().seq;
     let load = async |key: &'static str, value| {
         cache.get_or_load(key.as_bytes(), || async move { Ok::<u32, ()>(value) }).await.unwrap()
     };

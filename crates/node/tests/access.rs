@@ -113,7 +113,7 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let stream = Stream::parse(&format!("{region}/news")).unwrap();
     let publisher = Publisher::new(&env, vec![broadcast]);
     let content = Content { payload: "1".into(), ..Content::default() };
-    assert_eq!(runtime.block_on(publisher.publish(&stream, &content, None)).unwrap(), 1);
+    assert_eq!(runtime.block_on(publisher.publish(&stream, &content, None)).unwrap().seq, 1);
     let producing = async {
         let producer = client.producer("s", ProducerConfig::default()).await.unwrap();
         producer.send(None, b"1").unwrap().await.unwrap();
@@ -186,7 +186,7 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
 
     door.shut.store(false, Ordering::Relaxed);
     assert_eq!(
-        runtime.block_on(publisher.publish(&stream, &content, None)).unwrap(),
+        runtime.block_on(publisher.publish(&stream, &content, None)).unwrap().seq,
         2,
         "nothing between them"
     );

@@ -45,6 +45,8 @@ const FOUND: &[(&str, u64)] = &[
     ("broadcast", 1811),
     // What a tail held already when it heard of a chain before its head did was forgotten, and its publisher waited.
     ("broadcast", 3624),
+    // The scenario itself did not know what a joining replica had been given before it collected that and was restarted.
+    ("broadcast", 20051),
     // The scenario itself took a message that another receiver had deleted for one that is there.
     ("queue-cassandra", 1055),
     // The scenario itself took a receive that was answered late, after the message was deleted, for one that came after.

@@ -10,5 +10,5 @@ mod publisher;
 mod sharing;
 
 pub use listener::{ListenError, Listener, Received};
-pub use publisher::{PublishError, Publisher};
+pub use publisher::{Acknowledged, PublishError, Publisher};
 pub use sharing::{Sharing, SharingStats};

@@ -58,6 +58,16 @@ pub enum PublishError {
     Ended,
 }
 
+/// What a publisher is told of an event that all replicas of its region hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The event's number in its stream. If it was `repeated`, a number up to which all replicas hold the stream, which is not
+    /// smaller.
+    pub seq: u64,
+    /// Whether an earlier try had published it, so that its own number is not known any more.
+    pub repeated: bool,
+}
+
 /// Publishes events. Dropping it gives up what is not acknowledged.
 #[derive(Debug)]
 pub struct Publisher {
@@ -170,8 +180,7 @@ impl Publisher {
     }
 
     /// Publishes an event: it is held by the tail of its region's chain, and so by all its replicas, when this
-    /// completes with its number. If it was published by an earlier try, and its number is not known any more, that is
-    /// the number up to which all replicas hold the stream by now, which is not smaller.
+    /// completes.
     ///
     /// Events are published in the order of these calls, whether or not what they answer was awaited. Dropping
     /// the answer leaves open whether the event is published.
@@ -180,7 +189,7 @@ impl Publisher {
         stream: &Stream,
         content: &Content,
         collect: Option<&Collect>,
-    ) -> impl Future<Output = Result<u64, PublishError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Acknowledged, PublishError>> + Send + use<> {
         let mut writer = Writer::new(0);
         let published = writer.publish(content, collect);
         let batch = published.map(|()| writer.finish(0)).map_err(PublishError::from);
@@ -188,12 +197,12 @@ impl Publisher {
         async move { answered?.await.map_err(|_| PublishError::Ended)? }
     }
 
-    /// As [`Publisher::publish`], for several events, made with [`Writer`] from 0 on; answers the last one's number.
+    /// As [`Publisher::publish`], for several events, made with [`Writer`] from 0 on; what is answered is the last one's.
     pub fn publish_batch(
         &self,
         stream: &Stream,
         batch: Batch,
-    ) -> impl Future<Output = Result<u64, PublishError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Acknowledged, PublishError>> + Send + use<> {
         let checked = batch.check().and_then(|()| match batch.last - batch.after == u64::from(batch.count) {
             true => Ok(()),
             false => Err(Malformed("what is published can't contain tombstones")),
@@ -218,12 +227,12 @@ impl Publisher {
     }
 }
 
-type Answered = oneshot::Receiver<Result<u64, PublishError>>;
+type Answered = oneshot::Receiver<Result<Acknowledged, PublishError>>;
 
 /// Who waits for an event, and the room that it takes until it is answered.
 #[derive(Debug)]
 struct Answer {
-    answer: oneshot::Sender<Result<u64, PublishError>>,
+    answer: oneshot::Sender<Result<Acknowledged, PublishError>>,
     _room: Room,
 }
 
@@ -354,13 +363,14 @@ impl State {
 
     fn answered(&mut self, message: Message, address: &str) -> anyhow::Result<()> {
         match message {
-            Message::Published { stream, number, seq, .. } => {
+            Message::Published { stream, number, seq, repeated } => {
                 let Some(queue) = self.queues.get_mut(&stream) else { return Ok(()) };
                 queue.began = true;
                 while queue.pending.front().is_some_and(|p| p.first + p.count - 1 <= number) {
                     for (last, answer) in queue.pending.pop_front().into_iter().flat_map(|p| p.answers) {
-                        // The numbers of one message follow each other.
-                        let _ = answer.answer.send(Ok(seq.saturating_sub(number - last)));
+                        // The numbers of one message follow each other, and no two events have the same.
+                        let seq = seq.saturating_sub(number - last);
+                        let _ = answer.answer.send(Ok(Acknowledged { seq, repeated }));
                     }
                 }
                 Ok(())

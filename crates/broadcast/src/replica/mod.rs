@@ -166,8 +166,10 @@ struct Answer {
     client: PublisherId,
     stream: Stream,
     number: u64,
-    /// `None` if it was published earlier.
+    /// `None` if all of it was published earlier.
     seq: Option<u64>,
+    /// Whether some of it was.
+    repeated: bool,
 }
 
 /// A replica.

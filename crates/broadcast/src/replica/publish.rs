@@ -61,7 +61,15 @@ impl Replica {
                     self.outputs.push(Output::Close(from, text));
                     return;
                 }
-                self.answer_later(from, client, stream, last, None);
+                let number = last;
+                self.answer_later(Answer {
+                    connection: from,
+                    client,
+                    stream,
+                    number,
+                    seq: None,
+                    repeated: true,
+                });
                 return;
             }
             match batch.rest(batch.after + repeated) {
@@ -114,26 +122,14 @@ impl Replica {
         if self.state_of(&stream).store(&batch, origin, collects) == Ok(true) {
             self.counters.published += u64::from(batch.count);
             self.stored(stream.clone(), batch, origin);
-            self.answer_later(from, client, stream, last, Some(seq));
+            let (seq, repeated, number) = (Some(seq), repeated > 0, last);
+            self.answer_later(Answer { connection: from, client, stream, number, seq, repeated });
         }
     }
 
-    /// Answers a publisher once its events up to `number` are settled.
-    fn answer_later(
-        &mut self,
-        connection: ConnectionId,
-        client: PublisherId,
-        stream: Stream,
-        number: u64,
-        seq: Option<u64>,
-    ) {
-        self.answers.entry(stream.clone()).or_default().push_back(Answer {
-            connection,
-            client,
-            stream,
-            number,
-            seq,
-        });
+    /// Answers a publisher once its events up to `answer.number` are settled.
+    fn answer_later(&mut self, answer: Answer) {
+        self.answers.entry(answer.stream.clone()).or_default().push_back(answer);
     }
 
     /// Sends the answers whose events all replicas hold.
@@ -147,8 +143,8 @@ impl Replica {
                 due.extend(answers.pop_front().map(|answer| (answer, state.held())));
             }
         }
-        for (Answer { connection, stream, number, seq, .. }, held) in due {
-            let (repeated, seq) = (seq.is_none(), seq.unwrap_or(held));
+        for (Answer { connection, stream, number, seq, repeated, .. }, held) in due {
+            let seq = seq.unwrap_or(held);
             self.send(connection, Message::Published { stream, number, seq, repeated });
         }
     }

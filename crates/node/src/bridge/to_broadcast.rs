@@ -20,7 +20,7 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
-use tailwater_broadcast::client::{Listener, PublishError, Publisher, Received};
+use tailwater_broadcast::client::{Acknowledged, Listener, PublishError, Publisher, Received};
 use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Batch, Collect, Content, Positions, Stream, TooLarge, Writer};
 use tailwater_env::Env;
@@ -173,24 +173,25 @@ impl Shard {
                 reading = piece.next;
                 let published = piece.batch.map(|batch| publisher.publish_batch(&self.to, batch));
                 in_flight.push_back(async move {
-                    let seq = match published {
+                    let published = match published {
                         Some(published) => published.await,
-                        None => Ok(0),
+                        None => Ok(Acknowledged { seq: 0, repeated: false }),
                     };
-                    (seq, piece.next, piece.count, piece.omitted)
+                    (published, piece.next, piece.count, piece.omitted)
                 });
             }
             if !is_at_end && in_flight.len() < IN_FLIGHT_MAX {
                 continue;
             }
             tokio::select! {
-                Some((seq, next, count, omitted)) = in_flight.next() => {
-                    let seq = match seq {
-                        Ok(seq) => seq,
+                Some((published, next, count, omitted)) = in_flight.next() => {
+                    match published {
+                        // What is behind its own events may be lost without them.
+                        Ok(Acknowledged { repeated: true, .. }) => {}
+                        Ok(Acknowledged { seq, .. }) => state.seq = state.seq.max(seq),
                         Err(error) => return Err(self.refused(&state, error).await?),
-                    };
+                    }
                     (state.next, state.number) = (next, state.number + count);
-                    state.seq = state.seq.max(seq);
                     Status::count(&self.status.carried, count);
                     Status::count(&self.status.omitted, omitted);
                 }

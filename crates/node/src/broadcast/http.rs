@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use tailwater_access::{Authorizer, Protocol};
-use tailwater_broadcast::client::{PublishError, Publisher};
+use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
 use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
 use tailwater_broadcast_server::Handle;
@@ -303,8 +303,9 @@ async fn publish(
             format!("not all replicas acknowledged within {patience:?}: whether it is published is open");
         return Err(Failed(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why));
     };
-    let last = answer?;
-    Ok(Json(json!({ "stream": stream.as_str(), "published": count, "last": last })).into_response())
+    let Acknowledged { seq, repeated } = answer?;
+    let answer = json!({ "stream": stream.as_str(), "published": count, "last": seq, "repeated": repeated });
+    Ok(Json(answer).into_response())
 }
 
 /// Its quota is used up for so long.

@@ -220,17 +220,7 @@ impl Sim {
         let disk = disks.entry(slot).or_insert_with(|| Disk::new(new_id));
         self.next_pid = self.next_pid.max(disk.id + 1);
         let streams = disk.load(self.plant)?.into_streams();
-        for (stream, state) in &streams {
-            // One that was joining may hold what no tail has settled.
-            let mut after = self.truths.last(stream);
-            while let Some(batch) = state.history.read(after, u64::MAX, usize::MAX) {
-                after = batch.last;
-                self.truths.stored(disk.id, stream, &batch);
-            }
-            for entry in state.unsettled() {
-                self.truths.stored(disk.id, stream, &entry.batch);
-            }
-        }
+        self.truths.recovered(disk.id, |stream| streams.get(stream).map_or(0, |state| state.last()));
         let config = Config { durability: Durability::Fsync.into(), ..Config::new(name, disk.id) };
         Ok((disk.id, Replica::recovered(config, streams)))
     }
@@ -568,7 +558,9 @@ impl Sim {
             self.broken(link);
         }
         self.nodes.remove(&pid);
-        self.truths.gone(pid);
+        if !self.regions[region].disks.contains_key(&slot) {
+            self.truths.gone(pid);
+        }
         self.regions[region].slots[slot] = (None, self.now_ms + self.rng.between(50, 3_000));
     }
 

@@ -60,6 +60,16 @@ impl Truths {
         }
     }
 
+    /// A replica has read its disk, which has each stream so far. It may have been joining, and so hold what no tail has settled,
+    /// the number of an event included that it collected itself.
+    pub(super) fn recovered(&mut self, replica: u64, last: impl Fn(&Stream) -> u64) {
+        for ((other, stream), events) in &mut self.tentative {
+            if *other == replica {
+                events.split_off(&(last(stream) + 1));
+            }
+        }
+    }
+
     /// A replica is gone, with all it had.
     pub(super) fn gone(&mut self, replica: u64) {
         self.tentative.retain(|(other, _), _| *other != replica);

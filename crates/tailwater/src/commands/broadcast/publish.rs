@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use serde::Serialize;
-use tailwater_broadcast::client::{PublishError, Publisher};
+use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
 use tailwater_broadcast::{Collect, Content};
 use tailwater_env::Env;
 
@@ -38,8 +38,8 @@ pub struct Args {
     /// 7d, 12h, 5m, 30s, 100ms) or matching=PREDICATE.
     #[arg(long, value_name = "WHICH")]
     collect: Option<String>,
-    /// With `json`, a line for each acknowledged event: stream, and its number (null if a retry was needed and the
-    /// number is not known).
+    /// With `json`, a line for each acknowledged event: stream, its number, and whether it was repeated: then an earlier
+    /// try had published it, and the number is one that its own is not greater than.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
@@ -47,7 +47,8 @@ pub struct Args {
 #[derive(Serialize)]
 struct Published<'a> {
     stream: &'a str,
-    seq: Option<u64>,
+    seq: u64,
+    repeated: bool,
 }
 
 fn header(text: &str) -> Result<(Bytes, Bytes), String> {
@@ -66,14 +67,12 @@ pub async fn run(proxy: &Proxy, args: Args) -> anyhow::Result<()> {
     let publisher = Publisher::new(&env, addresses);
     let mut answers = FuturesOrdered::new();
     let mut published = 0u64;
-    let mut tell = |answer: Result<u64, PublishError>| {
-        let seq = answer.with_context(|| format!("{published} events were published before this"))?;
+    let mut tell = |answer: Result<Acknowledged, PublishError>| {
+        let Acknowledged { seq, repeated } =
+            answer.with_context(|| format!("{published} events were published before this"))?;
         published += 1;
         match args.output {
-            Format::Json => output::print_json(&Published {
-                stream: stream.as_str(),
-                seq: Some(seq).filter(|seq| *seq > 0),
-            }),
+            Format::Json => output::print_json(&Published { stream: stream.as_str(), seq, repeated }),
             Format::Table => Ok(()),
         }
     };
