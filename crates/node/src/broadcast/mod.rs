@@ -137,8 +137,10 @@ impl Broadcast {
 
     /// Ends HTTP; completes when all WebSockets were told.
     pub async fn close_http(&self) {
-        let http = self.http.lock().take();
-        let Some(Http { front, .. }) = http else { return };
+        let Some(http) = self.http.lock().take() else { return };
+        let front = Arc::clone(&http.front);
+        // What is left of it here is what tells them.
+        drop(http);
         front.closed().await;
     }
 
