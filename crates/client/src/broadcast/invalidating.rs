@@ -90,7 +90,7 @@ struct State<V> {
     clears: u64,
     /// Whether changes are being listened to: what was loaded before may have missed some.
     began: bool,
-    /// The number of the last event that was applied, once it is known where the stream was at the beginning.
+    /// No value from before this number is kept, once it is known where the stream was at the beginning.
     position: Option<u64>,
     fresh_as_of: Option<Instant>,
 }
@@ -170,8 +170,9 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
         }
     }
 
-    /// Completes when all events up to the number `seq` were applied: no value from before them is answered any more.
-    /// `seq` is what [`Publisher::publish`](super::Publisher::publish) answered for the cache's stream, in this process
+    /// Completes when all events up to the number `seq` were applied: no value from before them is answered any more. With
+    /// [`InvalidatingConfig::collects_by_key`] also those that made them obsolete, if it heard of a tombstone only; that may
+    /// take until the proxy says how far it is. `seq` is what [`Publisher::publish`](super::Publisher::publish) answered for the cache's stream, in this process
     /// or in another one, and so who changes something and awaits this reads what he wrote.
     pub async fn reached(&self, seq: u64) {
         self.shared.until(|state| state.position.is_some_and(|position| position >= seq)).await;
@@ -302,19 +303,20 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
         let positions = Positions::now([stream.clone()]);
         let mut listener = Listener::new(&shared.env, addresses.clone(), positions);
         let mut position = None;
+        let mut applied = Applied::default();
         // How far the proxy said it was, and when.
         let mut told: Option<(u64, Instant)> = None;
         loop {
             match listener.next().await {
                 Ok(Received::Began(began)) if position.is_none() => {
                     position = began.iter().find(|(s, _)| *s == stream).map(|(_, after)| *after);
-                    let mut state = shared.state.lock();
-                    (state.began, state.position) = (true, position);
+                    applied =
+                        Applied { arrived: position.unwrap_or(0), upto: position.unwrap_or(0), ..applied };
+                    shared.state.lock().began = true;
                 }
                 Ok(Received::Events(_, batch)) => {
-                    if apply(&shared, &batch).is_err() {
-                        break;
-                    }
+                    let Ok(skipped) = apply(&shared, &batch) else { break };
+                    applied.arrive(batch.last, skipped);
                     position = Some(batch.last);
                 }
                 Ok(Received::Counts(counts)) => {
@@ -322,10 +324,20 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                     if position.is_some_and(|at| count < at) {
                         break; // All replicas were lost, and numbers begin anew.
                     }
+                    applied.tell(count);
                     told = Some((count, shared.env.now()));
                 }
-                Ok(Received::Began(_) | Received::Lost) => {}
+                Ok(Received::Began(_) | Received::Lost) => {
+                    // Another proxy may not say yet what the one before it knew.
+                    if applied.is_owed() {
+                        shared.state.lock().clear();
+                        applied.clear();
+                    }
+                }
                 Err(_) => break,
+            }
+            if position.is_some() {
+                shared.state.lock().position = Some(applied.upto);
             }
             if let (Some(at), Some((count, when))) = (position, told)
                 && at >= count
@@ -340,12 +352,64 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
     }
 }
 
-fn apply<V>(shared: &Shared<V>, batch: &Batch) -> Result<(), tailwater_broadcast::Malformed> {
+/// How far everything was applied. Of a tombstone that was skipped that is so when the event that made the others obsolete
+/// has arrived: it was there when the proxy said how far it is, behind the tombstone.
+#[derive(Debug, Default)]
+struct Applied {
+    /// The last number that arrived.
+    arrived: u64,
+    upto: u64,
+    /// Whether something behind the first number of `owed`, or behind `upto` if there is none, was skipped.
+    skipped: bool,
+    /// What is applied up to the first number when the second one has arrived.
+    owed: Option<(u64, u64)>,
+}
+
+impl Applied {
+    fn arrive(&mut self, last: u64, skipped: bool) {
+        self.arrived = last;
+        self.skipped |= skipped;
+        self.advance();
+    }
+
+    /// The proxy has the stream up to `count`, and has sent what arrived so far before it said so.
+    fn tell(&mut self, count: u64) {
+        if self.skipped && self.owed.is_none() {
+            self.owed = Some((self.arrived, count));
+            self.skipped = false;
+        }
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        if let Some((upto, until)) = self.owed
+            && self.arrived >= until
+        {
+            (self.upto, self.owed) = (upto, None);
+        }
+        if !self.is_owed() {
+            self.upto = self.arrived;
+        }
+    }
+
+    fn is_owed(&self) -> bool {
+        self.skipped || self.owed.is_some()
+    }
+
+    /// All values were forgotten.
+    fn clear(&mut self) {
+        *self = Self { arrived: self.arrived, upto: self.arrived, ..Self::default() };
+    }
+}
+
+/// Forgets what the events are about; answers whether there was a tombstone that forgot nothing.
+fn apply<V>(shared: &Shared<V>, batch: &Batch) -> Result<bool, tailwater_broadcast::Malformed> {
     let mut state = shared.state.lock();
+    let mut skipped = false;
     for event in batch.events() {
         let event = event?;
         match &event.kind {
-            Kind::Tombstone if shared.config.collects_by_key => {}
+            Kind::Tombstone if shared.config.collects_by_key => skipped = true,
             Kind::Tombstone => state.clear(),
             Kind::Data(content) | Kind::Collection(content, _) => match &content.key {
                 Some(key) => state.changed(key),
@@ -353,6 +417,40 @@ fn apply<V>(shared: &Shared<V>, batch: &Batch) -> Result<(), tailwater_broadcast
             },
         }
     }
-    state.position = Some(batch.last);
-    Ok(())
+    Ok(skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tombstone_stands_for_is_applied_when_all_that_the_proxy_had_then_has_arrived() {
+        let mut applied = Applied::default();
+        applied.arrive(4, false);
+        assert_eq!(applied.upto, 4);
+        applied.arrive(6, true);
+        applied.arrive(7, false);
+        assert_eq!(applied.upto, 4);
+        applied.tell(9);
+        // Behind what the proxy said, and with a tombstone of its own, which has to wait for its next word.
+        applied.arrive(8, true);
+        assert_eq!(applied.upto, 4);
+        applied.arrive(12, false);
+        assert_eq!(applied.upto, 7);
+        applied.tell(12);
+        assert_eq!(applied.upto, 12);
+    }
+
+    #[test]
+    fn nothing_is_owed_once_all_values_are_forgotten() {
+        let mut applied = Applied::default();
+        applied.arrive(4, true);
+        applied.tell(9);
+        applied.arrive(5, true);
+        applied.clear();
+        assert!(!applied.is_owed());
+        applied.arrive(6, false);
+        assert_eq!(applied.upto, 6);
+    }
 }
