@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use common::{
     values_of,
 };
 use futures::future::join_all;
-use tailwater_env::OpenMode;
+use tailwater_env::{Env, OpenMode};
 use tailwater_format::{
     Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, Term, TransactionId,
 };
 use tailwater_log::{
-    AppendError, AppendOptions, Durability, Flush, Locate, Log, ReadError, SequenceError, StreamConfig,
-    StreamError, TransactionIds,
+    AppendError, AppendOptions, Durability, Flush, Locate, Log, LogConfig, ReadError, SequenceError,
+    StreamConfig, StreamError, TransactionIds,
 };
 
 const SHARD: ShardNumber = ShardNumber(0);
@@ -561,15 +562,21 @@ fn concurrent_appends_to_many_shards_are_all_acknowledged_in_order() {
     });
 }
 
+fn flushed_by_the_minute() -> StreamConfig {
+    StreamConfig { flush: Flush::EveryMs(60_000), ..StreamConfig::default() }
+}
+
+/// A log that takes 10,000 bytes that are not durable yet, and no more.
+async fn open_with_little_room(env: &Env, dir: &Path) -> Log {
+    open_with(env, dir, LogConfig { in_flight_bytes: 10_000, ..config() }).await
+}
+
 #[test]
 fn more_bytes_in_flight_than_allowed_are_refused_as_overload() {
     in_world(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut small = config();
-        small.in_flight_bytes = 10_000;
-        let log = open_with(&env, dir.path(), small).await;
-        let config = StreamConfig { flush: Flush::EveryMs(60_000), ..StreamConfig::default() };
-        let stream = create(&log, "a", config).await;
+        let log = open_with_little_room(&env, dir.path()).await;
+        let stream = create(&log, "a", flushed_by_the_minute()).await;
         let large = "x".repeat(8_000);
         let first = log.submit(stream, SHARD, values(&[&large]), AppendOptions::default()).expect("room");
         let second = log.submit(stream, SHARD, values(&[&large]), AppendOptions::default());
@@ -583,11 +590,8 @@ fn more_bytes_in_flight_than_allowed_are_refused_as_overload() {
 fn what_a_new_producer_sends_behind_a_batch_that_found_no_room_waits_for_that_batch() {
     in_world(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut small = config();
-        small.in_flight_bytes = 10_000;
-        let log = open_with(&env, dir.path(), small).await;
-        let config = StreamConfig { flush: Flush::EveryMs(60_000), ..StreamConfig::default() };
-        let busy = create(&log, "busy", config).await;
+        let log = open_with_little_room(&env, dir.path()).await;
+        let busy = create(&log, "busy", flushed_by_the_minute()).await;
         let stream = create(&log, "a", StreamConfig::default()).await;
         let producer = log.init_producer_id().await.expect("an id");
         let submit = |sequence: i32, bytes: usize| {

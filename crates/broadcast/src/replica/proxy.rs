@@ -211,11 +211,16 @@ impl Replica {
     /// Gives up sources that said nothing for too long.
     pub(super) fn watch_sources(&mut self) {
         let (now_ms, silence_ms) = (self.now_ms, self.config.silence_ms);
-        for expects in self.expects.values_mut() {
+        let mut silent = Vec::new();
+        for (stream, expects) in &mut self.expects {
             let heard = expects.source.and_then(|source| self.connections.get(&source)).map(|c| c.heard_ms);
             if heard.is_none_or(|heard| now_ms.saturating_sub(heard) > silence_ms) {
-                expects.source = None;
+                silent.extend(expects.source.take().map(|source| (source, stream.clone())));
             }
+        }
+        // When it speaks again, it would go on beside another one.
+        for (source, stream) in silent {
+            self.send(source, Message::Unsubscribe { stream });
         }
     }
 }
