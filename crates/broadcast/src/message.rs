@@ -216,7 +216,8 @@ pub enum Message {
         /// The events.
         batch: Batch,
     },
-    /// To the replica before: all from here to the tail hold the streams up to these numbers.
+    /// To the replica before: all from here to the tail hold the streams up to these numbers. To a joining replica: the chain
+    /// does.
     Held {
         /// The sender's epoch.
         epoch: u64,

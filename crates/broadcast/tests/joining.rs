@@ -57,6 +57,33 @@ fn a_joining_replica_whose_connection_broke_after_the_handover_is_handed_over_to
 }
 
 #[test]
+fn a_joining_replica_forgets_what_only_the_tail_gave_it_when_another_one_becomes_the_tail() {
+    let stream = Stream::parse("here/news").unwrap();
+    let chain = |epoch, members: &[u64]| {
+        let member = |id: &u64| Member { id: *id, address: format!("replica-{id}") };
+        let members = members.iter().map(member).collect();
+        Chain { epoch, region: "here".to_owned(), members, joining: vec![member(&3)] }
+    };
+    let mut joining = Replica::new(Config::new("here", 3));
+    joining.configure(0, chain(2, &[1]));
+    joining.connected(0, 7, Peer::Out("here".to_owned(), 1));
+    for after in 0..2 {
+        let mut events = Writer::new(after);
+        events.publish(&Content::default(), None).unwrap();
+        let (batch, origin, stream) = (events.finish(0), None, stream.clone());
+        joining.receive(0, 7, Message::Append { epoch: 2, stream, origin, batch });
+    }
+    // The tail hears that it has both, and settles the second one for that.
+    let has = Message::Held { epoch: 2, counts: vec![(stream.clone(), 2)] };
+    assert!(joining.outputs().iter().any(|output| matches!(output, Output::Send(7, sent) if *sent == has)));
+    joining.receive(0, 7, Message::Held { epoch: 2, counts: vec![(stream.clone(), 1)] });
+    let counts = |replica: &Replica| replica.stream(&stream).map(|state| (state.held(), state.last()));
+    assert_eq!(counts(&joining), Some((1, 2)));
+    joining.configure(0, chain(3, &[1, 2]));
+    assert_eq!(counts(&joining), Some((1, 1)));
+}
+
+#[test]
 fn a_follower_is_told_of_many_publishers_only_as_fast_as_it_reads() {
     let mut tail = tail();
     let streams = [1, 2].map(|number| Stream::parse(&format!("here/news-{number}")).unwrap());

@@ -47,6 +47,7 @@ const FOUND: &[(&str, u64)] = &[
     ("broadcast", 3624),
     // The scenario itself did not know what a joining replica had been given before it collected that and was restarted.
     ("broadcast", 20051),
+    ("broadcast", 24200),
     // The scenario itself took a message that another receiver had deleted for one that is there.
     ("queue-cassandra", 1055),
     // The scenario itself took a receive that was answered late, after the message was deleted, for one that came after.

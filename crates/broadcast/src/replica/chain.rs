@@ -7,7 +7,9 @@
 //! A replica joins behind the tail. When it has been sent everything the tail hands over: from then on it counts
 //! nothing as held that the joining replica does not hold as well, and tells it what publishers have published.
 //! Only then the configuration service hears that it caught up. So whatever was acknowledged before it became a
-//! member, and by whoever knows of that or not, it has.
+//! member, and by whoever knows of that or not, it has. What it has beyond that may come to nothing: the tail may die, and the
+//! next one give the same numbers to other events. So a joining replica moves into its history only what the tail says is
+//! held without it, and forgets the rest when the chain changes and it is not in it.
 //!
 //! A link carries something only while both its ends are in the same epoch; a replica follows anew in each.
 //! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
@@ -17,6 +19,7 @@ use std::ops::Bound;
 
 use crate::batch::Batch;
 use crate::durability::{Durabilities, Durability};
+use crate::limits::STREAMS_MAX;
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
 use crate::record::Record;
@@ -40,9 +43,6 @@ impl Replica {
                 return;
             }
             self.recovered = false;
-            if chain.place(me).is_none() {
-                self.forget_unsettled();
-            }
         }
         let (was_member, was_tail) = (self.chain.place(me).is_some(), self.is_tail());
         let (is_member, is_tail) = (chain.place(me).is_some(), chain.tail() == Some(me));
@@ -51,7 +51,7 @@ impl Replica {
         if was_head && !self.is_head() {
             self.unsubscribe_all();
         }
-        if was_member && !is_member {
+        if !is_member {
             self.forget_unsettled();
         }
         // The token is ours if there is nobody else to have it: those who were behind us are gone.
@@ -67,6 +67,7 @@ impl Replica {
             self.refuse_all_answers();
         }
         self.told_held.clear();
+        self.held_before.clear();
         self.handover = None;
         self.following = None;
         let connections: Vec<ConnectionId> = self.connections.keys().copied().collect();
@@ -116,6 +117,7 @@ impl Replica {
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.follows = Some(super::Follower {
                 held: BTreeMap::new(),
+                told_held: BTreeMap::new(),
                 epoch,
                 greeting: None,
                 filled: None,
@@ -234,6 +236,19 @@ impl Replica {
         }
     }
 
+    /// The tail that this joining replica follows says what is held without it.
+    pub(super) fn tail_holds(&mut self, from: ConnectionId, epoch: u64, counts: Vec<(Stream, u64)>) {
+        if epoch != self.chain.epoch || self.following.is_none_or(|(_, through)| through != from) {
+            return;
+        }
+        for (stream, held) in counts {
+            if self.streams.contains_key(&stream) || self.streams.len() < STREAMS_MAX {
+                self.held_before.insert(stream.clone(), held);
+                self.settle(&stream);
+            }
+        }
+    }
+
     pub(super) fn follower_is_ready(&mut self, id: ReplicaId, epoch: u64) {
         if let Some(handover) = &mut self.handover
             && handover.to == id
@@ -266,13 +281,21 @@ impl Replica {
         }
     }
 
-    /// Moves a stream's events into its history as far as all replicas from here to the tail hold them.
+    /// How far the others hold a stream that have to: all from here to the tail, or without us if we are joining.
+    fn held_by_others(&self, stream: &Stream) -> u64 {
+        if self.chain.place(self.config.id).is_none() {
+            return self.held_before.get(stream).copied().unwrap_or(0);
+        }
+        self.waits_for().map_or(u64::MAX, |id| self.held_by(id, stream))
+    }
+
+    /// Moves a stream's events into its history as far as others hold them who have to.
     fn settle(&mut self, stream: &Stream) {
-        let behind = self.waits_for().map(|id| self.held_by(id, stream));
+        let others = self.held_by_others(stream);
         let persisted = persisted(&self.config.durability, &self.persisted, stream);
         let (is_tail, wall_ms) = (self.is_tail(), self.wall_ms + (self.now_ms - self.ticked_ms));
         let Some(state) = self.streams.get_mut(stream) else { return };
-        let held = behind.unwrap_or(u64::MAX).min(state.last()).min(persisted);
+        let held = others.min(state.last()).min(persisted);
         if held > state.held() {
             if is_tail {
                 let delays = self.delays.entry(stream.region().to_owned()).or_default();
@@ -283,13 +306,17 @@ impl Replica {
         }
     }
 
-    /// Tells the replica before us what all from here on hold, if that grew.
+    /// Tells the replica before us what all from here on hold, if that grew; there is nobody behind one that is joining.
     pub(super) fn tell_held(&mut self) {
         let Some((_, through)) = self.following else { return };
+        let is_member = self.chain.place(self.config.id).is_some();
         let told = &mut self.told_held;
         let mut counts = Vec::new();
         for (stream, state) in &self.streams {
-            let held = state.held();
+            let held = match is_member {
+                true => state.held(),
+                false => state.last().min(persisted(&self.config.durability, &self.persisted, stream)),
+            };
             if held > told.get(stream).copied().unwrap_or(0) {
                 told.insert(stream.clone(), held);
                 counts.push((stream.clone(), held));
@@ -374,6 +401,17 @@ impl Replica {
                     behind |= *sent < last;
                 }
                 follows.filled = follows.filled.take().or(filled);
+                if !is_member {
+                    let held = streams.iter().map(|(stream, state)| (stream, state.held()));
+                    let news: Vec<(Stream, u64)> = held
+                        .filter(|(stream, held)| *held > follows.told_held.get(stream).copied().unwrap_or(0))
+                        .map(|(stream, held)| (stream.clone(), held))
+                        .collect();
+                    if !news.is_empty() {
+                        follows.told_held.extend(news.iter().cloned());
+                        send(&mut connection.waiting, Message::Held { epoch, counts: news });
+                    }
+                }
                 let is_next_tail = !behind && chain.tail() == Some(replica);
                 if is_greeted && !follows.token && (is_next_tail || !is_member) {
                     follows.token = true;

@@ -151,6 +151,8 @@ struct Follower {
     greeting: Option<greeting::Greeting>,
     /// What it, and all behind it, hold.
     held: BTreeMap<Stream, u64>,
+    /// What it was told that is held without it, if it is joining.
+    told_held: BTreeMap<Stream, u64>,
     /// Whether it was handed the token, if it is the tail.
     token: bool,
     /// How far it was sent each stream.
@@ -186,6 +188,8 @@ pub struct Replica {
     /// The replica we follow, through which connection, and what we last told it to hold.
     following: Option<(ReplicaId, ConnectionId)>,
     told_held: BTreeMap<Stream, u64>,
+    /// What is held without us, while we are joining.
+    held_before: BTreeMap<Stream, u64>,
     /// The joining replica that this tail hands over to.
     handover: Option<chain::Handover>,
     now_ms: u64,
@@ -241,6 +245,7 @@ impl Replica {
             answers: BTreeMap::new(),
             following: None,
             told_held: BTreeMap::new(),
+            held_before: BTreeMap::new(),
             handover: None,
             now_ms: 0,
             wall_ms: 0,
@@ -376,6 +381,9 @@ impl Replica {
                 if region == self.config.region =>
             {
                 self.follower_holds(from, id, epoch, counts);
+            }
+            (Message::Held { epoch, counts }, Peer::Out(region, _)) if region == self.config.region => {
+                self.tail_holds(from, epoch, counts);
             }
             (Message::Ready { epoch }, Peer::In(region, Role::Replica(id)))
                 if region == self.config.region =>

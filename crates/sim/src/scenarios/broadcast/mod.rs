@@ -220,7 +220,7 @@ impl Sim {
         let disk = disks.entry(slot).or_insert_with(|| Disk::new(new_id));
         self.next_pid = self.next_pid.max(disk.id + 1);
         let streams = disk.load(self.plant)?.into_streams();
-        self.truths.recovered(disk.id, |stream| streams.get(stream).map_or(0, |state| state.last()));
+        self.truths.holds(disk.id, |stream| streams.get(stream).map_or(0, |state| state.last()));
         let config = Config { durability: Durability::Fsync.into(), ..Config::new(name, disk.id) };
         Ok((disk.id, Replica::recovered(config, streams)))
     }
@@ -256,14 +256,9 @@ impl Sim {
         if self.plant == Plant::HeadAcknowledgesAlone && chain.head() == Some(pid) {
             chain.members.truncate(1);
         }
-        let before = node.replica.chain();
-        let may_forget = before.place(pid).is_some() || before.epoch == 0;
         node.replica.configure(self.now_ms, chain);
-        let after = node.replica.chain();
-        if may_forget && after.epoch > 0 && after.place(pid).is_none() {
-            // It forgot what was on its way.
-            self.truths.gone(pid);
-        }
+        // It may forget what was on its way.
+        self.truths.holds(pid, |stream| last_of(&node.replica, stream));
     }
 
     /// Whom a replica connects to.

@@ -60,9 +60,9 @@ impl Truths {
         }
     }
 
-    /// A replica has read its disk, which has each stream so far. It may have been joining, and so hold what no tail has settled,
-    /// the number of an event included that it collected itself.
-    pub(super) fn recovered(&mut self, replica: u64, last: impl Fn(&Stream) -> u64) {
+    /// A replica has each stream so far only, since it forgot what was on its way or has read its disk. One that was joining may
+    /// hold what no tail has settled, and have collected some of that: that was published all the same.
+    pub(super) fn holds(&mut self, replica: u64, last: impl Fn(&Stream) -> u64) {
         for ((other, stream), events) in &mut self.tentative {
             if *other == replica {
                 events.split_off(&(last(stream) + 1));
