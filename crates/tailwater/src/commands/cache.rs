@@ -11,6 +11,7 @@ use tailwater_access::Everybody;
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
+use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellConfig, Config, LogFormat, Logging, engine_threads};
 
 use crate::admin::Server;
@@ -135,6 +136,7 @@ fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
+        let mut stop = StopSignals::caught();
         let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody))?;
         tracing::info!(
             cell = options.kind.name(),
@@ -142,7 +144,7 @@ fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
             unix = ?served.unix_path(),
             "the backend is ready"
         );
-        tailwater_node::signal::stop_requested().await;
+        stop.next().await;
         Ok(())
     })
 }

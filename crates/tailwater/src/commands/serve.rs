@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tailwater_node::signal::StopSignals;
 use tailwater_node::{Config, Node};
 
 /// Flags of `serve`. What is not given comes from `TAILWATER_…` variables, the file, or the defaults.
@@ -111,8 +112,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     tailwater_node::logging::init(&config.logging)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let node = Node::start(config).await?;
-        tailwater_node::signal::stop_requested().await;
+        let mut stop = StopSignals::caught();
+        let node = tokio::select! {
+            node = Node::start(config) => node?,
+            // As if it had been killed; the next start goes on with what it left.
+            () = stop.next() => return Ok(()),
+        };
+        stop.next().await;
         node.stop().await
     })
 }

@@ -249,6 +249,23 @@ fn engines_are_as_many_as_configured_and_at_most_as_there_are_cores_but_one() {
 }
 
 #[test]
+fn a_node_that_is_told_to_stop_while_it_starts_ends_well_and_has_everything_when_it_starts_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let lines: Vec<String> = (0..1_000).map(|line| line.to_string()).collect();
+    node.produce("s", &lines);
+    for _ in 0..5 {
+        assert!(node.process.stop());
+        // It answers before it has started all of its parts.
+        node.restart_unready();
+    }
+    assert!(node.process.stop());
+    node.restart();
+    assert!(lines.iter().cloned().eq(node.consume("s")));
+}
+
+#[test]
 fn a_second_node_on_the_same_directory_refuses_to_start_and_says_why() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");

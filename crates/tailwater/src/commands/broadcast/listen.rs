@@ -13,6 +13,7 @@ use tailwater_broadcast::client::{Listener, Sharing, SharingStats};
 use tailwater_broadcast::{Event, Positions, Stream};
 use tailwater_env::Env;
 use tailwater_node::api::{BroadcastStreamView, EventView};
+use tailwater_node::signal::StopSignals;
 
 use super::Proxy;
 use crate::output::Format;
@@ -124,11 +125,14 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut count = args.count.unwrap_or(u64::MAX);
-    let mut stop = Box::pin(tailwater_node::signal::stop_requested());
+    let mut stop = StopSignals::caught();
     let mut token_at = env.now();
     let stats_every = Duration::from_secs(args.stats.unwrap_or(86_400).into());
     let mut stats_at = env.now() + stats_every;
     while count > 0 && left.as_ref().is_none_or(|left| !left.is_empty()) {
+        if stop.next().now_or_never().is_some() {
+            break;
+        }
         let event = match listener.get_event().now_or_never() {
             Some(event) => event,
             None => {
@@ -146,7 +150,7 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
                 }
                 tokio::select! {
                     biased;
-                    () = &mut stop => break,
+                    () = stop.next() => break,
                     () = env.sleep_until(stats_at), if args.stats.is_some() => continue,
                     event = listener.get_event() => event,
                 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tailwater_client::{Client, ConsumerConfig, Error, GroupConfig, GroupConsumer, Start};
 use tailwater_env::Env;
 use tailwater_format::Offset;
+use tailwater_node::signal::StopSignals;
 
 use super::{Args, tell, write_record};
 
@@ -39,12 +40,12 @@ async fn consume_from(
 ) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut left = args.count.unwrap_or(u64::MAX);
-    let mut stop = std::pin::pin!(tailwater_node::signal::stop_requested());
+    let mut stop = StopSignals::caught();
     let env = Env::real();
     while left > 0 {
         let next = tokio::select! {
             biased;
-            () = &mut stop => return Ok(()),
+            () = stop.next() => return Ok(()),
             next = consumer.next_within(PAUSE) => next,
         };
         let batch = match next {
