@@ -79,7 +79,9 @@ fn a_joining_replica_forgets_what_only_the_tail_gave_it_when_another_one_becomes
     joining.receive(0, 7, Message::Held { epoch: 2, counts: vec![(stream.clone(), 1)] });
     let counts = |replica: &Replica| replica.stream(&stream).map(|state| (state.held(), state.last()));
     assert_eq!(counts(&joining), Some((1, 2)));
-    joining.configure(0, chain(3, &[1, 2]));
+    joining.configure(0, chain(3, &[4, 1]));
+    assert_eq!(counts(&joining), Some((1, 2)), "the same one has what it gave");
+    joining.configure(0, chain(4, &[4, 1, 2]));
     assert_eq!(counts(&joining), Some((1, 1)));
 }
 

@@ -9,7 +9,7 @@
 //! Only then the configuration service hears that it caught up. So whatever was acknowledged before it became a
 //! member, and by whoever knows of that or not, it has. What it has beyond that may come to nothing: the tail may die, and the
 //! next one give the same numbers to other events. So a joining replica moves into its history only what the tail says is
-//! held without it, and forgets the rest when the chain changes and it is not in it.
+//! held without it, and forgets the rest when it joins behind another tail, or it may have been another one meanwhile.
 //!
 //! A link carries something only while both its ends are in the same epoch; a replica follows anew in each.
 //! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
@@ -47,11 +47,16 @@ impl Replica {
         let (was_member, was_tail) = (self.chain.place(me).is_some(), self.is_tail());
         let (is_member, is_tail) = (chain.place(me).is_some(), chain.tail() == Some(me));
         let was_head = self.is_head();
+        let joins = |chain: &Chain| chain.joining.iter().any(|member| member.id == me);
+        let joins_behind_the_same = chain.epoch == self.chain.epoch + 1
+            && chain.tail() == self.chain.tail()
+            && joins(&self.chain)
+            && joins(&chain);
         self.chain = chain;
         if was_head && !self.is_head() {
             self.unsubscribe_all();
         }
-        if !is_member {
+        if !is_member && !joins_behind_the_same {
             self.forget_unsettled();
         }
         // The token is ours if there is nobody else to have it: those who were behind us are gone.
