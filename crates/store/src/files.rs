@@ -139,10 +139,16 @@ pub fn scan(file: &dyn File, id: SegmentId, limit: Position, index_step: u32) ->
 }
 
 /// Open files, least recently used dropped first.
+///
+/// A file that is opened while its name is given to another one, or taken away, must not be kept: what is read of a
+/// replacement would come from the file whose sync failed, and a file that was removed would keep its room on the disk.
+/// So whoever opens one looks first how often that has happened ([`HandleCache::forgotten`]), and whoever changes a name
+/// tells it behind the change.
 #[derive(Default)]
 pub struct HandleCache {
     files: HashMap<SegmentId, (u64, Arc<dyn File>)>,
     uses: u64,
+    forgotten: u64,
 }
 
 impl HandleCache {
@@ -154,8 +160,16 @@ impl HandleCache {
         Some(file.clone())
     }
 
-    /// Keeps an open file.
-    pub fn put(&mut self, id: SegmentId, file: Arc<dyn File>) {
+    /// How many files were replaced or removed so far.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Keeps a file that was opened when so many were forgotten, unless another one was since.
+    pub fn put(&mut self, id: SegmentId, file: Arc<dyn File>, forgotten: u64) {
+        if forgotten != self.forgotten {
+            return;
+        }
         if self.files.len() >= READ_HANDLES_MAX
             && let Some(oldest) = self.files.iter().min_by_key(|(_, (used, _))| *used).map(|(id, _)| *id)
         {
@@ -167,6 +181,45 @@ impl HandleCache {
 
     /// Forgets a file that was replaced or removed.
     pub fn forget(&mut self, id: &SegmentId) {
+        self.forgotten += 1;
         self.files.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_env::Env;
+    use tailwater_format::{SegmentNumber, ShardNumber, StreamId, Term};
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_opened_before_its_name_went_to_another_one_is_not_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        let _entered = runtime.enter();
+        let disk = Env::real().disk().clone();
+        let (path, new) = (dir.path().join("a"), dir.path().join("a.new"));
+        let shard = ShardId { stream: StreamId(Uuid::from_u128(1)), shard: ShardNumber(0) };
+        let id = SegmentId { shard, number: SegmentNumber(0), term: Term(1) };
+        let mut handles = HandleCache::default();
+        write_fresh(&*disk, &path, b"whose sync failed").expect("written");
+        write_fresh(&*disk, &new, b"what replaced it").expect("written");
+
+        let forgotten = handles.forgotten();
+        let opened = disk.open(&path, OpenMode::Read).expect("there");
+        disk.rename(&new, &path).expect("renamed");
+        handles.forget(&id);
+        handles.put(id, opened, forgotten);
+        assert!(handles.get(&id).is_none());
+
+        let forgotten = handles.forgotten();
+        handles.put(id, disk.open(&path, OpenMode::Read).expect("there"), forgotten);
+        let mut bytes = [0; 16];
+        let file = handles.get(&id).expect("kept");
+        assert_eq!(file.read_at(&mut bytes, 0).expect("readable"), 16);
+        assert_eq!(&bytes, b"what replaced it");
     }
 }

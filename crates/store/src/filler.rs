@@ -328,11 +328,12 @@ impl Filler {
 
     fn remove_files(&mut self, id: &SegmentId) -> Result<(), Failure> {
         self.handles.remove(id);
-        self.inner.handles.lock().forget(id);
         let (disk, layout) = (self.inner.env.disk(), &self.inner.layout);
         for path in [layout.sidecar(id), layout.replacement(id), layout.segment(id)] {
             remove_if_there(&**disk, &path).or_failure("removing", &path)?;
         }
+        // Behind it: somebody may be opening it at this moment.
+        self.inner.handles.lock().forget(id);
         Ok(())
     }
 

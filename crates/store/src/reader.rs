@@ -50,7 +50,7 @@ fn read(inner: &Inner, id: &SegmentId, position: Position, bytes: usize) -> Resu
         if matches!(file.read_at(&mut buffer, position.0), Ok(read) if read == bytes) {
             return Ok(buffer);
         }
-        // It may be a file that was replaced after a failed sync, which ends where it was synced.
+        // The error may be of the open file alone.
         inner.handles.lock().forget(id);
     }
     let read = open(inner, id).and_then(|file| file.read_at(&mut buffer, position.0));
@@ -62,8 +62,9 @@ fn read(inner: &Inner, id: &SegmentId, position: Position, bytes: usize) -> Resu
 }
 
 fn open(inner: &Inner, id: &SegmentId) -> io::Result<Arc<dyn File>> {
+    let forgotten = inner.handles.lock().forgotten();
     let file = inner.env.disk().open(&inner.layout.segment(id), OpenMode::Read)?;
-    inner.handles.lock().put(*id, file.clone());
+    inner.handles.lock().put(*id, file.clone(), forgotten);
     Ok(file)
 }
 
