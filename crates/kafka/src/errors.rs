@@ -46,6 +46,7 @@ pub fn append_error(error: &AppendError) -> ErrorCode {
             ErrorCode::NotEnoughReplicas
         }
         AppendError::NoSpace(_) | AppendError::Damaged(_) => ErrorCode::KafkaStorageError,
+        AppendError::Refused(_) => ErrorCode::UnknownServerError,
     }
 }
 
@@ -72,6 +73,7 @@ pub fn stream_error(error: &StreamError) -> ErrorCode {
         StreamError::TooManyShards { .. } => ErrorCode::PolicyViolation,
         StreamError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
         StreamError::Damaged(_) => ErrorCode::KafkaStorageError,
+        StreamError::Refused(_) => ErrorCode::UnknownServerError,
         StreamError::NotOwner
         | StreamError::Overloaded
         | StreamError::Unavailable(_)

@@ -36,6 +36,46 @@ pub(crate) async fn commit(meta: Arc<dyn Meta>, change: Change) -> Result<u64, C
             }
             Err(error) => Err(ChangeError::Unavailable(error.to_string())),
         },
+        Err(error @ MetaError::Invalid(_)) => Err(ChangeError::Refused(error.to_string())),
         Err(error) => Err(ChangeError::Unavailable(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_env::Env;
+    use tailwater_format::{Offset, ShardId, ShardNumber};
+
+    use super::*;
+    use crate::producer::ProducerState;
+    use crate::stream::ProducersRecord;
+    use crate::{Log, LogConfig, StreamConfig};
+
+    #[test]
+    fn what_metadata_can_not_take_is_not_said_to_be_unavailable() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
+        runtime.expect("a runtime").block_on(refuse());
+    }
+
+    async fn refuse() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = Log::open(&Env::real(), LogConfig::default(), dir.path(), None).await.expect("it opens");
+        let stream = log.create_stream("a", StreamConfig::default()).await.expect("created").id;
+        let producer = ProducerState { producer: i64::MAX, last_ms: i64::MAX, batches: Vec::new() };
+        let change = |producers| Change {
+            shard: ShardId { stream, shard: ShardNumber(0) },
+            record: ShardRecord::default(),
+            version: 0,
+            completed: Vec::new(),
+            deleted: Vec::new(),
+            producers: Some(ProducersRecord {
+                upto: Offset(0),
+                producers: vec![producer.clone(); producers],
+            }),
+        };
+        let refused = commit(Arc::clone(log.meta()), change(1 << 17)).await;
+        let Err(ChangeError::Refused(why)) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("1048576 at most"), "{why}");
+        assert!(commit(Arc::clone(log.meta()), change(1)).await.is_ok());
     }
 }

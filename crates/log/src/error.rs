@@ -8,6 +8,10 @@ use crate::config::ConfigError;
 use crate::producer::SequenceError;
 use crate::stream::RecordError;
 
+/// What to do about a change that metadata can't take: no value that it refuses gets smaller by waiting.
+const REPORT: &str = "trying again does not help: report this as a defect, with the node's log, and use another stream \
+                      meanwhile; what is stored stays readable";
+
 /// What to do about a damaged shard.
 const RESTORE: &str = "stop the node and restore the data directory from a backup, or delete the stream";
 
@@ -107,6 +111,9 @@ pub enum AppendError {
     /// The disk or the metadata does not answer as it should: try again later.
     #[error("unavailable: {0}")]
     Unavailable(Arc<str>),
+    /// Metadata can't take what the shard has to record before it may append; other shards go on.
+    #[error("the shard can't be written to: {0}; {REPORT}")]
+    Refused(Arc<str>),
     /// The shard was not opened, because bytes of it are missing; other shards go on.
     #[error("the shard is damaged and was not opened: {0}; {RESTORE}")]
     Damaged(Arc<str>),
@@ -130,6 +137,7 @@ impl AppendError {
             Self::NoStream
             | Self::NoShard { .. }
             | Self::Damaged(_)
+            | Self::Refused(_)
             | Self::Invalid(_)
             | Self::TooLarge { .. }
             | Self::TooLargeDecompressed { .. }
@@ -187,6 +195,9 @@ pub enum StreamError {
     /// More is queued than is allowed: try again later.
     #[error("overloaded: too many requests are queued; try again")]
     Overloaded,
+    /// Metadata can't take the change, which has not happened.
+    #[error("the change can't be recorded: {0}; {REPORT}")]
+    Refused(String),
     /// The metadata does not answer as it should. The change may or may not have happened.
     #[error("metadata unavailable: {0}")]
     Unavailable(String),

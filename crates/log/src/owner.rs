@@ -224,7 +224,7 @@ impl Owner {
                     let _ = truncation.reply.send(Err(StreamError::NoStream(String::new())));
                     return;
                 };
-                owned.shard.truncate(truncation, &mut self.out);
+                owned.shard.truncate(now, truncation, &mut self.out);
                 self.touch(slot);
             }
             Request::Open(shard, mut undone, view, reply) => {
@@ -400,8 +400,16 @@ impl Owner {
 
     fn committed(&mut self, slot: Slot, result: Result<u64, ChangeError>) {
         let Some(mut owned) = self.owned[slot.0 as usize].take() else { return };
-        if let Err(error) = &result {
-            tracing::warn!(shard = %owned.shard.id(), ?error, "metadata did not take a change");
+        match &result {
+            Ok(_) => {}
+            Err(ChangeError::Refused(why)) => tracing::error!(
+                shard = %owned.shard.id(), %why,
+                "metadata can't take what this shard has to record: it claims no term and removes nothing until it can; \
+                 report this as a defect"
+            ),
+            Err(error) => {
+                tracing::warn!(shard = %owned.shard.id(), ?error, "metadata did not take a change");
+            }
         }
         owned.shard.committed(self.floor.env.now(), result, &mut self.out);
         self.perform(&mut owned);

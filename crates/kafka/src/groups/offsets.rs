@@ -2,10 +2,12 @@
 //!
 //! One task writes everything, in the order in which it came. Whatever came while a commit of metadata was under way is
 //! in the next one, all groups' together, so a thousand groups need no more syncs than one. Memory shows a change only
-//! when it is durable, and before it is answered.
+//! when it is durable, and before it is answered. Whoever is told that a change failed makes it again; a group's record,
+//! of which nobody is told, goes into the next round instead, until it is written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use tailwater_env::{Env, HashMap, Task};
@@ -19,6 +21,8 @@ use super::records::{Block, BlockId, Committed, GROUPS, GroupRecord, OFFSETS, de
 const QUEUE_MAX: usize = 1_024;
 /// Partitions of the changes that go into one round.
 const ROUND_PARTITIONS_MAX: usize = 16_384;
+/// How long after a round that failed the records that nobody waits for are written again.
+const RETRY: Duration = Duration::from_secs(1);
 /// Operations and bytes of one commit of metadata: half of what it takes.
 const COMMIT_OPS_MAX: usize = tailwater_meta::limits::OPS_MAX / 2;
 const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 2;
@@ -117,7 +121,7 @@ impl Offsets {
         }
         let memory = Arc::new(RwLock::new(memory));
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
-        let writer = Writer { memory: Arc::clone(&memory), meta, bytes_max };
+        let writer = Writer { env: env.clone(), memory: Arc::clone(&memory), meta, bytes_max };
         let task = env.spawn("kafka-offsets", writer.run(queue));
         Ok((Self { memory, requests, _writer: task }, groups))
     }
@@ -170,6 +174,7 @@ fn stopped() -> NotKept {
 }
 
 struct Writer {
+    env: Env,
     memory: Arc<RwLock<Memory>>,
     meta: Arc<dyn Meta>,
     bytes_max: usize,
@@ -197,17 +202,43 @@ impl Round {
 
 impl Writer {
     async fn run(self, mut queue: mpsc::Receiver<Request>) {
-        while let Some(first) = queue.recv().await {
-            let mut round = Round::default();
-            self.add(&mut round, first);
+        // Groups' records that could not be written, at most one for each group that there is.
+        let mut unwritten = BTreeMap::new();
+        loop {
+            let first = match unwritten.is_empty() {
+                true => queue.recv().await,
+                false => tokio::select! {
+                    biased;
+                    first = queue.recv() => first,
+                    () = self.env.sleep(RETRY) => None,
+                },
+            };
+            if first.is_none() && queue.is_closed() {
+                return;
+            }
+            // What comes now of one of these groups replaces what it was.
+            let mut round = Round { groups: std::mem::take(&mut unwritten), ..Round::default() };
+            if let Some(first) = first {
+                self.add(&mut round, first);
+            }
             while round.partitions.len() < ROUND_PARTITIONS_MAX
                 && let Ok(next) = queue.try_recv()
             {
                 self.add(&mut round, next);
             }
             let result = self.write(&round).await;
-            if let Err(error) = &result {
-                tracing::warn!(%error, changes = round.replies.len(), "committed offsets can't be kept");
+            match &result {
+                Ok(()) => {}
+                // Nor would it be taken the next time.
+                Err(error @ MetaError::Invalid(_)) => {
+                    tracing::error!(%error, "what is kept of groups is refused; report this as a defect");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, changes = round.replies.len(), "committed offsets can't be kept");
+                    // A deletion was asked for by somebody who is told.
+                    unwritten = std::mem::take(&mut round.groups);
+                    unwritten.retain(|_, record| record.is_some());
+                }
             }
             if result.is_ok() {
                 let mut memory = self.memory.write();

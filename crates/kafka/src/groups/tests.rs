@@ -2,15 +2,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tailwater_env::Env;
+use bytes::Bytes;
+use tailwater_env::{BoxFuture, Env};
 use tailwater_format::StreamId;
 use tailwater_log::{Log, LogConfig, StreamConfig};
+use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
 
 use super::classic::Join;
 use super::consumer::{Beat, LEAVING, Partitions};
 use super::coordinator::Committer;
-use super::offsets::GroupOffsets;
+use super::offsets::{GroupOffsets, Offsets};
 use super::records::{Committed, GroupRecord, Kind};
 use super::{Coordinator, GroupsConfig};
 use crate::errors::ErrorCode;
@@ -385,4 +389,77 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
     assert_eq!(state(), Some((Kind::Classic, "PreparingRebalance")));
     assert_eq!(groups.join("g", again).await.generation_id, 3);
     assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
+}
+
+/// Metadata that takes no commits as long as it is told not to.
+struct Stubborn {
+    inner: Arc<dyn Meta>,
+    refuses: AtomicBool,
+    refused: AtomicUsize,
+}
+
+impl Meta for Stubborn {
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+        self.inner.get(key)
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+        self.inner.list(prefix)
+    }
+
+    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+        if self.refuses.load(Ordering::SeqCst) {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Box::pin(async { Err(MetaError::Unavailable("not now".to_owned())) });
+        }
+        self.inner.commit(ops)
+    }
+
+    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+        self.inner.watch(prefix)
+    }
+
+    fn lease<'a>(
+        &'a self,
+        key: &'a str,
+        value: Bytes,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+        self.inner.lease(key, value, ttl)
+    }
+}
+
+#[tokio::test]
+async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let meta = Arc::new(Stubborn {
+        inner: Arc::clone(log.meta()),
+        refuses: AtomicBool::new(true),
+        refused: AtomicUsize::new(0),
+    });
+    let (offsets, _) = Offsets::open(&Env::real(), meta.clone(), usize::MAX).await.expect("it opens");
+    let record = |generation| GroupRecord {
+        kind: Kind::Classic,
+        generation,
+        empty_since_ms: None,
+        protocol_type: "consumer".to_owned(),
+    };
+    assert!(offsets.remember("a".into(), record(1)));
+    assert!(offsets.remember("b".into(), record(1)));
+    until(|| meta.refused.load(Ordering::SeqCst) > 0).await;
+    // What is newer goes before what could not be written.
+    assert!(offsets.remember("b".into(), record(2)));
+    let tried = meta.refused.load(Ordering::SeqCst);
+    until(|| meta.refused.load(Ordering::SeqCst) > tried).await;
+    meta.refuses.store(false, Ordering::SeqCst);
+    for (name, generation) in [("a", 1), ("b", 2)] {
+        let kept = loop {
+            match log.meta().get(&format!("kafka/group/{name}")).await.expect("it answers") {
+                Some(kept) => break kept,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        assert_eq!(GroupRecord::decode(&kept.value), Ok(record(generation)));
+    }
 }

@@ -302,7 +302,10 @@ impl Log {
 }
 
 fn unavailable(error: MetaError) -> StreamError {
-    StreamError::Unavailable(error.to_string())
+    match error {
+        MetaError::Invalid(_) => StreamError::Refused(error.to_string()),
+        error => StreamError::Unavailable(error.to_string()),
+    }
 }
 
 /// Removes what metadata still has of a stream that has no record any more.

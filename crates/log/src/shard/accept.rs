@@ -1,5 +1,7 @@
 //! Accepting appends: who may, at which offset, with which transaction id.
 
+use std::sync::Arc;
+
 use tailwater_env::Instant;
 use tailwater_format::Offset;
 
@@ -11,7 +13,7 @@ use crate::producer::Verdict;
 impl Shard {
     /// Takes in an append: into the buffer, or answered at once.
     pub fn append(&mut self, now: Instant, wall_ms: i64, append: Append, out: &mut Vec<Output>) {
-        match self.check(&append) {
+        match self.check(now, &append) {
             Ok(Verdict::Append) => self.accept(now, wall_ms, append),
             Ok(Verdict::Duplicate(base_offset)) => {
                 let next_offset = Offset(base_offset.0 + u64::from(append.batches.records));
@@ -28,7 +30,7 @@ impl Shard {
         }
     }
 
-    fn check(&self, append: &Append) -> Result<Verdict, AppendError> {
+    fn check(&self, now: Instant, append: &Append) -> Result<Verdict, AppendError> {
         let current = match self.state {
             State::Owning(term) => term,
             State::Resting | State::Claiming => self.changes.record().term.next(),
@@ -37,6 +39,11 @@ impl Shard {
         };
         if self.closing {
             return Err(AppendError::Closed);
+        }
+        if self.state == State::Resting
+            && let Some(why) = self.changes.refusal(now)
+        {
+            return Err(AppendError::Refused(Arc::clone(why)));
         }
         if let Some(given) = append.expected_term.filter(|given| *given != current) {
             return Err(AppendError::Term { current, given });

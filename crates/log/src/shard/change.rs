@@ -3,9 +3,11 @@
 //! One commit is under way at a time, and everything that came up meanwhile goes into the next. Each replaces the
 //! shard's record at the version that the last one left, so another owner's makes the next one fail with a
 //! conflict rather than overwrite. A commit of which it is not known whether it took place is repeated as it
-//! was; if it did, the conflict shows the very record, with this owner's random number in it.
+//! was; if it did, the conflict shows the very record, with this owner's random number in it. One that metadata can't
+//! take is not repeated: whoever waits for it is told, and after a pause another one says what there is to say by then.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tailwater_env::Instant;
 use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId};
@@ -13,7 +15,7 @@ use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId};
 use super::{Output, Shard, State, Truncation};
 use crate::config::Durability;
 use crate::error::{AppendError, StreamError};
-use crate::limits::{COMMIT_OPS_MAX, COMMIT_RETRY, TRUNCATIONS_MAX};
+use crate::limits::{COMMIT_OPS_MAX, COMMIT_REFUSED_PAUSE, COMMIT_RETRY, TRUNCATIONS_MAX};
 use crate::retention;
 use crate::stream::{ProducersRecord, SegmentRecord, ShardRecord};
 
@@ -41,6 +43,8 @@ pub enum ChangeError {
     Conflict(Option<(ShardRecord, u64)>),
     /// It is not known whether it was committed.
     Unavailable(String),
+    /// Metadata can't take it, now or later; nothing was changed.
+    Refused(String),
 }
 
 /// What metadata knows, and what it has yet to be told.
@@ -55,6 +59,9 @@ pub(super) struct Changes {
     committing: Option<Change>,
     /// The last one, if it is not known whether it took place.
     uncertain: Option<Change>,
+    /// Why metadata can't take the last one.
+    refused: Option<Arc<str>>,
+    /// Nothing is committed before this.
     retry_at: Instant,
     /// Random for each start of a log; in every record that this owner puts.
     owner: u64,
@@ -71,6 +78,7 @@ impl Changes {
             truncations: Vec::new(),
             committing: None,
             uncertain: None,
+            refused: None,
             retry_at: Instant::default(),
             owner,
         }
@@ -112,6 +120,16 @@ impl Changes {
             || self.log_start > self.record.log_start
     }
 
+    /// Why nothing can be committed for a while, if metadata can't take it.
+    pub(super) fn refusal(&self, now: Instant) -> Option<&Arc<str>> {
+        self.refused.as_ref().filter(|_| now < self.retry_at)
+    }
+
+    /// Whether metadata could not take the last one.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// When to repeat a commit that was not answered.
     pub(super) fn retry_deadline(&self) -> Option<Instant> {
         self.uncertain.as_ref().map(|_| self.retry_at)
@@ -126,7 +144,7 @@ impl Changes {
 
 impl Shard {
     /// Removes the records before an offset, at record granularity; segments wholly before it are deleted.
-    pub fn truncate(&mut self, truncation: Truncation, out: &mut Vec<Output>) {
+    pub fn truncate(&mut self, now: Instant, truncation: Truncation, out: &mut Vec<Output>) {
         let refused = match self.state {
             State::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
             State::Lost => Some(StreamError::NotOwner),
@@ -141,6 +159,8 @@ impl Shard {
             out.push(Output::Truncated(truncation, Err(error)));
         } else if truncation.before <= self.changes.record.log_start {
             out.push(Output::Truncated(truncation, Ok(self.changes.record.log_start)));
+        } else if let Some(why) = self.changes.refusal(now) {
+            out.push(Output::Truncated(truncation, Err(StreamError::Refused(why.to_string()))));
         } else {
             self.changes.raise_log_start(truncation.before);
             self.changes.truncations.push(truncation);
@@ -156,6 +176,8 @@ impl Shard {
         if matches!(self.state, State::Lost | State::Deleted) {
             return None;
         }
+        self.changes.refused = None;
+        let changes = &self.changes;
         if changes.uncertain.is_some() {
             self.changes.committing = self.changes.uncertain.take();
             return self.changes.committing.clone();
@@ -207,6 +229,20 @@ impl Shard {
                 self.changes.claim = false;
                 self.fail_unwritten(&AppendError::NotOwner, out);
                 self.changes.fail_truncations(&StreamError::NotOwner, out);
+                return;
+            }
+            Err(ChangeError::Refused(why)) => {
+                let why: Arc<str> = why.into();
+                self.changes.retry_at = now + COMMIT_REFUSED_PAUSE;
+                self.changes.refused = Some(Arc::clone(&why));
+                self.changes.claim = false;
+                // Whoever is told that nothing was removed should not find it removed later. Retention asks again.
+                self.changes.log_start = self.changes.record.log_start;
+                if self.state == State::Claiming {
+                    self.state = State::Resting;
+                    self.fail_unwritten(&AppendError::Refused(Arc::clone(&why)), out);
+                }
+                self.changes.fail_truncations(&StreamError::Refused(why.to_string()), out);
                 return;
             }
             Err(ChangeError::Unavailable(why)) => {

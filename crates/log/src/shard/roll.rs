@@ -109,7 +109,8 @@ impl Shard {
         }
         self.rolling.extend(self.open.take());
         self.complete_rolled(wall_ms, out);
-        if !self.changes.is_pending() || self.state == State::Lost {
+        // What metadata can't take is not waited for: the next start finds the same in the store.
+        if !self.changes.is_pending() || self.changes.is_refused() || self.state == State::Lost {
             out.push(Output::Closed);
         }
     }

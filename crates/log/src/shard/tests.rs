@@ -108,7 +108,7 @@ impl World {
     fn truncate(&mut self, before: u64) {
         let (reply, _) = oneshot::channel();
         let mut out = Vec::new();
-        self.shard.truncate(Truncation { before: Offset(before), reply }, &mut out);
+        self.shard.truncate(self.now(), Truncation { before: Offset(before), reply }, &mut out);
         self.perform(out);
     }
 
@@ -443,6 +443,58 @@ fn a_claim_whose_answer_was_lost_is_recognized_as_our_own() {
     world.settle_all();
     assert_eq!(offsets(reply), (0, 0));
     assert_eq!(world.record.expect("claimed").0.term, Term(1));
+}
+
+#[test]
+fn what_metadata_can_not_take_is_told_to_whoever_waits_and_not_repeated_all_the_time() {
+    let mut world = world(config());
+    world.commits = false;
+    let waiting = world.append(1);
+    world.shard.next_change(world.now()).expect("a claim");
+    let mut out = Vec::new();
+    let refused = ChangeError::Refused("the value has 2 MiB".into());
+    world.shard.committed(world.now(), Err(refused), &mut out);
+    world.perform(out);
+    for reply in [waiting, world.append(1)] {
+        let error = error(reply);
+        assert!(!error.is_retriable(), "{error:?}");
+        assert!(error.to_string().contains("the value has 2 MiB; trying again does not help"), "{error}");
+    }
+    assert_eq!(world.shard.next_change(world.now()), None, "nothing is repeated");
+    world.now_ms += COMMIT_RETRY_MS;
+    assert_eq!(world.shard.next_change(world.now()), None, "nor soon");
+    // What there is to record may be something else by now.
+    world.now_ms += crate::limits::COMMIT_REFUSED_PAUSE.as_millis() as u64;
+    world.commits = true;
+    let reply = world.append(1);
+    world.settle_all();
+    assert_eq!(offsets(reply), (0, 0));
+}
+
+#[test]
+fn a_truncation_that_metadata_can_not_take_is_refused_and_does_not_happen_later() {
+    let mut world = world(config());
+    drop(world.append(4));
+    world.settle_all();
+    world.commits = false;
+    world.truncate(3);
+    world.shard.next_change(world.now()).expect("the truncation");
+    world.answer_commit(Err(ChangeError::Refused("no".into())));
+    world.truncate(2);
+    let refused = || Err(StreamError::Refused("no".to_owned()));
+    assert_eq!(world.truncated, [refused(), refused()]);
+    world.commits = true;
+    world.now_ms += crate::limits::COMMIT_REFUSED_PAUSE.as_millis() as u64;
+    world.work();
+    assert_eq!(world.shard.tail().log_start, Offset(0));
+    // And it ends, though metadata can't be told of the segment.
+    world.commits = false;
+    world.close();
+    assert!(!world.closed, "the segment waits to be recorded");
+    world.shard.next_change(world.now()).expect("the segment");
+    world.answer_commit(Err(ChangeError::Refused("no".into())));
+    world.close();
+    assert!(world.closed);
 }
 
 const COMMIT_RETRY_MS: u64 = crate::limits::COMMIT_RETRY.as_millis() as u64;
