@@ -21,6 +21,13 @@ use crate::client::Transport;
 use crate::connection::Node;
 use crate::limits::CELLS_ASK_DEADLINE;
 
+/// How often the writers publish an idle page of tails again, if the node says so.
+pub(crate) fn page_refresh(info: &NodeInfo) -> Option<Duration> {
+    let refresh_ms = info.metadata_cell.as_ref()?.refresh_ms;
+    let refresh = Duration::from_millis(refresh_ms.into()).min(tailwater_tail::limits::INTERVAL_MAX);
+    Some(refresh).filter(|refresh| !refresh.is_zero())
+}
+
 /// Connects to both cells of a node; `None` where it has none.
 pub(crate) async fn connect(
     env: &Env,
@@ -127,4 +134,21 @@ fn addresses(info: &CellInfo, transport: Transport) -> Result<Vec<Vec<Address>>,
 fn is_socket(path: &std::path::Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_expected_as_often_as_the_node_says_that_it_writes_them() {
+        let told = |refresh_ms| NodeInfo {
+            metadata_cell: Some(CellInfo { refresh_ms, ..CellInfo::default() }),
+            ..NodeInfo::default()
+        };
+        assert_eq!(page_refresh(&told(700)), Some(Duration::from_millis(700)));
+        assert_eq!(page_refresh(&told(0)), None, "an older node does not say");
+        assert_eq!(page_refresh(&NodeInfo::default()), None);
+        assert_eq!(page_refresh(&told(u32::MAX)), Some(Duration::from_secs(3_600)));
+    }
 }

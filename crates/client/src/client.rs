@@ -76,12 +76,15 @@ impl Client {
     /// The same in a given world, with a given configuration.
     pub async fn connect_with(env: Env, address: &str, config: ClientConfig) -> Result<Self, Error> {
         let address = parse_address(address)?;
+        let mut reader = config.reader;
+        reader.check()?;
         let node = Arc::new(Node::new(env.clone(), address));
         let hello = Hello { version: CALL_VERSION, client: config.name.clone() };
         let info: NodeInfo = retry(&env, || node.call(Method::Hello, &hello)).await?;
         let cells = cells::connect(&env, &node, &hello, &info, config.transport).await?;
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
-        let reader = TailReader::start(&env, cells, source, config.reader);
+        reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
+        let reader = TailReader::start(&env, cells, source, reader);
         Ok(Self { inner: Arc::new(Inner { env, node, reader }) })
     }
 

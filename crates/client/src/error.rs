@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tailwater_format::Offset;
 use tailwater_format::call::{CallDecodeError, CallRefusal, ErrorCode};
-use tailwater_tail::ReadError;
+use tailwater_tail::{ReadError, ReaderConfigError};
 
 /// Why something was not done. [`Error::is_retriable`] says whether trying again makes sense.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -12,6 +12,9 @@ pub enum Error {
     /// The address can't be understood.
     #[error("{0}: use HOST:PORT, tcp:HOST:PORT or unix:/path")]
     Address(String),
+    /// The application's [`crate::ClientConfig`] makes no sense.
+    #[error("the client's configuration: {0}")]
+    Config(#[from] ReaderConfigError),
     /// No node answers.
     #[error("no node answers at {address} ({reason}); is `tailwater serve` running there?")]
     Unreachable {

@@ -41,4 +41,4 @@ pub use error::Error;
 pub use group::{GroupConfig, GroupConsumer};
 pub use producer::{Ack, Acked, Partitioner, Producer, ProducerConfig, shard_of_key};
 pub use tailwater_format::{Start, StartError};
-pub use tailwater_tail::{ReaderConfig, ReaderStats};
+pub use tailwater_tail::{ReaderConfig, ReaderConfigError, ReaderStats};

@@ -246,6 +246,9 @@ pub struct CellInfo {
     /// After so many ms a relaxed read asks another replica as well; 0 is as the client likes.
     #[prost(uint32, tag = "6")]
     pub hedge_after_ms: u32,
+    /// How often what is idle in it is written again, in ms; 0 is not said.
+    #[prost(uint32, tag = "7")]
+    pub refresh_ms: u32,
 }
 
 /// How a cell replicates.

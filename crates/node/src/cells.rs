@@ -101,6 +101,7 @@ impl NodeCell {
             config_id: self.kind.config_id(),
             deadline_ms: self.config.deadline_ms,
             hedge_after_ms: self.config.hedge_after_ms,
+            refresh_ms: self.config.refresh().as_millis() as u32,
         }
     }
 

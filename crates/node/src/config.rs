@@ -21,6 +21,7 @@ use tailwater_queue::Consistency;
 use tailwater_queue::shared::SharedConfig;
 use tailwater_queue_cassandra::CassandraConfig;
 use tailwater_sqs::SqsConfig;
+use tailwater_tail::lock::LockTiming;
 
 use crate::backend::CellKind;
 
@@ -129,9 +130,11 @@ pub struct CellConfig {
     pub backends: Vec<Vec<String>>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
-    /// Time after which a value that was not written again is forgotten, in milliseconds. What is idle is written
-    /// again in a third of it.
+    /// Time after which a value that was not written again is forgotten, in milliseconds.
     pub ttl_ms: u64,
+    /// How often what is idle is written again, in milliseconds, or in a third of `ttl_ms` if that is sooner; clients
+    /// learn it from the node.
+    pub refresh_ms: u32,
     /// The part of `capacity_bytes`, in percent, from which on the values are evicted that were not written for longest.
     pub eviction_percent: u8,
     /// The longest that one operation takes, in milliseconds; clients learn it from the node.
@@ -167,6 +170,9 @@ pub struct LogConfig {
     pub shadow_bytes_max: usize,
     /// The same for all shards together.
     pub shadow_bytes_total_max: usize,
+    /// How long the writer of lengths waits for another one that holds their lock and does not answer before it seizes
+    /// it, in milliseconds. The same for all nodes that write to a cell.
+    pub lock_seize_ms: u64,
 }
 
 /// The queues.
@@ -246,6 +252,7 @@ impl Default for Config {
             metadata_cell: CellConfig {
                 capacity_bytes: 16 << 20,
                 ttl_ms: 24 * 3_600 * 1_000,
+                refresh_ms: tailwater_tail::limits::PAGE_REFRESH.as_millis() as u32,
                 ..CellConfig::default()
             },
             journal: JournalConfig::default(),
@@ -300,10 +307,18 @@ impl Default for CellConfig {
             backends: Vec::new(),
             capacity_bytes: 256 << 20,
             ttl_ms: 60_000,
+            refresh_ms: tailwater_tail::limits::CHUNK_REFRESH.as_millis() as u32,
             eviction_percent: 80,
             deadline_ms: 500,
             hedge_after_ms: 30,
         }
+    }
+}
+
+impl CellConfig {
+    /// How often what is idle is written again: well before it would be forgotten.
+    pub(crate) fn refresh(&self) -> Duration {
+        Duration::from_millis(self.refresh_ms.into()).min(Duration::from_millis(self.ttl_ms) / 3)
     }
 }
 
@@ -322,6 +337,7 @@ impl Default for LogConfig {
             decompressed_bytes_max: RECORDS_DECOMPRESSED_BYTES_MAX,
             shadow_bytes_max: tail.shadow_bytes_max,
             shadow_bytes_total_max: tail.shadow_bytes_total_max,
+            lock_seize_ms: tail.lock.seize_after.as_millis() as u64,
         }
     }
 }
@@ -428,15 +444,15 @@ impl Config {
         }
     }
 
-    /// How the cells are written. What is idle is written again well before it would be forgotten.
+    /// How the cells are written.
     fn tail_config(&self) -> tailwater_tail::WriterConfig {
         let defaults = tailwater_tail::WriterConfig::default();
-        let third = |cell: &CellConfig| Duration::from_millis(cell.ttl_ms) / 3;
         tailwater_tail::WriterConfig {
-            chunk_refresh: defaults.chunk_refresh.min(third(&self.data_cell)),
-            page_refresh: defaults.page_refresh.min(third(&self.metadata_cell)),
+            chunk_refresh: self.data_cell.refresh(),
+            page_refresh: self.metadata_cell.refresh(),
             shadow_bytes_max: self.log.shadow_bytes_max,
             shadow_bytes_total_max: self.log.shadow_bytes_total_max,
+            lock: LockTiming { seize_after: Duration::from_millis(self.log.lock_seize_ms), ..defaults.lock },
             ..defaults
         }
     }
@@ -534,6 +550,11 @@ impl Config {
                 cell.ttl_ms
             );
             anyhow::ensure!(
+                (10..=60_000).contains(&cell.refresh_ms),
+                "[{name}] refresh_ms = {} is not between 10 and 60000",
+                cell.refresh_ms
+            );
+            anyhow::ensure!(
                 (1..=100).contains(&cell.eviction_percent),
                 "[{name}] eviction_percent = {} is not between 1 and 100",
                 cell.eviction_percent
@@ -569,6 +590,24 @@ impl Config {
             "[log] decompressed_bytes_max = {} is not between {APPEND_BYTES_MAX}, which is an append, and \
              {RECORDS_DECOMPRESSED_BYTES_MAX}, which is what readers take",
             self.log.decompressed_bytes_max
+        );
+        anyhow::ensure!(
+            self.log.shadow_bytes_max >= 64 << 10,
+            "[log] shadow_bytes_max = {} is too small: use at least 65536",
+            self.log.shadow_bytes_max
+        );
+        anyhow::ensure!(
+            self.log.shadow_bytes_total_max >= self.log.shadow_bytes_max,
+            "[log] shadow_bytes_total_max = {} is less than shadow_bytes_max = {}, which is a part of it",
+            self.log.shadow_bytes_total_max,
+            self.log.shadow_bytes_max
+        );
+        // A holder looks at its lock so often; fewer looks than two would take it from one that is well.
+        let seize_ms_min = 2 * LockTiming::default().check_every.as_millis() as u64;
+        anyhow::ensure!(
+            (seize_ms_min..=60_000).contains(&self.log.lock_seize_ms),
+            "[log] lock_seize_ms = {} is not between {seize_ms_min}, which is two looks of a holder, and 60000",
+            self.log.lock_seize_ms
         );
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         anyhow::ensure!(
@@ -622,6 +661,39 @@ mod tests {
         config.data_cell.mode = CellMode::R32;
         let error = config.check().expect_err("refused").to_string();
         assert!(error.contains("tailwater cache serve"), "{error}");
+    }
+
+    #[test]
+    fn what_is_idle_in_a_cell_is_written_again_as_configured_and_before_it_is_forgotten() {
+        let mut config = Config::default();
+        let tail = config.tail_config();
+        assert_eq!((tail.chunk_refresh.as_millis(), tail.page_refresh.as_millis()), (20_000, 5_000));
+        config.metadata_cell.refresh_ms = 700;
+        config.data_cell.ttl_ms = 3_000;
+        config.log.lock_seize_ms = 900;
+        config.check().expect("fine");
+        let tail = config.tail_config();
+        assert_eq!((tail.chunk_refresh.as_millis(), tail.page_refresh.as_millis()), (1_000, 700));
+        assert_eq!(tail.lock.seize_after.as_millis(), 900);
+    }
+
+    #[test]
+    fn times_and_sizes_that_readers_or_writers_of_cells_can_not_live_with_are_refused_with_what_can_be() {
+        type Change = fn(&mut Config);
+        let changes: [(Change, &str); 6] = [
+            (|config| config.data_cell.refresh_ms = 0, "[data_cell] refresh_ms = 0 is not between 10 and"),
+            (|config| config.metadata_cell.refresh_ms = 60_001, "[metadata_cell] refresh_ms"),
+            (|config| config.log.lock_seize_ms = 199, "[log] lock_seize_ms = 199 is not between 200"),
+            (|config| config.log.lock_seize_ms = u64::MAX, "[log] lock_seize_ms"),
+            (|config| config.log.shadow_bytes_max = 0, "[log] shadow_bytes_max = 0 is too small"),
+            (|config| config.log.shadow_bytes_total_max = 1 << 20, "[log] shadow_bytes_total_max"),
+        ];
+        for (change, named) in changes {
+            let mut config = Config::default();
+            change(&mut config);
+            let error = config.check().expect_err(named).to_string();
+            assert!(error.contains(named), "{error}");
+        }
     }
 
     #[test]

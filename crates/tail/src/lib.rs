@@ -26,7 +26,7 @@ pub use block::{Block, BlockBatch, BlockEntry};
 pub use cursor::{Cursor, Entries, Waiter};
 pub use error::SourceError;
 pub use feed::{Place, ReadError};
-pub use reader::{ReaderConfig, ReaderStats, TailReader};
+pub use reader::{ReaderConfig, ReaderConfigError, ReaderStats, TailReader};
 pub use source::{DurableSource, SegmentInfo};
 pub use writer::{Cells, TailWriter, WriterConfig, WriterStats};
 

@@ -1,7 +1,51 @@
-//! Every bound of this crate, with its unit and its reason. What an operator may want to change has its default
-//! here and its place in [`crate::WriterConfig`] or [`crate::ReaderConfig`].
+//! Every bound of this crate, with its unit and its reason.
+//!
+//! What somebody may want to change has its default here and its place in [`crate::ReaderConfig`], which applications
+//! set, or [`crate::WriterConfig`], of which a node's configuration has what its operator may want to change.
+//! The paper (Fast ACS) names these:
+//!
+//! | what | the paper's | here |
+//! |---|---|---|
+//! | how long the cached layer may be behind (algorithm 1) | 1 s | [`DELAY_MAX`] |
+//! | lengths in the metadata cell are polled every | 50 ms | not polled: the doorbell, and [`WATCH_DEADLINE`] without one |
+//! | lengths in the durable layer are polled every | less often | [`DURABLE_LENGTHS_EVERY`] |
+//! | a reader's byte rate is limited to | by deployment | [`READ_BYTES_PER_S`], [`CATCH_UP_BYTES_PER_S`] |
+//! | a lock that nobody releases is seized after | a small delay | [`crate::lock::LockTiming`] |
+//! | chunk size, the cells' time to live and deadlines, hedging | 4 KiB; 1 min, 24 h; below 1 s; 30 ms | the stream's, and the cells' (`tailwater-cache`) |
+//!
+//! Constant is what only has to fit the rest: how much is fetched, asked and written at once ([`FETCH_BYTES_MAX`] to
+//! [`CATCH_UP_READS_MAX`], [`ASKS_MAX`], [`SHADOW_ROUNDS_MAX`], [`SHADOW_ROUND_BYTES_MAX`]), which follows from the sizes
+//! of messages; the pauses after something failed ([`FETCH_RETRY`], [`RETRY_DELAY`]), which nobody waits for while all is
+//! well; and [`READERS_WAIT_MAX`], [`PUBLISH_DELAY`], [`CURSORS_MANY`] and [`SEGMENTS_KEPT_MAX`], which change what is
+//! done at once and never what is read.
 
 use std::time::Duration;
+
+/// How long the cached layer may be behind before the durable one is read: the paper's maxDelay.
+pub const DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes of each shard that are kept for the consumers near the tail: two of the longest fetches.
+pub const WINDOW_BYTES: usize = 4 << 20;
+
+/// Bytes that are read ahead for a consumer that catches up by itself; each such consumer costs so much.
+pub const CATCH_UP_WINDOW_BYTES: usize = 1 << 20;
+
+/// The least and the most bytes that either window may be set to: a chunk, and what a process can have of many shards.
+pub const WINDOW_BYTES_MIN: usize = 4 << 10;
+/// See [`WINDOW_BYTES_MIN`].
+pub const WINDOW_BYTES_MAX: usize = 1 << 30;
+
+/// Most bytes per second of each shard: above what one shard's writer reaches, so that only a backlog is slowed.
+pub const READ_BYTES_PER_S: u64 = 512 << 20;
+
+/// Most bytes per second of each shard from the durable layer: many readers share its disk.
+pub const CATCH_UP_BYTES_PER_S: u64 = 64 << 20;
+
+/// The shortest and the longest that a reader's intervals may be set to: shorter ones would be polling all the time, and
+/// after longer ones nobody waits any more.
+pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
+/// See [`INTERVAL_MIN`].
+pub const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
 
 /// Bytes of one shard that wait to be written to the data cell. Beyond it the cached stream jumps to where the
 /// durable one is: readers then take the gap from the durable layer, and the log is not held up.
@@ -24,7 +68,7 @@ pub const PUBLISH_DELAY: Duration = Duration::from_millis(10);
 /// After a failed write to a cell, how long until the next attempt for the same shard or page.
 pub const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How often an idle shard's partial chunk is written again: a third of the data cell's time to live.
+/// How often an idle shard's partial chunk is written again: a third of the paper's time to live of a chunk.
 pub const CHUNK_REFRESH: Duration = Duration::from_secs(20);
 
 /// How often an idle page of tails is published again; also how long a metadata cell that was emptied is
@@ -83,9 +127,8 @@ pub const SILENT_AFTER: Duration = Duration::from_millis(850);
 /// second.
 pub const SILENCE_CHECK_EVERY: Duration = Duration::from_millis(250);
 
-/// A page that says the same for this long is as good as silent: its writer, which refreshes it, can't reach the
-/// cell.
-pub const UNCHANGED_AFTER: Duration = Duration::from_secs(11);
+/// How much longer than two refreshes a page may say the same before it counts as silent: its writer's own delays.
+pub const UNCHANGED_BEYOND: Duration = Duration::from_secs(1);
 
 /// How often the durable source is asked for lengths although the metadata cell answers.
 pub const DURABLE_LENGTHS_EVERY: Duration = Duration::from_secs(10);
@@ -93,6 +136,5 @@ pub const DURABLE_LENGTHS_EVERY: Duration = Duration::from_secs(10);
 /// Pages that are asked of the durable source at once.
 pub const ASKS_MAX: usize = 16;
 
-const _: () = assert!(UNCHANGED_AFTER.as_nanos() > 2 * PAGE_REFRESH.as_nanos());
 const _: () = assert!(SILENT_AFTER.as_nanos() > WATCH_DEADLINE.as_nanos());
 const _: () = assert!(SHADOW_BYTES_MAX <= SHADOW_BYTES_TOTAL_MAX);

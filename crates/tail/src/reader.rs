@@ -32,7 +32,7 @@ use tailwater_env::{Env, Instant, Task};
 use tailwater_format::{SHARDS_PER_PAGE, SegmentNumber, ShardId, StreamId, Term};
 use tokio::sync::{Notify, watch};
 
-pub use config::{ReaderConfig, ReaderStats};
+pub use config::{ReaderConfig, ReaderConfigError, ReaderStats};
 
 use crate::cursor::Waiter;
 use crate::feed::{Feed, FeedConfig, News, Place, Plan};
@@ -222,7 +222,7 @@ impl Inner {
         let config = FeedConfig {
             window_bytes: self.config.catch_up_window_bytes,
             delay_max: self.config.delay_max,
-            bytes_per_s: self.config.catch_up_bytes_per_s,
+            bytes_per_s: self.config.catch_up_bytes_per_s.min(self.config.bytes_per_s),
             durable_bytes_per_s: self.config.catch_up_bytes_per_s,
             shared: false,
         };

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::limits::{
-    DURABLE_LENGTHS_EVERY, LENGTHS_EVERY, SILENCE_CHECK_EVERY, SILENT_AFTER, UNCHANGED_AFTER, WATCH_DEADLINE,
+    CATCH_UP_BYTES_PER_S, CATCH_UP_WINDOW_BYTES, DELAY_MAX, DURABLE_LENGTHS_EVERY, INTERVAL_MAX,
+    INTERVAL_MIN, LENGTHS_EVERY, PAGE_REFRESH, READ_BYTES_PER_S, SILENCE_CHECK_EVERY, SILENT_AFTER,
+    UNCHANGED_BEYOND, WATCH_DEADLINE, WINDOW_BYTES, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN,
 };
 
 /// How a process reads. The defaults are the paper's where it names one.
@@ -15,7 +17,7 @@ pub struct ReaderConfig {
     pub window_bytes: usize,
     /// Bytes that are read ahead for a consumer that catches up by itself.
     pub catch_up_window_bytes: usize,
-    /// Most bytes per second of each shard, from the cell.
+    /// Most bytes per second of each shard, wherever they are read.
     pub bytes_per_s: u64,
     /// Most bytes per second of each shard from the durable layer, and most in all for a consumer that catches up by
     /// itself.
@@ -29,8 +31,9 @@ pub struct ReaderConfig {
     pub silent_after: Duration,
     /// How often a silent page is asked of the durable source.
     pub silence_check_every: Duration,
-    /// A page that says the same for this long counts as silent: more than twice the writers' `page_refresh`.
-    pub unchanged_after: Duration,
+    /// How often the writers publish an idle page again. A page that says the same for more than twice as long counts
+    /// as silent. A client takes what its node tells.
+    pub page_refresh: Duration,
     /// How often the durable source is asked for lengths although the metadata cell answers.
     pub durable_lengths_every: Duration,
 }
@@ -38,18 +41,74 @@ pub struct ReaderConfig {
 impl Default for ReaderConfig {
     fn default() -> Self {
         Self {
-            delay_max: Duration::from_secs(1),
-            window_bytes: 4 << 20,
-            catch_up_window_bytes: 1 << 20,
-            bytes_per_s: 512 << 20,
-            catch_up_bytes_per_s: 64 << 20,
+            delay_max: DELAY_MAX,
+            window_bytes: WINDOW_BYTES,
+            catch_up_window_bytes: CATCH_UP_WINDOW_BYTES,
+            bytes_per_s: READ_BYTES_PER_S,
+            catch_up_bytes_per_s: CATCH_UP_BYTES_PER_S,
             lengths_every: LENGTHS_EVERY,
             watch_deadline: WATCH_DEADLINE,
             silent_after: SILENT_AFTER,
             silence_check_every: SILENCE_CHECK_EVERY,
-            unchanged_after: UNCHANGED_AFTER,
+            page_refresh: PAGE_REFRESH,
             durable_lengths_every: DURABLE_LENGTHS_EVERY,
         }
+    }
+}
+
+/// A [`ReaderConfig`] that nothing can be read with, and what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ReaderConfig::{0}")]
+pub struct ReaderConfigError(String);
+
+impl ReaderConfig {
+    /// Whether it makes sense. [`crate::TailReader::start`] takes any.
+    ///
+    /// # Errors
+    /// The first thing that does not, and what it should be.
+    pub fn check(&self) -> Result<(), ReaderConfigError> {
+        let ensure = |holds: bool, why: &dyn Fn() -> String| {
+            if holds { Ok(()) } else { Err(ReaderConfigError(why())) }
+        };
+        for (name, bytes) in
+            [("window_bytes", self.window_bytes), ("catch_up_window_bytes", self.catch_up_window_bytes)]
+        {
+            ensure((WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes), &|| {
+                format!("{name} = {bytes} is not between {WINDOW_BYTES_MIN} and {WINDOW_BYTES_MAX}")
+            })?;
+        }
+        for (name, bytes) in
+            [("bytes_per_s", self.bytes_per_s), ("catch_up_bytes_per_s", self.catch_up_bytes_per_s)]
+        {
+            ensure(bytes > 0, &|| format!("{name} = 0 reads nothing: use at least 1"))?;
+        }
+        for (name, interval) in [
+            ("watch_deadline", self.watch_deadline),
+            ("silent_after", self.silent_after),
+            ("silence_check_every", self.silence_check_every),
+            ("page_refresh", self.page_refresh),
+            ("durable_lengths_every", self.durable_lengths_every),
+        ] {
+            ensure((INTERVAL_MIN..=INTERVAL_MAX).contains(&interval), &|| {
+                format!("{name} = {interval:?} is not between {INTERVAL_MIN:?} and {INTERVAL_MAX:?}")
+            })?;
+        }
+        for (name, interval) in [("delay_max", self.delay_max), ("lengths_every", self.lengths_every)] {
+            ensure(interval <= INTERVAL_MAX, &|| {
+                format!("{name} = {interval:?} is more than {INTERVAL_MAX:?}")
+            })?;
+        }
+        // Or a cell that answers whenever it is asked would count as silent in between.
+        ensure(self.watch_deadline < self.silent_after, &|| {
+            let Self { watch_deadline, silent_after, .. } = self;
+            format!("watch_deadline = {watch_deadline:?} is not shorter than silent_after = {silent_after:?}")
+        })
+    }
+
+    /// A page that says the same for this long is as good as silent: its writer, which refreshes it, can't reach the
+    /// cell.
+    pub(crate) fn unchanged_after(&self) -> Duration {
+        self.page_refresh * 2 + UNCHANGED_BEYOND
     }
 }
 
@@ -70,4 +129,42 @@ pub struct ReaderStats {
     pub durable_bytes: u64,
     /// Bytes of entries that became readable.
     pub entry_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nothing_can_be_read_with_is_refused_with_what_it_should_be() {
+        let good = ReaderConfig::default();
+        assert_eq!(good.check(), Ok(()));
+        let ms = Duration::from_millis;
+        for (config, named) in [
+            (ReaderConfig { window_bytes: 0, ..good }, "window_bytes = 0 is not between 4096 and"),
+            (ReaderConfig { catch_up_window_bytes: usize::MAX, ..good }, "catch_up_window_bytes"),
+            (ReaderConfig { bytes_per_s: 0, ..good }, "bytes_per_s = 0 reads nothing: use at least 1"),
+            (ReaderConfig { catch_up_bytes_per_s: 0, ..good }, "catch_up_bytes_per_s"),
+            (ReaderConfig { silence_check_every: Duration::ZERO, ..good }, "silence_check_every = 0ns"),
+            (ReaderConfig { durable_lengths_every: Duration::MAX, ..good }, "durable_lengths_every"),
+            (ReaderConfig { delay_max: Duration::MAX, ..good }, "delay_max"),
+            (
+                ReaderConfig { silent_after: ms(500), ..good },
+                "watch_deadline = 750ms is not shorter than silent_after = 500ms",
+            ),
+        ] {
+            let why = config.check().expect_err(named).to_string();
+            assert!(why.starts_with("ReaderConfig::") && why.contains(named), "{why}");
+        }
+        let quick = ReaderConfig { silent_after: ms(20), watch_deadline: ms(10), ..good };
+        assert_eq!(ReaderConfig { delay_max: Duration::ZERO, ..quick }.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_page_may_say_the_same_for_longer_than_two_refreshes() {
+        for page_refresh in [1, 5_000, 3_600_000].map(Duration::from_millis) {
+            let config = ReaderConfig { page_refresh, ..ReaderConfig::default() };
+            assert!(config.unchanged_after() > page_refresh * 2);
+        }
+    }
 }

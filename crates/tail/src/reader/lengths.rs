@@ -167,7 +167,7 @@ impl Inner {
             heard.at = now;
             if is_changed {
                 heard.changed_at = now;
-            } else if now.since(heard.changed_at) >= self.config.unchanged_after {
+            } else if now.since(heard.changed_at) >= self.config.unchanged_after() {
                 return (false, false);
             }
         }
@@ -182,7 +182,7 @@ impl Inner {
             let is_silent = |heard: &super::Heard| {
                 !self.follows_cell
                     || now.since(heard.at) >= config.silent_after
-                    || now.since(heard.changed_at) >= config.unchanged_after
+                    || now.since(heard.changed_at) >= config.unchanged_after()
             };
             state.heard.iter().map(|(page, heard)| (*page, is_silent(heard))).collect()
         };

@@ -45,7 +45,7 @@ pub(super) fn reader_config() -> ReaderConfig {
         silent_after: Duration::from_millis(30),
         silence_check_every: Duration::from_millis(10),
         durable_lengths_every: Duration::from_millis(500),
-        unchanged_after: Duration::from_millis(300),
+        page_refresh: Duration::from_millis(100),
         ..ReaderConfig::default()
     }
 }
@@ -206,7 +206,7 @@ fn a_hundred_cursors_of_several_shards_see_everything_from_the_cell() {
 #[test]
 fn a_shard_that_is_followed_later_hears_of_a_page_that_others_have_seen() {
     in_runtime(|env| async move {
-        let config = ReaderConfig { unchanged_after: Duration::from_secs(3_600), ..reader_config() };
+        let config = ReaderConfig { page_refresh: Duration::from_secs(3_600), ..reader_config() };
         let world = World::start(env, config).await;
         world.append(shard(0), &[b"first"]);
         world.append(shard(1), &[b"second"]);

@@ -2,6 +2,7 @@
 
 mod format;
 mod group;
+mod reading;
 mod stats;
 
 use std::io::Write;
@@ -15,6 +16,7 @@ use tailwater_format::batch::Record;
 use crate::admin::Server;
 use crate::output::Format;
 use format::Template;
+use reading::Reading;
 use stats::Stats;
 
 /// How long a pause is before what failed in passing is tried again.
@@ -60,10 +62,8 @@ pub struct Args {
     /// Which way to the cells.
     #[arg(long, value_enum, default_value_t = TransportArg::Auto)]
     transport: TransportArg,
-    /// Most bytes per second of each shard that are read from the durable layer, as a backlog is. The client library's
-    /// default if not given.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
-    catch_up_bytes_per_s: Option<u64>,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 /// Which way to the cells.
@@ -85,11 +85,7 @@ impl Args {
             TransportArg::Shm => Transport::Shm,
             TransportArg::Tcp => Transport::Tcp,
         };
-        let mut config = ClientConfig { transport, ..ClientConfig::default() };
-        if let Some(bytes) = self.catch_up_bytes_per_s {
-            config.reader.catch_up_bytes_per_s = bytes;
-        }
-        config
+        ClientConfig { transport, reader: self.reading.config(), ..ClientConfig::default() }
     }
 }
 

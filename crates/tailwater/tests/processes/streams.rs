@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use crate::support::{Node, Process, tailwater, wait_for};
+use crate::support::{Node, Process, tailwater, told, wait_for};
 
 fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("line {number}")).collect()
@@ -89,6 +90,53 @@ fn consume_tells_how_far_behind_it_is_when_asked() {
         serde_json::json!([{ "shard": 0, "next_offset": 5_000, "end_offset": 5_000, "records": 0, "ms": 0 }]);
     assert_eq!(stats["lag"], lag);
     assert!(told(&[]).starts_with("tailwater: 5000 records, "));
+}
+
+#[test]
+fn a_consumer_reads_as_fast_as_its_flag_says_or_its_variable_and_not_at_a_rate_that_can_not_be() {
+    const BYTES_PER_S: &str = "1000000";
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let lines: Vec<String> = (0..5_000).map(|number| format!("{number:01000}")).collect();
+    node.produce("s", &lines);
+    let variable = "TAILWATER_CONSUME_BYTES_PER_S";
+    for (given, flags) in [(BYTES_PER_S, &[][..]), ("1000000000", &["--bytes-per-s", BYTES_PER_S])] {
+        let started = Instant::now();
+        // A window that has room for all of it, or what is far behind would have a rate of its own.
+        let mut command = node.command(&["consume", "s", "--exit-at-end", "--window-bytes", "8388608"]);
+        let (ended, read, why) = told(command.args(flags).env(variable, given), "");
+        assert!(ended, "{why}");
+        assert!(read.lines().eq(&lines));
+        // A second's worth is there at first, and two reads of 2 MiB are behind when the third one begins.
+        assert!(started.elapsed() >= Duration::from_secs(3), "{:?}", started.elapsed());
+    }
+    for (flag, given) in [("--bytes-per-s", "0"), ("--silent-after-ms", "1"), ("--window-bytes", "100")] {
+        let refused = node.run_failing(&["consume", "s", flag, given]);
+        assert!(refused.contains(flag) && refused.contains(".."), "{refused}");
+    }
+}
+
+#[test]
+fn lengths_that_nobody_changes_are_written_again_as_often_as_configured() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let often = [("TAILWATER_METADATA_CELL__REFRESH_MS", "10"), ("TAILWATER_LOG__LOCK_SEIZE_MS", "200")];
+    let node = Node::start_with(&dir.path().join("data"), &[], &often);
+    node.run(&["stream", "create", "s"]);
+    node.produce("s", &numbered(1));
+    let sets = || {
+        let page = node.get("/metrics").expect("it answers");
+        let mut found = page.lines().filter_map(|line| {
+            line.strip_prefix("tailwater_backend_sets_total{cell=\"metadata\"}")?.trim().parse::<u64>().ok()
+        });
+        found.next().expect("it is told")
+    };
+    let before = sets();
+    // As often as they are by default, that would take eight minutes, and nobody waits so long.
+    wait_for("a hundred writes of what is idle", || (sets() > before + 100).then_some(()));
+    let mut check = tailwater();
+    let (_, _, refused) = told(check.args(["serve", "--config-check"]).env(often[0].0, "0"), "");
+    assert!(refused.contains("refresh_ms = 0 is not between 10 and 60000"), "{refused}");
 }
 
 #[test]

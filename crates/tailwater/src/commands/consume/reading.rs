@@ -1,0 +1,91 @@
+//! How `tailwater consume` reads: the client library's settings as flags.
+
+use std::time::Duration;
+
+use tailwater_client::ReaderConfig;
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// What is not given is as the client library has it.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Reading")]
+pub(super) struct Reading {
+    /// How many milliseconds the cell may be behind the durable layer before that is read [default: 1000].
+    #[arg(long, env = "TAILWATER_CONSUME_DELAY_MAX_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(..=HOUR_MS))]
+    delay_max_ms: Option<u64>,
+    /// How many milliseconds nothing is heard from the metadata cell before the node is asked how long shards are
+    /// [default: 850].
+    #[arg(long, env = "TAILWATER_CONSUME_SILENT_AFTER_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
+    silent_after_ms: Option<u64>,
+    /// The node is asked how long shards are every so many milliseconds although the metadata cell tells
+    /// [default: 10000].
+    #[arg(long, env = "TAILWATER_CONSUME_DURABLE_LENGTHS_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
+    durable_lengths_ms: Option<u64>,
+    /// Most bytes per second of each shard, wherever they are read [default: 536870912].
+    #[arg(long, env = "TAILWATER_CONSUME_BYTES_PER_S", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    bytes_per_s: Option<u64>,
+    /// Most bytes per second of each shard that are read from the durable layer, as a backlog is [default: 67108864].
+    #[arg(long, env = "TAILWATER_CONSUME_CATCH_UP_BYTES_PER_S", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    catch_up_bytes_per_s: Option<u64>,
+    /// Bytes of each shard that are kept in memory near its end [default: 4194304].
+    #[arg(long, env = "TAILWATER_CONSUME_WINDOW_BYTES", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(4_096..=1 << 30))]
+    window_bytes: Option<u64>,
+}
+
+impl Reading {
+    /// How the process reads.
+    pub(super) fn config(&self) -> ReaderConfig {
+        let defaults = ReaderConfig::default();
+        let ms = |given: Option<u64>, default| given.map_or(default, Duration::from_millis);
+        let silent_after = ms(self.silent_after_ms, defaults.silent_after);
+        ReaderConfig {
+            delay_max: ms(self.delay_max_ms, defaults.delay_max),
+            silent_after,
+            // Lengths are looked at before a cell that was not looked at counts as silent.
+            watch_deadline: defaults.watch_deadline.min(silent_after / 8 * 7),
+            durable_lengths_every: ms(self.durable_lengths_ms, defaults.durable_lengths_every),
+            bytes_per_s: self.bytes_per_s.unwrap_or(defaults.bytes_per_s),
+            catch_up_bytes_per_s: self.catch_up_bytes_per_s.unwrap_or(defaults.catch_up_bytes_per_s),
+            window_bytes: self.window_bytes.map_or(defaults.window_bytes, |bytes| bytes as usize),
+            ..defaults
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        reading: Reading,
+    }
+
+    #[test]
+    fn the_defaults_that_the_help_names_are_the_library_s() {
+        use clap::CommandFactory;
+        let help = Line::command().render_long_help().to_string();
+        let defaults = ReaderConfig::default();
+        for named in [
+            defaults.delay_max.as_millis() as u64,
+            defaults.silent_after.as_millis() as u64,
+            defaults.durable_lengths_every.as_millis() as u64,
+            defaults.bytes_per_s,
+            defaults.catch_up_bytes_per_s,
+            defaults.window_bytes as u64,
+        ] {
+            assert!(help.contains(&format!("[default: {named}]")), "{named} in {help}");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_looked_at_before_it_counts_as_silent_however_soon_that_is() {
+        for silent_after in ["8", "100", "850", "60000"] {
+            let line = Line::parse_from(["consume", "--silent-after-ms", silent_after]);
+            assert_eq!(line.reading.config().check(), Ok(()), "{silent_after}");
+        }
+    }
+}
