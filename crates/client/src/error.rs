@@ -60,6 +60,14 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// The node does not give what should come next, and says that trying again does not help.
+    #[error("shard {shard} can't be read: {why}")]
+    Unreadable {
+        /// Which shard.
+        shard: u32,
+        /// What the node says.
+        why: String,
+    },
     /// The application hands over more than goes out: wait for acknowledgements.
     #[error("{bytes} bytes wait to be sent, and at most {bytes_max} may")]
     BufferFull {
@@ -119,6 +127,7 @@ impl Error {
         match error {
             ReadError::StreamDeleted => Error::StreamDeleted(stream.to_owned()),
             ReadError::Truncated { log_start } => Error::Truncated { shard, from, log_start },
+            ReadError::Refused(why) => Error::Unreadable { shard, why },
             ReadError::Corrupt { .. } => Error::Corrupt { shard, why: error.to_string() },
         }
     }

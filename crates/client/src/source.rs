@@ -116,6 +116,8 @@ fn is_missing(code: ErrorCode) -> bool {
 fn source_error(error: Error) -> SourceError {
     match error {
         Error::Refused(refusal) if refusal.code == ErrorCode::UnknownStream => SourceError::NoStream,
+        // The shard is damaged, or this principal may not read it: whoever waits should hear of it.
+        Error::Refused(refusal) if !refusal.code.is_retriable() => SourceError::Refused(refusal.to_string()),
         Error::Malformed(why) => SourceError::Invalid(why),
         other => SourceError::Unavailable(other.to_string()),
     }

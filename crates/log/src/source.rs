@@ -55,6 +55,7 @@ impl From<ReadError> for SourceError {
         match error {
             ReadError::NoStream | ReadError::NoShard { .. } => Self::NoStream,
             ReadError::Truncated { log_start } => Self::Truncated { log_start },
+            error @ (ReadError::Damaged(_) | ReadError::Corrupt(_)) => Self::Refused(error.to_string()),
             error => Self::Unavailable(error.to_string()),
         }
     }

@@ -19,6 +19,7 @@ use tailwater_log::{
     AppendError, AppendOptions, Durability, Flush, Locate, Log, LogConfig, ReadError, SequenceError,
     StreamConfig, StreamError, TransactionIds,
 };
+use tailwater_tail::{DurableSource, SourceError};
 
 const SHARD: ShardNumber = ShardNumber(0);
 
@@ -73,6 +74,9 @@ fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
         let unread = log.locate(shard(stream, 0), Locate::Start).await;
         assert!(matches!(unread, Err(ReadError::Damaged(_))), "{unread:?}");
         assert!(matches!(log.truncate("a", SHARD, Offset(1)).await, Err(StreamError::Damaged(_))));
+        let source: &dyn DurableSource = &log;
+        let untold = source.tails(stream, &[SHARD]).await;
+        assert!(matches!(untold, Err(SourceError::Refused(_))), "{untold:?}");
         let shards = log.describe("a").expect("it exists").shards;
         assert_eq!(shards.iter().map(|shard| shard.damaged.is_some()).collect::<Vec<_>>(), [true, false]);
         assert_eq!(log.shards_damaged(), 1);

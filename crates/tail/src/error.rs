@@ -17,6 +17,9 @@ pub enum SourceError {
     /// The source can't be reached or is overloaded: try again.
     #[error("the durable source is unavailable: {0}")]
     Unavailable(String),
+    /// The source does not give it, and trying again does not help.
+    #[error("the durable source refuses: {0}")]
+    Refused(String),
     /// What it answered does not make sense.
     #[error("the durable source answered nonsense: {0}")]
     Invalid(String),

@@ -66,6 +66,9 @@ pub enum ReadError {
         /// What is wrong.
         why: String,
     },
+    /// The durable layer does not give what should come next, and says that trying again does not help. Final.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// What a feed wants next.
@@ -319,6 +322,16 @@ impl Feed {
         self.error = Some(ReadError::StreamDeleted);
     }
 
+    /// Takes in that the source says nothing of the file, and will not.
+    pub(crate) fn observe_refused(&mut self, why: &str) {
+        self.error.get_or_insert_with(|| ReadError::Refused(why.to_owned()));
+    }
+
+    /// Whether it is over.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
     /// Takes in whether the metadata cell is silent; whether that is a change.
     pub(crate) fn set_silent(&mut self, silent: bool) -> bool {
         std::mem::replace(&mut self.silent, silent) != silent
@@ -505,6 +518,7 @@ impl Feed {
                 self.observe_log_start(log_start);
                 self.relist = true;
             }
+            SourceError::Refused(why) => self.error = Some(ReadError::Refused(why)),
             SourceError::Unavailable(_) | SourceError::Invalid(_) => {
                 self.pause(now);
                 return News::default();

@@ -215,12 +215,33 @@ impl Inner {
     }
 
     async fn ask_source(&self, page: Page) {
+        let (stream, source) = (page.0, &self.fetcher.source);
+        let mut followed = self.shards_of(page);
+        followed.retain(|shard| {
+            self.feeds_of(ShardId { stream, shard: *shard }).iter().any(|feed| !feed.feed.lock().has_failed())
+        });
+        if followed.is_empty() {
+            return;
+        }
+        let asked = source.tails(stream, &followed).await;
+        if !matches!(asked, Err(SourceError::Refused(_))) || followed.len() == 1 {
+            self.answered(page, &followed, asked);
+            return;
+        }
+        // It is one of them that is refused, and the others are no worse for it.
+        for shard in followed {
+            let asked = source.tails(stream, &[shard]).await;
+            self.answered(page, &[shard], asked);
+        }
+    }
+
+    /// Takes in the source's answer for some shards of a page.
+    fn answered(&self, page: Page, asked: &[ShardNumber], answer: Result<Vec<Option<Tail>>, SourceError>) {
         let stream = page.0;
-        let followed = self.shards_of(page);
-        match self.fetcher.source.tails(stream, &followed).await {
+        match answer {
             Ok(tails) => {
                 let mut changed = false;
-                for (shard, tail) in followed.into_iter().zip(tails) {
+                for (&shard, tail) in asked.iter().zip(tails) {
                     changed |= tail.is_some_and(|tail| self.observe(ShardId { stream, shard }, tail));
                 }
                 if changed {
@@ -228,6 +249,14 @@ impl Inner {
                 }
             }
             Err(SourceError::NoStream) => self.observe_deleted(stream),
+            Err(SourceError::Refused(why)) => {
+                for shard in asked {
+                    for feed in self.feeds_of(ShardId { stream, shard: *shard }) {
+                        feed.feed.lock().observe_refused(&why);
+                        self.announce(&feed);
+                    }
+                }
+            }
             Err(error) => {
                 tracing::debug!(%stream, page = page.1, %error, "the durable source tells no lengths")
             }

@@ -25,6 +25,7 @@ pub struct MemoryLog {
 struct Inner {
     shards: BTreeMap<ShardId, Shard>,
     deleted: BTreeSet<StreamId>,
+    refused: BTreeSet<ShardId>,
     unavailable: bool,
     reads: u64,
 }
@@ -182,6 +183,11 @@ impl MemoryLog {
         inner.deleted.insert(stream);
     }
 
+    /// Has the source refuse a shard from here on.
+    pub fn refuse(&self, id: ShardId) {
+        self.inner.lock().refused.insert(id);
+    }
+
     /// Whether the source answers.
     pub fn set_available(&self, available: bool) {
         self.inner.lock().unavailable = !available;
@@ -242,7 +248,7 @@ impl MemoryLog {
     /// [`DurableSource::segments`] at this moment.
     pub fn list(&self, id: ShardId, from: SegmentNumber) -> Result<Vec<SegmentInfo>, SourceError> {
         let inner = self.inner.lock();
-        check(&inner, id.stream)?;
+        check(&inner, id)?;
         let shard = inner.shards.get(&id).ok_or(SourceError::NoStream)?;
         let info = |(number, segment): (&SegmentNumber, &Segment)| SegmentInfo {
             number: *number,
@@ -258,7 +264,7 @@ impl MemoryLog {
     pub fn read_some(&self, segment: SegmentId, from: Position, len: u32) -> Result<Bytes, SourceError> {
         {
             let mut inner = self.inner.lock();
-            check(&inner, segment.shard.stream)?;
+            check(&inner, segment.shard)?;
             inner.reads += 1;
             let shard = inner.shards.get(&segment.shard).ok_or(SourceError::NoStream)?;
             let oldest = shard.segments.keys().next();
@@ -281,7 +287,14 @@ impl MemoryLog {
     }
 }
 
-fn check(inner: &Inner, stream: StreamId) -> Result<(), SourceError> {
+fn check(inner: &Inner, shard: ShardId) -> Result<(), SourceError> {
+    if inner.refused.contains(&shard) {
+        return Err(SourceError::Refused("damaged".to_owned()));
+    }
+    check_stream(inner, shard.stream)
+}
+
+fn check_stream(inner: &Inner, stream: StreamId) -> Result<(), SourceError> {
     if inner.unavailable {
         return Err(SourceError::Unavailable("switched off".to_owned()));
     }
@@ -328,7 +341,10 @@ impl DurableSource for MemoryLog {
         let tail = |shard: &ShardNumber| {
             tail_of(inner.shards.get(&ShardId { stream, shard: *shard })?, self.chunk_bytes)
         };
-        let answer = check(&inner, stream).map(|()| shards.iter().map(tail).collect());
+        let mut checked = shards.iter().map(|shard| check(&inner, ShardId { stream, shard: *shard }));
+        let checked = checked.find(Result::is_err).unwrap_or(Ok(()));
+        let answer = checked.and_then(|()| check_stream(&inner, stream));
+        let answer = answer.map(|()| shards.iter().map(tail).collect());
         Box::pin(std::future::ready(answer))
     }
 

@@ -408,6 +408,28 @@ fn a_deleted_stream_is_told_by_the_page_or_by_the_source() {
 }
 
 #[test]
+fn a_shard_that_the_source_refuses_is_an_error_for_its_readers_and_the_others_of_its_page_go_on() {
+    in_runtime(|env| async move {
+        let world = World::start(env, reader_config()).await;
+        world.append_some(shard(0), 3);
+        world.append_some(shard(1), 3);
+        let [at_its_end, other] = [0, 1].map(|number| world.follow(shard(number), 0));
+        until(&world.env, "it is at the end", || at_its_end.count() == 6).await;
+        // From here on lengths, and bytes, come from the source alone.
+        world.metadata.set_gone(3);
+        world.data.set_gone(3);
+        world.log.refuse(shard(0));
+        let in_the_past = world.follow(shard(0), 0);
+        world.append_some(shard(1), 3);
+        world.assert_all_seen(&[other]).await;
+        for follower in [at_its_end, in_the_past] {
+            until(&world.env, "it is told", || follower.seen.lock().error.is_some()).await;
+            assert_eq!(follower.seen.lock().error, Some(ReadError::Refused("damaged".to_owned())));
+        }
+    });
+}
+
+#[test]
 fn a_second_writer_takes_the_page_over_and_cursors_go_on() {
     in_runtime(|env| async move {
         let world = World::start(env, reader_config()).await;

@@ -304,6 +304,40 @@ fn a_consumer_that_learns_of_a_truncation_while_the_node_is_away_waits_for_it_an
     assert_eq!(reader.log().matches("were removed").count(), 1, "{}", reader.log());
 }
 
+#[test]
+fn a_consumer_whose_shard_lost_bytes_while_the_node_was_away_is_told_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let mut node = Node::start(&data);
+    node.run(&["stream", "create", "s"]);
+    let lines: Vec<String> = Lines::new("a", 1_000).range(0..4_000).collect();
+    node.produce("s", &lines);
+    // What a stop has sealed the next start looks at.
+    assert!(node.process.stop());
+    node.restart();
+    let log = dir.path().join("behind.log");
+    let mut reader = Reader::start(&node, "s", &log, &["--catch-up-bytes-per-s", "100000"]);
+    assert_eq!(reader.follower.next(), lines[0]);
+    node.process.kill();
+    let mut cut = 0;
+    for stream in std::fs::read_dir(data.join("segments")).expect("there").flatten() {
+        for file in std::fs::read_dir(stream.path().join("0")).into_iter().flatten().flatten() {
+            if file.path().extension().is_some_and(|kind| kind == "seg") {
+                let file = std::fs::OpenOptions::new().write(true).open(file.path()).expect("there");
+                file.set_len(3_000_000).expect("cut");
+                cut += 1;
+            }
+        }
+    }
+    assert_eq!(cut, 1);
+    node.restart();
+    let child = reader.follower.child();
+    let told = wait_for("it to be told", || child.try_wait().expect("ours"));
+    assert!(!told.success());
+    let log = reader.log();
+    assert!(log.contains("shard 0 can't be read: damaged") && log.contains("backup"), "{log}");
+}
+
 /// A number that the node tells at `/metrics`.
 fn metric(node: &Node, name: &str) -> f64 {
     let page = node.get("/metrics").expect("it answers");
