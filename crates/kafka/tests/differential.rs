@@ -48,7 +48,12 @@ const SCRIPTS: &[Script] = &[
     ("members", groups::members),
     ("consumer groups", groups::consumer_groups),
     ("moving", groups::moving),
+    ("removed", records::removed),
+    ("terms", records::terms),
 ];
+
+/// Scripts that go on with what those above left, after both brokers were started again.
+const AFTERWARDS: &[Script] = &[("terms", records::terms_afterwards)];
 
 /// What two brokers differ in at one step: path, Kafka's value, ours.
 fn compare(kafka: &Fields, tailwater: &Fields) -> Vec<(String, String, String)> {
@@ -61,29 +66,38 @@ fn compare(kafka: &Fields, tailwater: &Fields) -> Vec<(String, String, String)> 
 #[test]
 fn the_same_requests_are_answered_as_apache_kafka_answers_them_but_for_what_is_documented() {
     let only = std::env::var("SCRIPT").ok();
-    let theirs = kafka::Kafka::start();
+    let mut theirs = kafka::Kafka::start();
     // As in Kafka's file: a group's first member waits for nobody.
     let mut config = KafkaConfig::default();
     config.groups.initial_rebalance_delay_ms = 0;
-    let ours = common::Tailwater::start(config);
+    let mut ours = common::Tailwater::start(config);
     let now = ours.now();
     let mut unexpected = Vec::new();
     let mut used = BTreeMap::new();
     let mut steps = 0;
-    for (name, script) in SCRIPTS.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name))
-    {
-        let mut kafka = Session::new(theirs.address(), 0, now);
-        let mut tailwater = Session::new(ours.address(), 1, now);
-        script(&mut kafka);
-        script(&mut tailwater);
-        assert_eq!(kafka.steps.len(), tailwater.steps.len(), "{name}");
-        for ((step, kafka), (_, tailwater)) in kafka.steps.into_iter().zip(tailwater.steps) {
-            steps += 1;
-            for (path, kafka, tailwater) in compare(&kafka, &tailwater) {
-                match differences::documented(name, &step, &path, &kafka, &tailwater) {
-                    Some(number) => *used.entry(number).or_insert(0) += 1,
-                    None => unexpected
-                        .push(format!("{name}, {step}\n    {path}: Kafka {kafka}, Tailwater {tailwater}")),
+    for (life, scripts) in [SCRIPTS, AFTERWARDS].into_iter().enumerate() {
+        let is_one = |only: &str, name: &str| only.split(',').any(|only| only == name);
+        let wanted = |(name, _): &&Script| only.as_deref().is_none_or(|only| is_one(only, name));
+        let scripts: Vec<_> = scripts.iter().filter(wanted).collect();
+        if life > 0 && !scripts.is_empty() {
+            theirs.restart();
+            ours.restart();
+        }
+        for (name, script) in scripts {
+            let mut kafka = Session::new(theirs.address(), 0, now);
+            let mut tailwater = Session::new(ours.address(), 1, now);
+            script(&mut kafka);
+            script(&mut tailwater);
+            assert_eq!(kafka.steps.len(), tailwater.steps.len(), "{name}");
+            for ((step, kafka), (_, tailwater)) in kafka.steps.into_iter().zip(tailwater.steps) {
+                steps += 1;
+                for (path, kafka, tailwater) in compare(&kafka, &tailwater) {
+                    match differences::documented(name, &step, &path, &kafka, &tailwater) {
+                        Some(number) => *used.entry(number).or_insert(0) += 1,
+                        None => unexpected.push(format!(
+                            "{name}, {step}\n    {path}: Kafka {kafka}, Tailwater {tailwater}"
+                        )),
+                    }
                 }
             }
         }

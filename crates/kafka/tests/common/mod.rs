@@ -26,16 +26,60 @@ pub fn free_port() -> u16 {
 
 /// Tailwater in this process, on a directory of its own.
 pub struct Tailwater {
-    server: Option<Server>,
+    running: Option<Running>,
+    config: KafkaConfig,
+    dir: tempfile::TempDir,
+}
+
+struct Running {
+    server: Server,
     log: Log,
     env: Env,
     runtime: tokio::runtime::Runtime,
-    _dir: tempfile::TempDir,
 }
 
 impl Tailwater {
     pub fn start(config: KafkaConfig) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
+        let running = Some(Running::start(config.clone(), dir.path()));
+        Self { running, config, dir }
+    }
+
+    /// Ends it and starts it again on its directory, at another address.
+    pub fn restart(&mut self) {
+        self.end();
+        self.running = Some(Running::start(self.config.clone(), self.dir.path()));
+    }
+
+    /// What is still under way then ends with the runtime.
+    fn end(&mut self) {
+        let Some(Running { server, log, runtime, .. }) = self.running.take() else { return };
+        let context = runtime.enter();
+        drop(server);
+        runtime.block_on(log.close());
+        drop(context);
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs")
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.running().server.address()
+    }
+
+    /// The clock, in ms.
+    pub fn now(&self) -> i64 {
+        self.running().env.wall_ms()
+    }
+
+    pub fn broker(&self) -> &Broker {
+        self.running().server.broker()
+    }
+}
+
+impl Running {
+    fn start(config: KafkaConfig, dir: &std::path::Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let (env, log, server) = runtime.block_on(async {
@@ -43,7 +87,7 @@ impl Tailwater {
             let mut log_config = LogConfig { hot_bytes: config.hot_bytes, ..LogConfig::default() };
             log_config.journal.file_bytes = 16 << 20;
             log_config.journal.files_max = 8;
-            let log = Log::open(&env, log_config, dir.path(), None).await.expect("opened");
+            let log = Log::open(&env, log_config, dir, None).await.expect("opened");
             let broker = Broker::open(&env, config, log.clone(), "tailwater".to_owned(), Arc::new(Everybody))
                 .await
                 .expect("a broker");
@@ -51,28 +95,13 @@ impl Tailwater {
             let server = Server::start(listener, broker).expect("it listens");
             (env, log, server)
         });
-        Self { server: Some(server), log, env, runtime, _dir: dir }
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.server.as_ref().expect("it runs").address()
-    }
-
-    /// The clock, in ms.
-    pub fn now(&self) -> i64 {
-        self.env.wall_ms()
-    }
-
-    pub fn broker(&self) -> &Broker {
-        self.server.as_ref().expect("it runs").broker()
+        Self { server, log, env, runtime }
     }
 }
 
 impl Drop for Tailwater {
     fn drop(&mut self) {
-        let _context = self.runtime.enter();
-        drop(self.server.take());
-        self.runtime.block_on(self.log.close());
+        self.end();
     }
 }
 
@@ -93,14 +122,38 @@ impl Client {
 
     /// The answer to a request; `None` if the broker closes the connection instead, after which there is a new one.
     pub fn ask<R: Request>(&mut self, version: i16, asked: &R) -> Option<R::Response> {
-        self.correlation_id += 1;
-        let frame = request(asked, version, self.correlation_id, "test").concat();
+        let frame = self.frame(version, asked);
         let answer = self.exchange(&frame)?;
+        Some(self.read::<R>(version, answer))
+    }
+
+    /// Sends a request, and waits for nothing.
+    pub fn begin<R: Request>(&mut self, version: i16, asked: &R) {
+        let frame = self.frame(version, asked);
+        self.send(&frame).expect("it is sent");
+    }
+
+    /// The answer to what was begun.
+    pub fn end<R: Request>(&mut self, version: i16) -> R::Response {
+        let answer = self.receive().expect("an answer");
+        self.read::<R>(version, answer)
+    }
+
+    fn frame<R: Request>(&mut self, version: i16, asked: &R) -> Vec<u8> {
+        self.correlation_id += 1;
+        request(asked, version, self.correlation_id, "test").concat().to_vec()
+    }
+
+    fn read<R: Request>(&self, version: i16, answer: Bytes) -> R::Response {
         let (id, answer) = read_response(R::API, version, answer).unwrap_or_else(|error| {
             panic!("the answer to {} {version} can't be read: {error}", R::API.name())
         });
         assert_eq!(id, self.correlation_id);
-        Some(answer)
+        answer
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Sends what it is; the frame that is answered, without its length.
@@ -129,7 +182,7 @@ impl Client {
     }
 }
 
-fn is_closed(error: &io::Error) -> bool {
+pub fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted)
 }

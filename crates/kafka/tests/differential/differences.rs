@@ -47,6 +47,10 @@ const FORGOTTEN: &str = "A member of KIP-848 that its group does not know is tol
 
 const AGREED: &str = "A member that syncs with a protocol of before a group moved is told to join again";
 
+const REMOVED: &str = "what was removed still counts, as transaction ids do";
+const BEGIN_LATE: &str = "an epoch begins with the first record that is written in it";
+const ENDS: &str = "An answer ends where an epoch does";
+
 const DIFFERENCES: &[Difference] = &[
     differs("moving, *: a protocol that is not its own", "error_code", "23", "27", AGREED),
     differs("consumer groups, *: a group that is not there", "error_code", "69", "25", FORGOTTEN),
@@ -84,6 +88,17 @@ const DIFFERENCES: &[Difference] = &[
     differs("*, Produce *", "*record_errors*", EVERY, EVERY, "`record_errors` is empty"),
     differs("produce, *: the append's time", EVERY, EVERY, EVERY, "Kafka takes such a batch"),
     differs("idempotence, *", "*log_append_time_ms", "now", "-1", "but not with its time"),
+    differs("terms, *: the same again", "*log_append_time_ms", "now", "-1", "but not with its time"),
+    differs("terms, *: before anything is written", "*leader_epoch", EVERY, "first + 0", BEGIN_LATE),
+    differs("terms, Fetch *: *first epoch*", "records of 0", "*first + 0*second + 0*", "*first + 0*", ENDS),
+    differs(
+        "terms, Fetch *: in it: *second epoch",
+        "records of *",
+        "*first*second + 0*",
+        "*first + 0*",
+        ENDS,
+    ),
+    differs("removed, *, which what is removed reached, *", "*", EVERY, EVERY, REMOVED),
     differs("fetch, *", "session_id", EVERY, "0", "the session id is always 0"),
 ];
 

@@ -27,6 +27,16 @@ fn java(main: &str, arguments: &[&str]) -> Command {
     command
 }
 
+/// Starts what was prepared in a directory.
+fn spawn(dir: &Path) -> Child {
+    let output = std::fs::File::create(dir.join("log")).expect("a file");
+    java("kafka.Kafka", &[&dir.join("server.properties").display().to_string()])
+        .stdout(output.try_clone().expect("a file"))
+        .stderr(output)
+        .spawn()
+        .expect("it starts")
+}
+
 impl Kafka {
     /// Installs it if it is not there, starts it, and waits until it is ready.
     pub fn start() -> Self {
@@ -52,16 +62,21 @@ impl Kafka {
         let format = ["format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", &file];
         let formatted = java("kafka.tools.StorageTool", &format).output().expect("it runs");
         assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
-        let output = std::fs::File::create(dir.path().join("log")).expect("a file");
-        let child = java("kafka.Kafka", &[&file])
-            .stdout(output.try_clone().expect("a file"))
-            .stderr(output)
-            .spawn()
-            .expect("it starts");
+        let child = spawn(dir.path());
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut kafka = Self { child, address, dir };
         kafka.wait_until_ready();
         kafka
+    }
+
+    /// Ends it, so that it can say that it does, and starts it again: its controller would wait for the session of a
+    /// broker that was killed.
+    pub fn restart(&mut self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").arg(id).status().expect("it runs").success());
+        self.child.wait().expect("it is ours");
+        self.child = spawn(self.dir.path());
+        self.wait_until_ready();
     }
 
     fn wait_until_ready(&mut self) {

@@ -201,6 +201,8 @@ pub fn fetch(session: &mut Session) {
         session.fetch("no such topic", version, &fetch_of("nobody.s", Uuid::from_u128(7), 0, 0));
         let committed = FetchRequest { isolation_level: 1, ..of(0, 6) };
         session.fetch("what is committed", version, &committed);
+        let near = FetchRequest { rack_id: "rack".to_owned(), ..of(0, 4) };
+        session.fetch("from a rack", version, &near);
         let mut few = of(0, 0);
         few.topics[0].partitions[0].partition_max_bytes = 1;
         session.fetch("less than a batch", version, &few);
@@ -307,6 +309,127 @@ pub fn positions(session: &mut Session) {
     session.ask_all("an empty partition", &asked(1, -1, first));
     session.ask_all("the client knows a later epoch", &asked(0, first + 5, first));
     session.ask_all("no such partition", &asked(5, -1, first));
+}
+
+fn times_of(name: &str, partition_index: i32, timestamp: i64, epoch: i32) -> ListOffsetsRequest {
+    let partition = ListOffsetsPartition { partition_index, current_leader_epoch: epoch, timestamp };
+    ListOffsetsRequest {
+        replica_id: -1,
+        topics: vec![ListOffsetsTopic { name: name.to_owned(), partitions: vec![partition] }],
+        ..Default::default()
+    }
+}
+
+fn ends_of(name: &str, partition: i32, current: i32, epoch: i32) -> OffsetForLeaderEpochRequest {
+    let partition =
+        OffsetForLeaderPartition { partition, current_leader_epoch: current, leader_epoch: epoch };
+    OffsetForLeaderEpochRequest {
+        replica_id: -1,
+        topics: vec![OffsetForLeaderTopic { topic: name.to_owned(), partitions: vec![partition] }],
+    }
+}
+
+/// Deletes partition 0 of a topic up to `offset`.
+fn cut(session: &mut Session, name: &str, offset: i64) {
+    let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset }];
+    let topics = vec![DeleteRecordsTopic { name: name.to_owned(), partitions }];
+    session.ask(format!("before {offset}"), 2, &DeleteRecordsRequest { topics, timeout_ms: 30_000 });
+}
+
+/// What is asked for by time after records were deleted, the one with the largest time among them.
+pub fn removed(session: &mut Session) {
+    let topic = ("removed", session.create("removed", 1, &[]));
+    let times = [100, 900, 200, 250, 300, 400, 400, 50, 350, 500, 450, 600];
+    for batch_times in times.chunks(3) {
+        let codec = if batch_times[0] == 500 { Codec::Zstd } else { Codec::None };
+        session.produce("a batch", 9, topic, 0, batch(batch_times, codec, None));
+    }
+    let first = session.first_epoch;
+    for offset in [1, 3, 5, 9, 10, 12] {
+        cut(session, topic.0, offset as i64);
+        for time in [-1, -2, -3, -4, 0, 100, 101, 200, 250, 300, 301, 400, 401, 450, 500, 600, 601, 900, 901]
+        {
+            let largest_removed = times[..offset].iter().copied().max().unwrap_or_default();
+            let is_reached = if time == -3 { 900 } else { time } <= largest_removed;
+            let what = if is_reached { ", which what is removed reached" } else { "" };
+            session.ask(format!("time {time}{what}, from {offset} on"), 10, &times_of(topic.0, 0, time, -1));
+        }
+        session.ask("the end of this epoch", 4, &ends_of(topic.0, 0, -1, first));
+        session.ask("the end of an epoch to come", 4, &ends_of(topic.0, 0, -1, first + 1));
+    }
+    session.produce("after all were deleted", 9, topic, 0, batch(&[700, 950], Codec::None, None));
+    for time in [-1, -2, -3, 950, 951] {
+        session.ask(format!("time {time} of what came later"), 10, &times_of(topic.0, 0, time, -1));
+    }
+}
+
+/// A producer that is there before and after the broker is started again.
+const PRODUCER: i64 = 4_242;
+
+pub fn terms(session: &mut Session) {
+    let topic = ("terms", session.create("terms", 2, &[]));
+    // Kafka forgets producers whose records are old when it starts.
+    let now = session.now;
+    let of = |sequence| batch(&[now, now + 2], Codec::None, Some((PRODUCER, 0, sequence)));
+    session.produce("two records", 9, topic, 0, of(0));
+    session.produce("two more", 9, topic, 0, of(2));
+    session.produce("one of nobody", 9, topic, 0, batch(&[now + 1], Codec::None, None));
+    session.produce("one of another partition", 9, topic, 1, batch(&[now], Codec::None, None));
+}
+
+/// The same topic in its second epoch.
+pub fn terms_afterwards(session: &mut Session) {
+    let topic = ("terms", session.wait_for("terms", 2));
+    let first = session.first_epoch;
+    session.ask("before anything is written", 10, &times_of(topic.0, 0, -1, -1));
+    session.ask("before anything is written", 4, &ends_of(topic.0, 0, -1, first));
+    let now = session.now;
+    let of = |sequence| batch(&[now, now + 3], Codec::None, Some((PRODUCER, 0, sequence)));
+    session.produce("the same again", 9, topic, 0, of(2));
+    session.produce("one is missing", 9, topic, 0, of(6));
+    session.produce("the next two", 9, topic, 0, of(4));
+    session.produce("one more of another partition", 9, topic, 1, batch(&[now], Codec::None, None));
+    let latest = session.client.ask(10, &times_of(topic.0, 0, -1, -1)).expect("an answer");
+    let second = latest.topics[0].partitions[0].leader_epoch;
+    assert!(second > first, "epochs {first} and {second}");
+    session.second_epoch = Some(second);
+    look_at_terms(session, topic, "all there");
+    session.ask("the largest time", 10, &times_of(topic.0, 0, -3, -1));
+    for ms in 0..5 {
+        session.ask(format!("{ms} ms later"), 10, &times_of(topic.0, 0, now + ms, -1));
+    }
+    for offset in [2, 6, 7] {
+        cut(session, topic.0, offset);
+        look_at_terms(session, topic, &format!("all before {offset} deleted"));
+    }
+}
+
+fn look_at_terms(session: &mut Session, (name, id): (&str, Uuid), what: &str) {
+    let (first, second) = (session.first_epoch, session.second_epoch.expect("a second one"));
+    for partition in [0, 1] {
+        for (epoch, asked) in [("the first", first), ("the second", second), ("one to come", second + 1)] {
+            let what = format!("{what}, partition {partition}, {epoch} epoch");
+            for version in OffsetForLeaderEpochRequest::API.versions() {
+                session.ask(format!("the end: {what}"), version, &ends_of(name, partition, -1, asked));
+            }
+            session.ask(format!("in it: {what}"), 4, &ends_of(name, partition, asked, first));
+            session.ask(format!("in it: {what}"), 10, &times_of(name, partition, -1, asked));
+            let mut fetched = fetch_of(name, id, partition, 0);
+            fetched.topics[0].partitions[0].current_leader_epoch = asked;
+            session.fetch(format!("in it: {what}"), 12, &fetched);
+        }
+    }
+    for time in [-1, -2] {
+        session.ask(format!("{what}, time {time}"), 10, &times_of(name, 0, time, -1));
+    }
+    for (last, offset) in
+        [(first, 3), (first, 5), (first, 6), (first, 7), (second, 5), (second, 6), (second, 7)]
+    {
+        let mut fetched = fetch_of(name, id, 0, offset);
+        fetched.topics[0].partitions[0].last_fetched_epoch = last;
+        let last = if last == first { "first" } else { "second" };
+        session.fetch(format!("{what}, at {offset}, last fetched in the {last} epoch"), 12, &fetched);
+    }
 }
 
 pub fn delete_records(session: &mut Session) {

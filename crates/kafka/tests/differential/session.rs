@@ -31,14 +31,24 @@ pub struct Session {
     pub client: Client,
     /// The epoch that a new partition begins with.
     pub first_epoch: i32,
+    /// The epoch that partitions are in which were there before the broker was started again.
+    pub second_epoch: Option<i32>,
     /// The clock, as it was when the scripts began, in ms: the same for both brokers.
     pub now: i64,
     pub steps: Vec<(String, Fields)>,
+    members: tree::Members,
 }
 
 impl Session {
     pub fn new(address: SocketAddr, first_epoch: i32, now: i64) -> Self {
-        Self { client: Client::connect(address), first_epoch, now, steps: Vec::new() }
+        Self {
+            client: Client::connect(address),
+            first_epoch,
+            second_epoch: None,
+            now,
+            steps: Vec::new(),
+            members: Vec::new(),
+        }
     }
 
     /// Asks, and notes what is answered.
@@ -47,7 +57,7 @@ impl Session {
         R::Response: Debug,
     {
         let answer = self.client.ask(version, asked);
-        let fields = answer.as_ref().map(tree::fields);
+        let fields = answer.as_ref().map(|answer| tree::fields(answer, &mut self.members));
         self.note::<R>(what, version, fields);
         answer
     }
@@ -79,10 +89,18 @@ impl Session {
                 && let Ok(epoch) = value.parse::<i32>()
                 && epoch >= self.first_epoch
             {
-                *value = format!("first + {}", epoch - self.first_epoch);
+                *value = self.epoch(epoch);
             }
         }
         self.steps.push((format!("{} {version}: {what}", R::API.name()), fields));
+    }
+
+    /// What an epoch is called on every broker.
+    fn epoch(&self, epoch: i32) -> String {
+        match self.second_epoch {
+            Some(second) if epoch >= second => format!("second + {}", epoch - second),
+            _ => format!("first + {}", epoch - self.first_epoch),
+        }
     }
 
     /// Sends a frame as it is; what is noted is whether it is answered.
@@ -202,7 +220,7 @@ impl Session {
             let records: Vec<_> = partitions
                 .map(|partition| (partition.partition_index, std::mem::take(&mut partition.records)))
                 .collect();
-            let mut fields = tree::fields(&rest);
+            let mut fields = tree::fields(&rest, &mut self.members);
             for (partition, records) in records {
                 fields.insert(format!("records of {partition}"), self.decoded(&records.into_bytes()));
             }
@@ -220,8 +238,8 @@ impl Session {
             let Ok(batch) = batch else { break };
             batch.check_crc().expect("a right checksum");
             let header = batch.header();
-            let epoch = header.leader_epoch - self.first_epoch;
-            text += &format!("[{} {:?} epoch first + {epoch}", header.base_offset.0, header.codec);
+            let epoch = self.epoch(header.leader_epoch);
+            text += &format!("[{} {:?} epoch {epoch}", header.base_offset.0, header.codec);
             text +=
                 &format!(" {:?}", header.producer().map(|producer| (producer.epoch, producer.base_sequence)));
             for record in batch.records(&mut decompressor, 1 << 20).expect("readable") {
