@@ -10,6 +10,8 @@ mod differences;
 mod groups;
 #[path = "differential/kafka.rs"]
 mod kafka;
+#[path = "differential/pairs.rs"]
+mod pairs;
 #[path = "differential/records.rs"]
 mod records;
 #[path = "differential/session.rs"]
@@ -47,7 +49,12 @@ const SCRIPTS: &[Script] = &[
     ("refusals", groups::refusals),
     ("members", groups::members),
     ("consumer groups", groups::consumer_groups),
+    ("consumer groups of two", pairs::consumer_groups),
+    ("consumer groups of names", pairs::consumer_names),
     ("moving", groups::moving),
+    ("pairs", pairs::pairs),
+    ("names", pairs::names),
+    ("silence", pairs::silence),
     ("removed", records::removed),
     ("terms", records::terms),
 ];

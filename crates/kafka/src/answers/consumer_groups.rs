@@ -183,9 +183,8 @@ fn may_see(
     group: &ConsumerGroup,
     names: &BTreeMap<StreamId, String>,
 ) -> bool {
-    let assigned = group.members.values().map(|member| &member.assigned);
-    let topics: BTreeSet<&StreamId> =
-        assigned.chain(group.target.values()).flat_map(Partitions::keys).collect();
+    let had = group.members.values().flat_map(|member| [&member.assigned, &member.revoking]);
+    let topics: BTreeSet<&StreamId> = had.chain(group.target.values()).flat_map(Partitions::keys).collect();
     let mut names = topics.into_iter().filter_map(|topic| names.get(topic));
     names.all(|name| broker.shows(context, Resource::Stream(name)))
 }
@@ -202,7 +201,7 @@ fn describe_group(group: &ConsumerGroup, names: &BTreeMap<StreamId, String>) -> 
         subscribed_topic_regex: Some(
             member.pattern.as_ref().map(|pattern| pattern.text.clone()).unwrap_or_default(),
         ),
-        assignment: described(&member.assigned, names),
+        assignment: described(&member.has(), names),
         target_assignment: described(group.target.get(id).unwrap_or(&Partitions::new()), names),
         member_type: if member.classic.is_some() { CLASSIC_MEMBER } else { CONSUMER_MEMBER },
     };

@@ -222,9 +222,9 @@ impl Broker {
         let mut readers = BTreeMap::new();
         for (id, member) in &group.members {
             let mut shards = 0;
-            for (stream, partitions) in &member.assigned {
+            for (stream, partitions) in member.has() {
                 shards += partitions.len();
-                let Ok(stream) = self.log.stream_by_id(*stream) else { continue };
+                let Ok(stream) = self.log.stream_by_id(stream) else { continue };
                 let read = partitions.iter().map(|number| ((stream.name.clone(), *number), id.clone()));
                 readers.extend(read);
             }

@@ -10,10 +10,11 @@ use tailwater_kafka::messages::offsets::*;
 use tailwater_kafka_wire::consumer::{Assigned, Assignment, Subscription, encode};
 use uuid::Uuid;
 
+use crate::pairs::create_for_groups;
 use crate::session::Session;
 
 /// Waits until groups are looked after: a broker that has just begun may not be ready.
-fn ready(session: &mut Session) {
+pub fn ready(session: &mut Session) {
     let find = FindCoordinatorRequest { key: "ready".to_owned(), ..Default::default() };
     let beat = HeartbeatRequest { group_id: "ready".to_owned(), ..Default::default() };
     loop {
@@ -32,7 +33,7 @@ fn subscription() -> Bytes {
     [&[0, 1, 0, 0, 0, 1, 0, 14], &topic[..], &[255, 255, 255, 255, 0, 0, 0, 0]].concat().into()
 }
 
-fn join(group: &str, member_id: &str) -> JoinGroupRequest {
+pub fn join(group: &str, member_id: &str) -> JoinGroupRequest {
     JoinGroupRequest {
         group_id: group.to_owned(),
         session_timeout_ms: 30_000,
@@ -48,7 +49,7 @@ fn join(group: &str, member_id: &str) -> JoinGroupRequest {
 }
 
 /// Joins with the id that one is given first, where that is how it is done.
-fn joined(session: &mut Session, version: i16, asked: &JoinGroupRequest) -> JoinGroupResponse {
+pub fn joined(session: &mut Session, version: i16, asked: &JoinGroupRequest) -> JoinGroupResponse {
     let mut answer = session.ask("joins", version, asked).expect("an answer");
     if answer.error_code == 79 {
         let again = JoinGroupRequest { member_id: answer.member_id, ..asked.clone() };
@@ -73,7 +74,7 @@ fn sync(group: &str, joined: &JoinGroupResponse) -> SyncGroupRequest {
     }
 }
 
-fn beat(group: &str, joined: &JoinGroupResponse) -> HeartbeatRequest {
+pub fn beat(group: &str, joined: &JoinGroupResponse) -> HeartbeatRequest {
     HeartbeatRequest {
         group_id: group.to_owned(),
         generation_id: joined.generation_id,
@@ -82,7 +83,12 @@ fn beat(group: &str, joined: &JoinGroupResponse) -> HeartbeatRequest {
     }
 }
 
-fn commit(group: &str, (name, id): (&str, Uuid), generation: i32, member_id: &str) -> OffsetCommitRequest {
+pub fn commit(
+    group: &str,
+    (name, id): (&str, Uuid),
+    generation: i32,
+    member_id: &str,
+) -> OffsetCommitRequest {
     let partition = |partition_index, metadata: Option<&str>| OffsetCommitRequestPartition {
         partition_index,
         committed_offset: 42,
@@ -131,7 +137,7 @@ fn fetch(groups: &[&str], (name, id): (&str, Uuid), topics: bool) -> OffsetFetch
     }
 }
 
-fn leave(group: &str, members: &[(&str, Option<&str>)]) -> LeaveGroupRequest {
+pub fn leave(group: &str, members: &[(&str, Option<&str>)]) -> LeaveGroupRequest {
     let member = |(member_id, instance): &(&str, Option<&str>)| MemberIdentity {
         member_id: (*member_id).to_owned(),
         group_instance_id: instance.map(str::to_owned),
@@ -144,7 +150,7 @@ fn leave(group: &str, members: &[(&str, Option<&str>)]) -> LeaveGroupRequest {
     }
 }
 
-fn describe(group: &str) -> DescribeGroupsRequest {
+pub fn describe(group: &str) -> DescribeGroupsRequest {
     DescribeGroupsRequest { groups: vec![group.to_owned()], include_authorized_operations: true }
 }
 
@@ -307,7 +313,7 @@ fn tell(member: &str, epoch: i32, owned: Option<(Uuid, Vec<i32>)>) -> ConsumerGr
 
 pub fn consumer_groups(session: &mut Session) {
     ready(session);
-    let id = ("groups-new", session.create("groups-new", 4, &[]));
+    let id = ("groups-new", create_for_groups(session, "groups-new"));
     let default = || tell("a", 0, None);
     for version in 0..=1 {
         session.ask("a group that is not there", version, &tell("a", 1, None));
@@ -360,7 +366,7 @@ pub fn consumer_groups(session: &mut Session) {
 pub fn moving(session: &mut Session) {
     ready(session);
     let topic = "groups-moving";
-    let id = (topic, session.create(topic, 4, &[]));
+    let id = (topic, create_for_groups(session, topic));
     let of_topic =
         |partitions: &[i32]| vec![Assigned { topic: topic.to_owned(), partitions: partitions.into() }];
     let join = |member_id: &str, owned: &[i32]| {

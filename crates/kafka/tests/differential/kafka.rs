@@ -54,7 +54,8 @@ impl Kafka {
              controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n\
              offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n\
              broker.session.timeout.ms=600000\n\
-             group.initial.rebalance.delay.ms=0\nlog.dirs={}\n",
+             group.initial.rebalance.delay.ms=0\ngroup.consumer.assignor.offload.enable=false\n\
+             group.consumer.min.assignment.interval.ms=0\ngroup.consumer.assignment.interval.ms=0\nlog.dirs={}\n",
             data.display()
         );
         std::fs::write(&file, properties).expect("written");

@@ -33,6 +33,8 @@ pub struct Session {
     pub first_epoch: i32,
     /// The epoch that partitions are in which were there before the broker was started again.
     pub second_epoch: Option<i32>,
+    /// The epoch that the group of the script began with.
+    pub first_group_epoch: Option<i32>,
     /// The clock, as it was when the scripts began, in ms: the same for both brokers.
     pub now: i64,
     pub steps: Vec<(String, Fields)>,
@@ -45,10 +47,27 @@ impl Session {
             client: Client::connect(address),
             first_epoch,
             second_epoch: None,
+            first_group_epoch: None,
             now,
             steps: Vec::new(),
             members: Vec::new(),
         }
+    }
+
+    /// A connection beside the session's own, for requests that wait for it.
+    pub fn another(&self) -> Client {
+        Client::connect(self.client.address())
+    }
+
+    /// Notes the answer to what was begun on another connection.
+    pub fn end<R: Request>(&mut self, what: impl Display, version: i16, of: &mut Client) -> R::Response
+    where
+        R::Response: Debug,
+    {
+        let answer = of.end::<R>(version);
+        let fields = tree::fields(&answer, &mut self.members);
+        self.note::<R>(what, version, Some(fields));
+        answer
     }
 
     /// Asks, and notes what is answered.
@@ -90,6 +109,13 @@ impl Session {
                 && epoch >= self.first_epoch
             {
                 *value = self.epoch(epoch);
+            }
+            if let Some(first) = self.first_group_epoch
+                && matches!(name, "member_epoch" | "group_epoch" | "assignment_epoch")
+                && let Ok(epoch) = value.parse::<i32>()
+                && epoch >= first
+            {
+                *value = format!("first + {}", epoch - first);
             }
         }
         self.steps.push((format!("{} {version}: {what}", R::API.name()), fields));

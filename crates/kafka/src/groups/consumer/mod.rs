@@ -221,6 +221,15 @@ impl Member {
         who.bytes() + self.classic.as_ref().map_or(0, Classic::bytes)
     }
 
+    /// What it has, as far as is known: what it is told to give up too, until it did.
+    pub fn has(&self) -> Partitions {
+        let mut all = self.assigned.clone();
+        for (topic, partitions) in &self.revoking {
+            all.entry(*topic).or_default().extend(partitions);
+        }
+        all
+    }
+
     /// What it subscribes to by name; whether that is something else than before.
     fn subscribe(&mut self, topics: impl IntoIterator<Item = String>) -> bool {
         let topics: BTreeSet<String> = topics.into_iter().collect();
@@ -289,9 +298,9 @@ impl ConsumerGroup {
 
     /// Kafka's name of where it is.
     pub fn state(&self) -> &'static str {
+        // One that is away for now is not: it has no epoch until it is back.
         let is_settled = |member: &Member| {
-            member.epoch == LEAVING_FOR_NOW
-                || (member.epoch == self.target_epoch && !member.waits && member.revoking.is_empty())
+            member.epoch == self.target_epoch && !member.waits && member.revoking.is_empty()
         };
         match () {
             () if self.is_dead => "Dead",

@@ -108,6 +108,7 @@ fn a_partition_goes_to_the_next_one_only_when_it_was_given_up() {
         (1, Some(partitions(0..3))),
         "in its old epoch, until it has done it"
     );
+    assert_eq!(world.group.members["a"].has(), partitions(0..6), "what it was heard to have");
     assert_eq!(world.same("b", 2).expect("known").assignment, None);
     assert_eq!(world.has("a", 1, 0..6).epoch, 1, "not yet");
     assert_eq!(world.has("a", 1, 0..3).epoch, 2);
@@ -265,7 +266,9 @@ fn a_static_member_that_is_back_in_time_has_what_it_had_and_nobody_moves() {
         instance: Some("name".to_owned()),
         ..Beat::default()
     };
+    assert_eq!(world.group.state(), "Stable");
     assert_eq!(world.beat(leave("a1", LEAVING_FOR_NOW)).expect("known").epoch, LEAVING_FOR_NOW);
+    assert_eq!(world.group.state(), "Reconciling", "as Kafka calls it");
     let other = world.join("b");
     assert_eq!(other.assignment, Some(Partitions::new()), "what it had is kept for it");
     let back = world.beat(named("a2")).expect("taken in");
