@@ -305,6 +305,7 @@ impl Core {
                         if let Some(hosted) = self.shelf.queues.get_mut(&queue) {
                             hosted.queue.abort_move(sequence, now);
                         }
+                        self.serve_later(queue, now + MOVE_RETRY_MS);
                     }
                     _ => {}
                 }

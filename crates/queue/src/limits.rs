@@ -84,13 +84,13 @@ pub const SWEEP_KEYS: usize = 20_000;
 /// Messages that one step of a move task moves, or one receive to the dead-letter queue.
 pub const MOVE_STEP: usize = 64;
 
-/// How long a receive that met as many of those waits at most for their moves to be durable, in milliseconds, each time.
+/// How long a receive that may not wait does so at most while messages before those that it is looking for are moved, in milliseconds.
 pub const MOVE_WAIT_MS: u64 = 5_000;
 
 /// Pause between two steps of a move task, in milliseconds.
 pub const MOVE_PAUSE_MS: u64 = 20;
 
-/// Pause of a move task whose step was lost, in milliseconds.
+/// Pause of a move task whose step was lost, and of receives that wait behind messages whose move was, in milliseconds.
 pub const MOVE_RETRY_MS: u64 = 1_000;
 
 /// Move tasks of one queue that are remembered.

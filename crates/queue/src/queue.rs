@@ -11,7 +11,7 @@ mod standard;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::deduplication::{Deduplication, DeduplicationKey, Seen};
@@ -143,8 +143,8 @@ pub(crate) struct Queue {
     pub(crate) next: Sequence,
     in_flight: u64,
     delayed: u64,
-    /// Messages on their way to another queue, with their groups.
-    moving: BTreeMap<Sequence, Option<Arc<str>>>,
+    /// Messages on their way to another queue.
+    moving: BTreeSet<Sequence>,
     /// When the newest message was sent.
     newest_sent_at: u64,
     /// Messages that were sent earlier than one before them: they came from another queue.
@@ -327,11 +327,8 @@ impl Queue {
         self.sources.get((entry.source as usize).checked_sub(1)?).cloned()
     }
 
-    fn group_of(&self, sequence: Sequence, entry: &Entry) -> Option<Arc<str>> {
-        match self.moving.get(&sequence) {
-            Some(group) => group.clone(),
-            None => self.is_fifo().then(|| Arc::clone(&self.groups.get(entry.group).name)),
-        }
+    fn group_of(&self, entry: &Entry) -> Option<Arc<str>> {
+        self.is_fifo().then(|| Arc::clone(&self.groups.get(entry.group).name))
     }
 
     /// Takes a message's tuple, and what is counted of it, out.
@@ -378,7 +375,7 @@ impl Queue {
         if !self.aged.is_empty() {
             self.aged.remove(&(entry.sent_at, sequence));
         }
-        if self.is_fifo() && !entry.is(MOVING) {
+        if self.is_fifo() {
             self.refresh(entry.group, now);
         }
         self.note_removed(sequence, &entry, true);
@@ -524,7 +521,7 @@ impl Queue {
             self.unlist(sequence);
             let Some(entry) = self.pages.remove(sequence) else { break };
             self.moving.remove(&sequence);
-            if self.is_fifo() && !entry.is(MOVING) {
+            if self.is_fifo() {
                 self.refresh(entry.group, now);
             }
             self.note_purged(&entry);
@@ -535,7 +532,8 @@ impl Queue {
         self.changes.purged_upto = self.changes.purged_upto.max(Some(upto));
     }
 
-    /// A message is on its way to another queue: nobody can receive it until that is durable, or lost.
+    /// A message is on its way to another queue: until that is durable, or lost, nobody can receive it, nor what is behind it in its
+    /// group.
     pub(crate) fn begin_move(&mut self, sequence: Sequence, now: u64) -> Option<Sequence> {
         let group = self.begin_move_within(sequence)?;
         if self.is_fifo() {
@@ -547,40 +545,36 @@ impl Queue {
     /// The same, of a message whose group is looked after later; the group's place.
     fn begin_move_within(&mut self, sequence: Sequence) -> Option<u32> {
         let entry = self.pages.get(sequence).filter(|entry| !entry.is(MOVING))?;
-        let group = self.group_of(sequence, &entry);
         self.unlist(sequence);
         self.pages.get_mut(sequence)?.set(MOVING, true);
-        self.moving.insert(sequence, group);
-        if self.is_fifo() {
-            self.forget_in_group(entry.group, sequence);
-        }
+        self.moving.insert(sequence);
         Some(entry.group)
     }
 
     /// The move was lost: the message is here as before.
     pub(crate) fn abort_move(&mut self, sequence: Sequence, now: u64) {
-        let Some(group) = self.moving.remove(&sequence) else { return };
+        if !self.moving.remove(&sequence) {
+            return;
+        }
         let Some(entry) = self.pages.get_mut(sequence) else { return };
         entry.set(MOVING, false);
-        if self.settings.fifo.is_some() {
-            let place = self.groups.place(group.as_deref().unwrap_or_default());
-            entry.group = place;
-            let messages = &mut self.groups.get_mut(place).messages;
-            messages.insert(messages.partition_point(|other| *other < sequence), sequence);
-        }
         self.list(sequence, now);
+    }
+
+    /// Whether a receive may find more once the moves that are under way are durable: what is behind them in their groups.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_fifo() && !self.moving.is_empty()
     }
 
     /// The move is durable: the message is here no more. What arrives where it goes, if it was still here.
     pub(crate) fn finish_move(&mut self, sequence: Sequence, now: u64) -> Option<Carried> {
         let entry = self.pages.get(sequence)?;
-        let carried =
-            Carried { group: self.group_of(sequence, &entry), source: self.source_of(&entry), entry };
+        let carried = Carried { group: self.group_of(&entry), source: self.source_of(&entry), entry };
         self.unlist(sequence);
         self.pages.remove(sequence);
         self.moving.remove(&sequence);
         self.aged.remove(&(entry.sent_at, sequence));
-        if self.is_fifo() && !entry.is(MOVING) {
+        if self.is_fifo() {
             self.forget_in_group(entry.group, sequence);
             self.refresh(entry.group, now);
         }
@@ -615,7 +609,7 @@ impl Queue {
         entries
             .map(|(sequence, entry)| {
                 let taken = Taken { sequence, entry, source: self.source_of(&entry) };
-                (taken, self.group_of(sequence, &entry))
+                (taken, self.group_of(&entry))
             })
             .collect()
     }

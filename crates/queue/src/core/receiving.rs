@@ -2,7 +2,7 @@
 //!
 //! A receive that finds nothing and may wait does, at no cost: it is looked at again when a message has become visible
 //! (sent, given back, or its timeout over) and when its own time is over, and at no other time. One that may not wait does so only while
-//! messages before those that it is looking for are moved to the dead-letter queue.
+//! messages before those that it is looking for are moved to another queue, and where such a move was lost they are looked at again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,12 @@ use crate::request::{Found, Message, QueueError, Receive, Reply};
 /// A receive that waits.
 struct Waiter {
     want: Want,
+    /// How long it may wait for messages.
     until: u64,
+    /// How long it waits at most where there are moves under way.
+    moves_until: u64,
+    /// Which of the two holds.
+    ends_at: u64,
     reply: Reply<Vec<Found>>,
 }
 
@@ -29,6 +34,8 @@ pub(super) struct Waiting {
     /// When they have waited long enough.
     ends: BTreeSet<(u64, u64)>,
     ever: u64,
+    /// When to look again because a move was lost.
+    again_at: Option<u64>,
     /// In the core's set of times.
     pub(super) wake_at: Option<u64>,
 }
@@ -46,13 +53,13 @@ impl Waiting {
 
     fn push(&mut self, waiter: Waiter) {
         self.ever += 1;
-        self.ends.insert((waiter.until, self.ever));
+        self.ends.insert((waiter.ends_at, self.ever));
         self.waiters.insert(self.ever, waiter);
     }
 
     fn pop(&mut self) -> Option<Waiter> {
         let (number, waiter) = self.waiters.pop_first()?;
-        self.ends.remove(&(waiter.until, number));
+        self.ends.remove(&(waiter.ends_at, number));
         Some(waiter)
     }
 }
@@ -72,7 +79,8 @@ impl Core {
             attempt: receive.attempt.filter(|_| settings.fifo.is_some()),
             may_redrive: false,
         };
-        let waiter = Waiter { want, until: now + millis(wait), reply };
+        let until = now + millis(wait);
+        let waiter = Waiter { want, until, moves_until: now + MOVE_WAIT_MS, ends_at: until, reply };
         if let Some(waiter) = self.try_receive(id, waiter, now, false)
             && self.shelf.queues.contains_key(&id)
         {
@@ -97,12 +105,13 @@ impl Core {
             self.redrive(id, target, &received.overdue, now);
         }
         if received.taken.is_empty() {
-            // It has come upon messages for the dead-letter queue only, as many as are moved at once. It goes on behind them when
+            // Behind messages that are moved, of its group or as many of the dead-letter queue as are moved at once, it goes on when
             // these moves are durable: what is there is found, and however many there are, little is under way at a time.
-            if received.overdue.len() >= MOVE_STEP && !is_last {
-                waiter.until = waiter.until.max(now + MOVE_WAIT_MS);
-            }
-            if waiter.until > now {
+            let hosted = self.shelf.queues.get(&id)?;
+            let is_behind_moves = received.overdue.len() >= MOVE_STEP || hosted.queue.is_held();
+            waiter.ends_at =
+                if is_behind_moves { waiter.until.max(waiter.moves_until) } else { waiter.until };
+            if waiter.ends_at > now && !is_last {
                 return Some(waiter);
             }
             let _ = waiter.reply.send(Ok(Vec::new()));
@@ -190,6 +199,7 @@ impl Core {
         if let Some(at) = waiting.wake_at.take() {
             self.wakes.remove(&(at, id));
         }
+        waiting.again_at = None;
         while let Some((until, number)) = waiting.ends.first().copied().filter(|(until, _)| *until <= now) {
             waiting.ends.remove(&(until, number));
             if let Some(waiter) = waiting.waiters.remove(&number) {
@@ -205,7 +215,7 @@ impl Core {
             if let Some(waiter) = self.try_receive(id, waiter, now, false) {
                 // Back to the front: it came first.
                 let number = waiting.waiters.keys().next().map_or(waiting.ever + 1, |first| first - 1);
-                waiting.ends.insert((waiter.until, number));
+                waiting.ends.insert((waiter.ends_at, number));
                 waiting.waiters.insert(number, waiter);
                 break;
             }
@@ -217,12 +227,21 @@ impl Core {
         }
     }
 
+    /// A move was lost: its message, and what is behind it, is there for the receives that wait. Not at once: while the journal
+    /// takes nothing, they would be moved and lost over and over.
+    pub(super) fn serve_later(&mut self, id: QueueId, at: u64) {
+        if let Some(waiting) = self.waiting.get_mut(&id) {
+            waiting.again_at = Some(at);
+            self.set_wake(id);
+        }
+    }
+
     fn set_wake(&mut self, id: QueueId) {
         let (Some(waiting), Some(hosted)) = (self.waiting.get_mut(&id), self.shelf.queues.get(&id)) else {
             return;
         };
         let end = waiting.ends.first().map(|(until, _)| *until);
-        let wake_at = end.into_iter().chain(hosted.queue.next_at()).min();
+        let wake_at = end.into_iter().chain(waiting.again_at).chain(hosted.queue.next_at()).min();
         if wake_at != waiting.wake_at {
             if let Some(at) = waiting.wake_at {
                 self.wakes.remove(&(at, id));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::ids::Receipt;
-use crate::limits::{DEDUPLICATION_MS, MOVE_STEP};
+use crate::limits::{DEDUPLICATION_MS, MOVE_STEP, MOVE_WAIT_MS};
 use crate::record;
 use crate::request::{Receive, Send};
 use crate::settings::{Fifo, MoveStatus, MoveTask, QueueRecord, Redrive, Settings};
@@ -400,5 +400,78 @@ fn a_receive_that_may_not_wait_ends_though_no_message_can_be_moved() {
             Err(_) => now = node.core.wake_at().expect("its end"),
         }
     };
-    assert!(found.is_empty() && looks <= 3, "{looks}");
+    assert!(found.is_empty() && looks <= 2 + MOVE_WAIT_MS / MOVE_RETRY_MS, "{looks}");
+}
+
+/// A FIFO queue with as many messages in one group, of which the first was received as often as it may be, and its dead-letter queue.
+fn overdue_before(others: usize) -> (Node, QueueId, Vec<Sequence>) {
+    let redrive = Redrive { target: "dead".to_owned(), receives_max: 1 };
+    let mut node = Node::new(Settings { redrive: Some(redrive), ..fifo() });
+    let dead = node.create("dead", fifo());
+    let send = |node: &mut Node| {
+        let mut sent = node.send_to_group(NOW, "g");
+        node.settle(NOW);
+        sent.try_recv().expect("answered").expect("sent")[0].sequence
+    };
+    let sent: Vec<Sequence> = (0..=others).map(|_| send(&mut node)).collect();
+    let received: Vec<Sequence> = node.receive(NOW, 1).iter().map(|receipt| receipt.sequence).collect();
+    assert_eq!(received, sent[..1]);
+    node.settle(NOW);
+    (node, dead, sent)
+}
+
+#[test]
+fn what_is_behind_a_message_for_the_dead_letter_queue_is_received_when_that_has_left_its_group_for_good() {
+    let (mut node, dead, sent) = overdue_before(2);
+    let mut now = NOW + 60_000;
+    let receive = Receive { count: 10, ..Receive::default() };
+    let mut answer = node.ask(now, |reply| Request::Receive(QUEUE, receive, reply));
+    // The journal takes the move, and loses it.
+    assert!(node.core.round().is_some() && node.core.appended());
+    assert!(answer.try_recv().is_err(), "nothing may have been received before the move is durable");
+    node.core.lose_first(&full(), now);
+    assert_eq!(node.core.shelf.queues[&dead].queue.counts().visible, 0);
+    assert!(answer.try_recv().is_err(), "the first of the group is still there");
+    // It rides on the next one.
+    now = node.core.wake_at().expect("the next try");
+    node.core.tick(now);
+    assert!(answer.try_recv().is_err());
+    node.settle(now);
+    let found = answer.try_recv().expect("answered").expect("received");
+    let received: Vec<Sequence> = found.iter().map(|found| found.message.receipt.sequence).collect();
+    assert_eq!(received, sent[1..]);
+    assert_eq!(node.core.shelf.queues[&dead].queue.counts().visible, 1);
+}
+
+#[test]
+fn a_receive_that_may_not_wait_is_answered_with_nothing_when_the_moves_before_it_leave_nothing() {
+    let (mut node, _, _) = overdue_before(0);
+    let now = NOW + 60_000;
+    let receive = Receive { count: 10, ..Receive::default() };
+    let mut answer = node.ask(now, |reply| Request::Receive(QUEUE, receive, reply));
+    node.settle(now);
+    assert!(answer.try_recv().expect("answered").expect("received").is_empty());
+    assert_eq!(node.core.wake_at(), None);
+}
+
+#[test]
+fn what_is_behind_the_messages_of_a_step_of_a_task_is_not_received_before_they_have_left_their_group() {
+    let mut node = Node::new(fifo());
+    let count = MOVE_STEP + 10;
+    (0..count).for_each(|_| drop(node.send_to_group(NOW, "g")));
+    node.settle(NOW);
+    node.create("target", fifo());
+    let task = MoveTask { target: Some("target".to_owned()), ..MoveTask::new("account", "q") };
+    drop(node.ask(NOW, |reply| Request::Admin(Admin::StartTask(Box::new(task), reply))));
+    node.settle(NOW);
+    node.core.tick(NOW);
+    assert!(node.core.round().is_some() && node.core.appended());
+    let receive = Receive { count: 1, ..Receive::default() };
+    let mut answer = node.ask(NOW, |reply| Request::Receive(QUEUE, receive, reply));
+    assert!(answer.try_recv().is_err());
+    node.core.lose_first(&full(), NOW);
+    let now = node.core.wake_at().expect("the next try");
+    node.core.tick(now);
+    let found = answer.try_recv().expect("answered").expect("received");
+    assert_eq!(found[0].message.receipt.sequence, Sequence(1));
 }

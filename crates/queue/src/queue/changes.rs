@@ -144,8 +144,7 @@ impl Queue {
             entry.set(DIRTY, false);
             entry.set(IN_TREE | STORED, true);
             let entry = *entry;
-            let state =
-                State { entry, group: self.group_of(sequence, &entry), source: self.source_of(&entry) };
+            let state = State { entry, group: self.group_of(&entry), source: self.source_of(&entry) };
             upserts.push(Upsert { sequence, state: state.encode(), content });
         }
         let removed = changes.removed.iter().map(|(sequence, _)| *sequence);

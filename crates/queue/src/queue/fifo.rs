@@ -7,7 +7,7 @@ use tailwater_env::HashMap;
 use super::{Queue, Received, Taken, Want};
 use crate::ids::{Sequence, Token};
 use crate::limits::{ATTEMPT_MS, ATTEMPTS_MAX, BATCH_MAX, MOVE_STEP};
-use crate::pages::IN_FLIGHT;
+use crate::pages::{IN_FLIGHT, MOVING};
 
 impl Queue {
     pub(super) fn receive_fifo(
@@ -30,7 +30,7 @@ impl Queue {
             let Some(group) = self.pages.get(head).map(|entry| entry.group) else { continue };
             self.groups.get_mut(group).head = None;
             groups.push(group);
-            let mut next = 0;
+            let (mut next, mut is_behind_moving) = (0, false);
             while received.taken.len() < want.count
                 && let Some(sequence) = self.groups.get(group).messages.get(next).copied()
             {
@@ -38,17 +38,21 @@ impl Queue {
                     next += 1;
                     continue;
                 };
-                if entry.visible_at > now {
+                if entry.visible_at > now || entry.is(MOVING) {
                     break;
                 }
                 if self.is_overdue(&entry, want) {
-                    if self.begin_move_within(sequence).is_some() {
-                        received.overdue.push(sequence);
-                    }
+                    self.begin_move_within(sequence);
+                    received.overdue.push(sequence);
                     if received.overdue.len() >= MOVE_STEP {
                         break;
                     }
+                    (next, is_behind_moving) = (next + 1, true);
                     continue;
+                }
+                // The move may be lost, and then the message before this one is still there.
+                if is_behind_moving {
+                    break;
                 }
                 let token = Token(random_below(1 << 32) as u32);
                 received.taken.extend(self.hand_out(sequence, now, want.visibility_ms, token));
@@ -98,8 +102,9 @@ impl Queue {
         groups.dedup();
         groups.extend(heads.filter_map(|head| Some(self.pages.get(head)?.group)));
         let each = (count / groups.len().max(1)).max(1);
-        let is_next =
-            |sequence: &&Sequence| self.pages.get(**sequence).is_some_and(|entry| !entry.is(IN_FLIGHT));
+        let is_next = |sequence: &&Sequence| {
+            self.pages.get(**sequence).is_some_and(|entry| !entry.is(IN_FLIGHT | MOVING))
+        };
         let next = groups.into_iter().flat_map(|group| {
             // What was taken lies before it, and so does a little that is gone.
             let messages = self.groups.get(group).messages.iter().take(each + 2 * BATCH_MAX);
@@ -121,20 +126,24 @@ impl Queue {
             let messages = self.groups.get(group).messages.iter().copied();
             let there = messages.filter_map(|sequence| Some((sequence, self.pages.get(sequence)?)));
             there
-                .take_while(|(sequence, entry)| *sequence <= upto && entry.visible_at <= now)
+                .take_while(|(sequence, entry)| {
+                    *sequence <= upto && entry.visible_at <= now && !entry.is(MOVING)
+                })
                 .map(|(sequence, _)| sequence)
         });
         movable.take(count).collect()
     }
 
-    /// Makes the index have the tuple of a group's first message, and forgets a group that has none.
+    /// Makes the index have the tuple of a group's first message, unless that is moving, and forgets a group that has none.
     pub(super) fn refresh(&mut self, place: u32, now: u64) {
         let group = self.groups.get_mut(place);
         while group.messages.front().is_some_and(|first| self.pages.get(*first).is_none()) {
             group.messages.pop_front();
         }
         let first = group.messages.front().copied();
-        let head = first.and_then(|first| Some((self.pages.get(first)?.visible_at, first)));
+        let there = first.and_then(|first| Some((first, self.pages.get(first)?)));
+        let head =
+            there.filter(|(_, entry)| !entry.is(MOVING)).map(|(first, entry)| (entry.visible_at, first));
         let before = std::mem::replace(&mut group.head, head);
         if before != head {
             if let Some(tuple) = before {
@@ -144,7 +153,7 @@ impl Queue {
                 self.index.insert(tuple, now);
             }
         }
-        if head.is_none() && self.groups.is_used(place) {
+        if first.is_none() && self.groups.is_used(place) {
             self.groups.free(place);
         }
     }

@@ -49,8 +49,6 @@ pub(super) struct Model {
     places: BTreeMap<(&'static str, Name), u64>,
     /// Places of messages that others of their group have passed, since when, and the first that did: there is nothing any more.
     passed: BTreeMap<(&'static str, u64), (Instant, Name)>,
-    /// Whether moves may be lost in this life that receives did not wait for: then messages are back where others passed them.
-    loses_moves: bool,
     /// When those were purged that were, and that had been acknowledged before.
     purged: BTreeMap<Name, Instant>,
     /// Purges that are not answered: they may take what is sent now, too.
@@ -72,8 +70,7 @@ impl Outcome for Model {
 
 impl Model {
     /// Nothing is left of the life before.
-    pub(super) fn begin_life(&mut self, disk_fails: bool) {
-        self.loses_moves = disk_fails;
+    pub(super) fn begin_life(&mut self) {
         (self.clients, self.purging) = (0, 0);
         self.hidden.clear();
         // Receives that were not durable may not have been. But one whose delete is durable was.
@@ -242,7 +239,7 @@ impl Model {
         for ((queue, other), place) in &self.places {
             let is_before = *queue == seen.queue && *place < seen.sequence && self.groups.get(other) == group;
             let is_in_hand = before.iter().any(|seen| seen.name == *other);
-            if is_before && !is_in_hand && !self.loses_moves {
+            if is_before && !is_in_hand {
                 self.passed.entry((*queue, *place)).or_insert((now, seen.name));
             }
         }
