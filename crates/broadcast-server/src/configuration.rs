@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tailwater_broadcast::membership::Membership;
-use tailwater_broadcast::message::{Chain, Member, ReplicaId, put_chain, take_chain};
+use tailwater_broadcast::message::{Chain, Member, ReplicaId, Waits, put_chain, take_chain};
 use tailwater_broadcast::wire::Reader;
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// What a replica tells the service.
 pub(crate) enum Report {
     Join { member: Member, durable: bool, started: bool },
-    Alive { id: ReplicaId, epoch: u64, caught_up: Vec<ReplicaId> },
+    Alive { id: ReplicaId, epoch: u64, caught_up: Vec<ReplicaId>, waits: Waits },
 }
 
 /// Runs the service until it is dropped or nobody reports any more.
@@ -54,8 +54,8 @@ pub(crate) async fn run(
                 // It may be a member already: then nothing changes, and it still has to know.
                 let _ = inputs.send(Input::Chain(membership.chain().clone())).await;
             }
-            Some(Some(Report::Alive { id, epoch, caught_up })) => {
-                membership.alive(now_ms(), id, epoch, &caught_up);
+            Some(Some(Report::Alive { id, epoch, caught_up, waits })) => {
+                membership.alive(now_ms(), id, epoch, &caught_up, waits);
             }
             None => {}
         }
@@ -74,6 +74,9 @@ pub(crate) async fn run(
                         ?joining,
                         "the broadcast chain changed"
                     );
+                    if let Some(replica) = membership.leaves() {
+                        tracing::warn!(region, replica, "a replica that did not move on was removed");
+                    }
                     expect = Expect::Version(version);
                     membership.changed(chain.clone());
                     let _ = inputs.send(Input::Chain(chain)).await;

@@ -154,6 +154,7 @@ impl Core {
     /// Tells the configuration service that this replica is there.
     fn report(&mut self) {
         let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up().into_iter().collect());
+        let waits = self.replica.waits();
         // One that was removed, though it was only out of reach, joins again.
         let joins = !self.joined || !self.replica.is_in_chain();
         // Said until the service answers: before it knows, a replica that comes back is in no chain.
@@ -164,13 +165,13 @@ impl Core {
             if joins {
                 self.joined |= service.try_send(Report::Join { member, durable, started }).is_ok();
             }
-            let _ = service.try_send(Report::Alive { id: self.me.id, epoch, caught_up });
+            let _ = service.try_send(Report::Alive { id: self.me.id, epoch, caught_up, waits });
         } else if let Some(writer) = self.service_at.and_then(|at| self.writers.get(&at)) {
             if joins {
                 let _ = writer.send(Message::Join { member, durable, started });
                 self.joined = true;
             }
-            let _ = writer.send(Message::Alive { epoch, caught_up });
+            let _ = writer.send(Message::Alive { epoch, caught_up, waits });
         }
     }
 
@@ -251,7 +252,7 @@ impl Core {
                 self.reporters.insert(from);
                 Report::Join { member, durable, started }
             }
-            Message::Alive { epoch, caught_up } => Report::Alive { id, epoch, caught_up },
+            Message::Alive { epoch, caught_up, waits } => Report::Alive { id, epoch, caught_up, waits },
             _ => return,
         };
         let _ = service.try_send(report);

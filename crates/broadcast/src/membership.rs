@@ -9,14 +9,31 @@
 //! - A member that started again has what its disk kept, but the others may have gone on: it goes to the end as long as
 //!   one of them is heard after that, or may be yet. If all of them started again the first goes on alone, and the others join it:
 //!   whatever was acknowledged, or read, every member's disk has.
+//! - A member that lives and does not move on keeps all publishers waiting, so it is removed if that lasts for
+//!   [`STUCK_SILENCES`] times as long as silence may, and another one whose disk goes on is heard after that. Members say what they
+//!   wait for ([`Waits`]), and whom that points to is found so:
+//!   - A disk that stands still is its owner's own word, and its owner goes.
+//!   - A member before whom the next one does not move on waits as well, as what it holds is what all behind it hold. So it
+//!     is the last one of those that wait who knows, and who waits for its own disk is not believed about another one.
+//!   - If the one that does not move on hears nothing of the one before it, their link is broken, and either could go: it
+//!     is the one that has no other neighbour to whom its link works. If that says nothing, the one behind goes.
+//!   - A joining replica to which the tail hands over is removed likewise, and always it: the tail's disk has the events.
+//! - One that was removed for that is let in again later, after twice as long each time that it is soon removed again:
+//!   however a fault comes and goes, publishers wait ever less often.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::message::{Chain, Member, ReplicaId};
+use crate::message::{Chain, Member, ReplicaId, Waits};
 
 /// Replicas of one chain, joining ones included.
 pub const MEMBERS_MAX: usize = 16;
+/// A member that does not move on though it could is removed after so many times as long as one that is silent.
+pub const STUCK_SILENCES: u64 = 5;
+/// One that was removed for that is kept out for that time, doubled so many times at most.
+const DOUBLED_MAX: u32 = 4;
+/// Of so many it is remembered.
+const STUCK_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Seen {
@@ -24,6 +41,16 @@ struct Seen {
     durable: bool,
     /// Whether this service has heard it, or only found it in the chain when it started itself.
     heard: bool,
+    /// What it waits for, in this epoch.
+    waits: Waits,
+}
+
+/// That a replica was removed because it did not move on.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    at_ms: u64,
+    /// For how long it is kept out.
+    out_ms: u64,
 }
 
 /// The configuration service of one region.
@@ -37,6 +64,12 @@ pub struct Membership {
     started: BTreeMap<ReplicaId, u64>,
     /// Whether what becomes of those that started depends on whether others are heard.
     waits: bool,
+    /// Who does not move on, and since when that is known.
+    stuck: Option<(ReplicaId, u64)>,
+    /// Whom the next chain leaves out for that, and when.
+    leaves: Option<(ReplicaId, u64)>,
+    /// Who was.
+    removed: BTreeMap<ReplicaId, Stuck>,
     silence_ms: u64,
     lost_ms: u64,
 }
@@ -49,7 +82,10 @@ impl Membership {
         let replicas = chain.members.iter().chain(&chain.joining);
         let comes_back = |id: ReplicaId| id & 1 == 0;
         let seen = replicas
-            .map(|member| (member.id, Seen { at_ms: now_ms, durable: comes_back(member.id), heard: false }))
+            .map(|member| {
+                let durable = comes_back(member.id);
+                (member.id, Seen { at_ms: now_ms, durable, heard: false, waits: Waits::default() })
+            })
             .collect();
         Self {
             chain,
@@ -58,6 +94,9 @@ impl Membership {
             joins: Vec::new(),
             started: BTreeMap::new(),
             waits: false,
+            stuck: None,
+            leaves: None,
+            removed: BTreeMap::new(),
             silence_ms,
             lost_ms,
         }
@@ -74,7 +113,7 @@ impl Membership {
         if started && self.started.len() < MEMBERS_MAX {
             self.started.entry(member.id).or_insert(now_ms);
         }
-        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true });
+        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: Waits::default() });
         self.caught_up.remove(&member.id);
         self.joins.retain(|other| other.id != member.id);
         if self.joins.len() < MEMBERS_MAX {
@@ -82,11 +121,13 @@ impl Membership {
         }
     }
 
-    /// A replica is alive; the tail knows who caught up.
-    pub fn alive(&mut self, now_ms: u64, id: ReplicaId, epoch: u64, caught_up: &[ReplicaId]) {
+    /// A replica is alive, and waits for something, perhaps; the tail knows who caught up.
+    pub fn alive(&mut self, now_ms: u64, id: ReplicaId, epoch: u64, caught_up: &[ReplicaId], waits: Waits) {
         if let Some(seen) = self.seen.get_mut(&id) {
             seen.at_ms = now_ms;
             seen.heard = true;
+            // Of another chain it says nothing about this one.
+            seen.waits = if epoch == self.chain.epoch { waits } else { Waits::default() };
         }
         if self.chain.tail() == Some(id) && epoch == self.chain.epoch {
             self.caught_up = caught_up.iter().copied().collect();
@@ -118,9 +159,24 @@ impl Membership {
             self.seen.get(&member.id).is_some_and(|seen| seen.heard && seen.at_ms >= last_start_ms)
         };
         let is_there = |member: &Member| !silent(member.id) && !replaced(member);
-        self.waits = false;
+        (self.waits, self.leaves) = (false, None);
         if next.members.iter().any(|member| stays(member) && heard(member)) {
             next.members.retain(stays);
+            let stuck = self.who_is_stuck();
+            if self.stuck.map(|(id, _)| id) != stuck {
+                self.stuck = stuck.map(|id| (id, now_ms));
+            }
+            if let Some((id, found_ms)) = self.stuck
+                && next.members == self.chain.members
+                && next.members.iter().filter(|other| other.id != id).any(|other| {
+                    let is_alive = self.seen.get(&other.id).is_some_and(|seen| seen.at_ms >= found_ms);
+                    is_alive && heard(other) && !self.has_stuck_disk(other.id)
+                })
+            {
+                next.members.retain(|member| member.id != id);
+                next.joining.retain(|member| member.id != id);
+                self.leaves = Some((id, now_ms));
+            }
         } else if next.members.iter().any(stays) {
             // Nobody has heard them since this service, or the member, started: they may be there all the same.
             self.waits = true;
@@ -143,7 +199,10 @@ impl Membership {
                 next.members.iter_mut().chain(&mut next.joining).find(|known| known.id == member.id)
             {
                 known.address.clone_from(&member.address);
-            } else if next.members.len() + next.joining.len() < MEMBERS_MAX {
+            } else if next.members.len() + next.joining.len() < MEMBERS_MAX
+                && (next.members.is_empty() || self.may_join(now_ms, member.id))
+                && self.leaves() != Some(member.id)
+            {
                 next.joining.push(member.clone());
             }
         }
@@ -165,14 +224,96 @@ impl Membership {
         Some(next)
     }
 
+    /// Whether a replica's disk stands still, or has for so long that it is no use to wait for it.
+    fn has_stuck_disk(&self, id: ReplicaId) -> bool {
+        self.waits_of(id).disk_ms.saturating_mul(2) >= self.stuck_ms()
+    }
+
+    /// Who keeps the chain from moving on, for too long already: a member, or the joining replica that the tail hands
+    /// over to.
+    fn who_is_stuck(&self) -> Option<ReplicaId> {
+        let limit_ms = self.stuck_ms();
+        let mut line: Vec<ReplicaId> = self.chain.members.iter().map(|member| member.id).collect();
+        if let Some(id) = line.iter().find(|id| self.waits_of(**id).disk_ms >= limit_ms) {
+            return Some(*id);
+        }
+        let members = line.len();
+        let tails_next = line.last().and_then(|tail| self.waits_of(*tail).next);
+        line.extend(
+            self.chain.joining.iter().map(|m| m.id).find(|id| tails_next.is_some_and(|(of, _)| of == *id)),
+        );
+        let waits_ms = |place: usize| match (line.get(place), line.get(place + 1)) {
+            (Some(id), Some(next)) => {
+                let waits = self.waits_of(*id).next.filter(|(of, _)| of == next);
+                waits.map_or(0, |(_, ms)| ms)
+            }
+            _ => 0,
+        };
+        // Half as long is long enough for whoever is behind: it began to wait, or to say so, somewhat later.
+        let is_long = |ms: u64| ms.saturating_mul(2) >= limit_ms;
+        let is_cut = |place: usize| line.get(place).is_some_and(|id| is_long(self.waits_of(*id).before_ms));
+        let mut before = (0..line.len()).find(|place| waits_ms(*place) >= limit_ms)?;
+        while is_long(waits_ms(before + 1))
+            && !is_cut(before + 1)
+            && line.get(before + 1).is_some_and(|id| !self.has_stuck_disk(*id))
+        {
+            before += 1;
+        }
+        let behind = before + 1;
+        if waits_ms(before) < limit_ms || line.get(before).is_none_or(|id| self.has_stuck_disk(*id)) {
+            return None;
+        }
+        let before_is_reached = before > 0 && !is_cut(before);
+        let behind_is_reached = behind + 1 < members && !is_cut(behind + 1);
+        let goes = if is_cut(behind) && behind_is_reached && !before_is_reached { before } else { behind };
+        line.get(goes).copied()
+    }
+
+    fn waits_of(&self, id: ReplicaId) -> Waits {
+        self.seen.get(&id).map(|seen| seen.waits).unwrap_or_default()
+    }
+
+    fn stuck_ms(&self) -> u64 {
+        STUCK_SILENCES * self.silence_ms
+    }
+
+    /// Whether a replica was not removed a short while ago because it did not move on.
+    fn may_join(&self, now_ms: u64, id: ReplicaId) -> bool {
+        self.removed.get(&id).is_none_or(|stuck| now_ms.saturating_sub(stuck.at_ms) >= stuck.out_ms)
+    }
+
+    /// A replica is removed because it does not move on: it is kept out for longer if that was so not long ago.
+    fn keep_out(&mut self, now_ms: u64, id: ReplicaId) {
+        let shortest_ms = self.stuck_ms();
+        let lately = |stuck: &Stuck| now_ms.saturating_sub(stuck.at_ms) < 4 * stuck.out_ms;
+        self.removed.retain(|_, stuck| lately(stuck));
+        let out_ms = match self.removed.get(&id) {
+            Some(stuck) => (2 * stuck.out_ms).min(shortest_ms << DOUBLED_MAX),
+            None => shortest_ms,
+        };
+        if self.removed.len() < STUCK_MAX || self.removed.contains_key(&id) {
+            self.removed.insert(id, Stuck { at_ms: now_ms, out_ms });
+        }
+    }
+
+    /// Who is left out of the next chain because it does not move on.
+    pub fn leaves(&self) -> Option<ReplicaId> {
+        self.leaves.map(|(id, _)| id)
+    }
+
     /// A chain is durable, and in force.
     pub fn changed(&mut self, chain: Chain) {
+        let is_in = |id: ReplicaId| chain.members.iter().chain(&chain.joining).any(|member| member.id == id);
+        if let Some((id, at_ms)) = self.leaves.take().filter(|(id, _)| !is_in(*id)) {
+            self.keep_out(at_ms, id);
+        }
+        self.stuck = None;
+        self.seen.values_mut().for_each(|seen| seen.waits = Waits::default());
         self.joins.clear();
         let waits = self.waits;
         self.started.retain(|id, _| waits && chain.place(*id).is_some());
         self.caught_up.clear();
-        let known = |id: &ReplicaId| chain.members.iter().chain(&chain.joining).any(|m| m.id == *id);
-        self.seen.retain(|id, _| known(id));
+        self.seen.retain(|id, _| is_in(*id));
         self.chain = chain;
     }
 }
@@ -207,13 +348,13 @@ mod tests {
         assert_eq!(step(&mut service, 1), Some((vec![1], vec![2, 3])));
         assert_eq!(step(&mut service, 2), None);
         let epoch = service.chain().epoch;
-        service.alive(3, 1, epoch, &[3]);
+        service.alive(3, 1, epoch, &[3], Waits::default());
         assert_eq!(step(&mut service, 3), Some((vec![1, 3], vec![2])));
         // What the tail of an earlier epoch says does not count.
-        service.alive(4, 3, epoch, &[2]);
+        service.alive(4, 3, epoch, &[2], Waits::default());
         assert_eq!(step(&mut service, 4), None);
-        service.alive(900, 3, service.chain().epoch, &[2]);
-        service.alive(900, 2, service.chain().epoch, &[]);
+        service.alive(900, 3, service.chain().epoch, &[2], Waits::default());
+        service.alive(900, 2, service.chain().epoch, &[], Waits::default());
         assert_eq!(step(&mut service, 900), Some((vec![1, 3, 2], vec![])));
         assert_eq!(step(&mut service, 1500), Some((vec![3, 2], vec![])));
     }
@@ -227,13 +368,13 @@ mod tests {
         assert_eq!(step(&mut service, 1), None);
         service.join(1, member(2), true, true);
         step(&mut service, 1);
-        service.alive(2, 1, service.chain().epoch, &[2]);
+        service.alive(2, 1, service.chain().epoch, &[2], Waits::default());
         assert_eq!(step(&mut service, 2), Some((vec![1, 2], vec![])));
         service.join(3, member(1), true, false);
         assert_eq!(step(&mut service, 3), None);
         service.join(4, member(1), true, true);
         assert_eq!(step(&mut service, 4), None);
-        service.alive(5, 2, service.chain().epoch, &[]);
+        service.alive(5, 2, service.chain().epoch, &[], Waits::default());
         assert_eq!(step(&mut service, 5), Some((vec![2], vec![1])));
     }
 
@@ -253,7 +394,7 @@ mod tests {
         assert_eq!(step(&mut service, 20), None);
         service.join(30, member(6), true, true);
         assert_eq!(step(&mut service, 30), Some((vec![2], vec![4, 6])));
-        service.alive(40, 2, service.chain().epoch, &[4]);
+        service.alive(40, 2, service.chain().epoch, &[4], Waits::default());
         assert_eq!(step(&mut service, 40), Some((vec![2, 4], vec![6])));
         assert_eq!(step(&mut service, 50), None);
     }
@@ -267,7 +408,7 @@ mod tests {
         assert_eq!(step(&mut service, 20), Some((vec![2, 6], vec![4])));
         let mut service = all_down();
         service.join(10, member(4), true, true);
-        service.alive(900, 4, 5, &[]);
+        service.alive(900, 4, 5, &[], Waits::default());
         assert_eq!(step(&mut service, 1000), None);
         assert_eq!(step(&mut service, 1001), Some((vec![4], vec![])));
     }
@@ -292,7 +433,7 @@ mod tests {
             let mut service = Membership::new(0, chain, 1000, 3000);
             service.join(0, member(2), false, true);
             assert_eq!(step(&mut service, 0), Some((vec![last], vec![2])));
-            service.alive(4000, 2, 6, &[]);
+            service.alive(4000, 2, 6, &[], Waits::default());
             assert_eq!(step(&mut service, 4000), replaced.then(|| (vec![2], vec![])));
         }
     }
@@ -313,7 +454,7 @@ mod tests {
         let mut service = Membership::new(0, chain, 1000, 60_000);
         service.join(10, Member { id: 6, address: "127.0.0.1:9400".to_owned() }, true, true);
         assert_eq!(step(&mut service, 10), Some((vec![8], vec![6])));
-        service.alive(60_000, 6, service.chain().epoch, &[]);
+        service.alive(60_000, 6, service.chain().epoch, &[], Waits::default());
         assert_eq!(step(&mut service, 60_000), None);
         assert_eq!(step(&mut service, 60_001), Some((vec![6], vec![])));
     }
@@ -328,8 +469,156 @@ mod tests {
             assert_eq!(step(&mut service, 5000), None);
             service.join(2000, member(2), durable, true);
             assert_eq!(step(&mut service, 2000), Some((vec![1], vec![2])));
-            service.alive(5000, 2, 2, &[]);
+            service.alive(5000, 2, 2, &[], Waits::default());
             assert_eq!(step(&mut service, 5000), if durable { None } else { Some((vec![2], vec![])) });
+        }
+    }
+
+    /// Members 1, 3, 5 and so on, which say all the time that they are alive.
+    fn alive(members: u64) -> Membership {
+        let members = (0..members).map(|place| member(2 * place + 1)).collect();
+        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        let mut service = Membership::new(0, chain, 1000, 60_000);
+        say(&mut service, 0, &[]);
+        service
+    }
+
+    /// What some wait for; the others say that they are alive.
+    fn say(service: &mut Membership, now_ms: u64, waits: &[(ReplicaId, Waits)]) {
+        let Chain { epoch, members, joining, .. } = service.chain().clone();
+        for Member { id, .. } in members.iter().chain(&joining) {
+            let waits = waits.iter().find(|(of, _)| of == id).map(|(_, waits)| *waits).unwrap_or_default();
+            service.alive(now_ms, *id, epoch, &[], waits);
+        }
+    }
+
+    /// Who is removed at once if this is said.
+    fn goes(members: u64, waits: &[(ReplicaId, Waits)]) -> Option<ReplicaId> {
+        let mut service = alive(members);
+        say(&mut service, 10, waits);
+        let before = ids(service.chain()).0;
+        let after = step(&mut service, 10)?.0;
+        before.into_iter().find(|id| !after.contains(id))
+    }
+
+    fn disk(ms: u64) -> Waits {
+        Waits { disk_ms: ms, ..Waits::default() }
+    }
+
+    fn next(id: ReplicaId, ms: u64) -> Waits {
+        Waits { next: Some((id, ms)), ..Waits::default() }
+    }
+
+    fn cut(ms: u64) -> Waits {
+        Waits { before_ms: ms, ..Waits::default() }
+    }
+
+    #[test]
+    fn a_member_whose_disk_stands_still_is_removed_if_anothers_goes_on() {
+        assert_eq!(goes(3, &[(3, disk(4_999)), (1, next(3, 4_999))]), None);
+        for id in [1, 3, 5] {
+            assert_eq!(goes(3, &[(id, disk(5_000))]), Some(id));
+        }
+        assert_eq!(goes(1, &[(1, disk(50_000))]), None);
+        assert_eq!(goes(2, &[(1, disk(50_000)), (3, disk(4_000))]), None);
+    }
+
+    #[test]
+    fn of_those_that_wait_for_the_one_behind_the_last_one_knows_who_does_not_move_on() {
+        assert_eq!(goes(2, &[(1, next(3, 5_000))]), Some(3));
+        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 5_000))]), Some(7));
+        // The last one has not waited for long enough, and will have.
+        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 4_900))]), None);
+        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 1_000))]), Some(5));
+        // It waits for another one than that which is behind it now.
+        assert_eq!(goes(2, &[(1, next(9, 5_000))]), None);
+    }
+
+    #[test]
+    fn a_member_that_waits_for_its_own_disk_is_not_believed_about_another_one() {
+        let both = Waits { disk_ms: 4_000, ..next(5, 9_000) };
+        assert_eq!(goes(3, &[(3, both)]), None);
+        assert_eq!(goes(3, &[(3, Waits { disk_ms: 5_000, ..both })]), Some(3));
+        assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, both)]), Some(3));
+        assert_eq!(goes(3, &[(3, next(5, 9_000))]), Some(5));
+    }
+
+    #[test]
+    fn of_the_two_ends_of_a_broken_link_that_one_is_removed_which_nobody_else_reaches() {
+        // The link alone, between members that others reach: the one behind.
+        assert_eq!(goes(4, &[(3, next(5, 5_000)), (1, next(3, 5_000)), (5, cut(5_000))]), Some(5));
+        assert_eq!(goes(2, &[(1, next(3, 5_000)), (3, cut(5_000))]), Some(3));
+        // The head, which has no other neighbour, or nobody reaches the two.
+        assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, cut(5_000))]), Some(1));
+        // One in the middle that nobody reaches, whether or not it had something for the one behind it.
+        let alone = Waits { before_ms: 5_000, ..next(5, 5_000) };
+        for middle in [alone, cut(5_000)] {
+            assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, middle), (5, cut(5_000))]), Some(3));
+        }
+        // The tail.
+        assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, next(5, 5_000)), (5, cut(5_000))]), Some(5));
+    }
+
+    #[test]
+    fn one_whose_disk_stands_still_stays_until_another_one_is_heard_which_may_have_ended() {
+        let mut service = alive(2);
+        service.alive(10, 3, 5, &[], disk(5_000));
+        assert_eq!(step(&mut service, 10), None);
+        service.alive(500, 3, 5, &[], disk(5_500));
+        assert_eq!(step(&mut service, 500), None);
+        service.alive(600, 1, 5, &[], Waits::default());
+        assert_eq!(step(&mut service, 600), Some((vec![1], vec![])));
+    }
+
+    #[test]
+    fn what_is_said_of_another_epoch_removes_nobody() {
+        let mut service = alive(2);
+        service.alive(10, 1, 4, &[], next(3, 9_000));
+        assert_eq!(step(&mut service, 10), None);
+        service.alive(10, 1, 5, &[], next(3, 9_000));
+        assert_eq!(step(&mut service, 10), Some((vec![1], vec![])));
+    }
+
+    #[test]
+    fn one_that_did_not_move_on_is_kept_out_for_longer_each_time_unless_nobody_else_is_left() {
+        let mut service = alive(2);
+        let mut now_ms = 10;
+        for out_ms in [5_000, 10_000, 20_000, 40_000, 80_000, 80_000] {
+            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
+            // It joins again before it knows.
+            service.join(now_ms, member(3), false, false);
+            assert_eq!(step(&mut service, now_ms), Some((vec![1], vec![])));
+            let until_ms = now_ms + out_ms;
+            for (at_ms, joins) in [(now_ms + 1, false), (until_ms - 1, false), (until_ms, true)] {
+                say(&mut service, at_ms, &[]);
+                service.join(at_ms, member(3), false, false);
+                assert_eq!(step(&mut service, at_ms), joins.then(|| (vec![1], vec![3])), "after {out_ms}");
+            }
+            let epoch = service.chain().epoch;
+            service.alive(until_ms, 1, epoch, &[3], Waits::default());
+            assert_eq!(step(&mut service, until_ms), Some((vec![1, 3], vec![])));
+            now_ms = until_ms;
+        }
+        // Later it is a fault like the first one, and if the other one is lost it is not waited for.
+        now_ms += 4 * 80_000;
+        say(&mut service, now_ms, &[(1, next(3, 5_000))]);
+        assert_eq!(step(&mut service, now_ms), Some((vec![1], vec![])));
+        service.join(now_ms + 1, Member { id: 3, ..member(1) }, false, false);
+        assert_eq!(step(&mut service, now_ms + 1), Some((vec![3], vec![])));
+    }
+
+    #[test]
+    fn a_joining_replica_that_is_handed_over_to_and_does_not_move_on_is_removed_and_never_the_tail() {
+        for waits in [disk(9_000), cut(9_000), Waits::default()] {
+            let mut service = alive(2);
+            service.join(10, member(7), false, true);
+            assert_eq!(step(&mut service, 10), Some((vec![1, 3], vec![7])));
+            say(&mut service, 20, &[(7, waits)]);
+            assert_eq!(step(&mut service, 20), None, "it keeps nobody waiting");
+            say(&mut service, 30, &[(1, next(3, 5_100)), (3, next(7, 5_000)), (7, waits)]);
+            assert_eq!(step(&mut service, 30), Some((vec![1, 3], vec![])));
+            service.join(40, member(7), false, false);
+            assert_eq!(step(&mut service, 40), None);
         }
     }
 }

@@ -12,9 +12,10 @@
 //!  12 append       u64 epoch, stream, u8 origin?, u128 client, u64 first, batch
 //!  13 held         u64 epoch, list of (stream, u64 count)      14 token      u64 epoch
 //!  15 listen       list of (stream, u64 after), u8 others?    16 join       member, u8 durable?, u8 started?
-//!  17 alive        u64 epoch, list of u64                     18 listening  list of (stream, u64 after)
+//!  17 alive        u64 epoch, list of u64, waits               18 listening  list of (stream, u64 after)
 //!  19 ready        u64 epoch                                   20 share      region member, list of (stream, u64 after)
 //!  21 region       a message of region/message.rs              22 bye        nothing
+//! waits      u64 disk ms, u64 before ms, u8 next?, u64 replica, u64 next ms
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -252,6 +253,8 @@ pub enum Message {
         epoch: u64,
         /// Joining replicas that have what it has, if it is the tail.
         caught_up: Vec<ReplicaId>,
+        /// What it waits for.
+        waits: Waits,
     },
     /// To the replica behind: you are the tail now. To one that is joining: you have been sent what you need to
     /// become it.
@@ -276,6 +279,18 @@ pub enum Message {
     Region(region::Message),
     /// The last one on a connection of two clients that one of them has no use for any more.
     Bye,
+}
+
+/// For how long a replica has waited for what its place in the chain needs, in milliseconds in which it was awake; 0 if
+/// it does not wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Until its own disk takes more of what it has.
+    pub disk_ms: u64,
+    /// Until it hears something of the replica before it.
+    pub before_ms: u64,
+    /// Until the replica behind it, or the joining one that it hands over to, holds more of what its own disk has.
+    pub next: Option<(ReplicaId, u64)>,
 }
 
 /// Who published a batch.
@@ -414,10 +429,11 @@ impl Message {
                 out.put_u8(u8::from(*durable));
                 out.put_u8(u8::from(*started));
             }
-            Message::Alive { epoch, caught_up } => {
+            Message::Alive { epoch, caught_up, waits } => {
                 out.put_u8(17);
                 out.put_u64_le(*epoch);
                 put_list(out, caught_up, |out, id| out.put_u64_le(*id));
+                put_waits(out, waits);
             }
             Message::Token { epoch } => {
                 out.put_u8(14);
@@ -512,12 +528,31 @@ impl Message {
             21 => Message::Region(region::Message::read(&mut from)?),
             22 => Message::Bye,
             18 => Message::Listening { positions: take_counts(&mut from)? },
-            17 => Message::Alive { epoch: from.u64()?, caught_up: from.list(8, Reader::u64)? },
+            17 => Message::Alive {
+                epoch: from.u64()?,
+                caught_up: from.list(8, Reader::u64)?,
+                waits: take_waits(&mut from)?,
+            },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
         };
         from.end()?;
         Ok(message)
     }
+}
+
+fn put_waits(out: &mut BytesMut, waits: &Waits) {
+    out.put_u64_le(waits.disk_ms);
+    out.put_u64_le(waits.before_ms);
+    out.put_u8(u8::from(waits.next.is_some()));
+    let (next, next_ms) = waits.next.unwrap_or((0, 0));
+    out.put_u64_le(next);
+    out.put_u64_le(next_ms);
+}
+
+fn take_waits(from: &mut Reader) -> Result<Waits, BadMessage> {
+    let (disk_ms, before_ms, has_next) = (from.u64()?, from.u64()?, from.u8()? != 0);
+    let next = (from.u64()?, from.u64()?);
+    Ok(Waits { disk_ms, before_ms, next: has_next.then_some(next) })
 }
 
 fn put_counts(out: &mut BytesMut, counts: &[(Stream, u64)]) {
@@ -580,6 +615,7 @@ mod tests {
         let origin = Some(Origin { client: 5, first: 6 });
         let (region, text) = ("eu".to_owned(), "why".to_owned());
         let stream_again = stream.clone();
+        let waits = Waits { disk_ms: 5, before_ms: 6, next: Some((7, 8)) };
         vec![
             Message::Hello { version: VERSION, region: region.clone(), role: Role::Client(1 << 100) },
             Message::Hello { version: VERSION, region, role: Role::Replica(4) },
@@ -612,7 +648,7 @@ mod tests {
             Message::Listen { positions: counts.clone(), others: true },
             Message::Listening { positions: counts },
             Message::Join { member, durable: true, started: false },
-            Message::Alive { epoch: 2, caught_up: vec![4] },
+            Message::Alive { epoch: 2, caught_up: vec![4], waits },
         ]
     }
 

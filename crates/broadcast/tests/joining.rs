@@ -1,6 +1,8 @@
 //! A replica joins a chain whatever becomes of its connections.
 
+use bytes::Bytes;
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
+use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{
     Config, ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
 };
@@ -30,7 +32,11 @@ fn publish(tail: &mut Replica, stream: &Stream, client: u128) {
 /// What the tail sends replica 3 when it follows through a new connection, having all up to `count`.
 fn followed(tail: &mut Replica, through: ConnectionId, stream: &Stream, count: u64) -> Vec<Message> {
     tail.connected(0, through, Peer::In("here".to_owned(), Role::Replica(3)));
-    tail.receive(0, through, Message::Follow { epoch: 2, counts: vec![(stream.clone(), count)] });
+    let counts = vec![(stream.clone(), count)];
+    tail.receive(0, through, Message::Follow { epoch: 2, counts: counts.clone() });
+    if count > 0 {
+        tail.receive(0, through, Message::Held { epoch: 2, counts });
+    }
     let sent = tail.outputs().into_iter().filter_map(|output| match output {
         Output::Send(to, message) => (to == through).then_some(message),
         _ => None,
@@ -51,7 +57,6 @@ fn a_joining_replica_whose_connection_broke_after_the_handover_is_handed_over_to
             tail.closed(0, through);
         }
     }
-    tail.receive(0, 11, Message::Held { epoch: 2, counts: vec![(stream, 1)] });
     tail.receive(0, 11, Message::Ready { epoch: 2 });
     assert_eq!(tail.caught_up(), Some(3));
 }
@@ -94,8 +99,9 @@ fn a_follower_is_told_of_many_publishers_only_as_fast_as_it_reads() {
         (0..publishers).for_each(|client| publish(&mut tail, stream, client));
     }
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
-    let counts = streams.iter().map(|stream| (stream.clone(), publishers as u64)).collect();
-    tail.receive(0, 10, Message::Follow { epoch: 2, counts });
+    let counts: Vec<_> = streams.iter().map(|stream| (stream.clone(), publishers as u64)).collect();
+    tail.receive(0, 10, Message::Follow { epoch: 2, counts: counts.clone() });
+    tail.receive(0, 10, Message::Held { epoch: 2, counts });
     let (mut told, mut waiting) = (0, 0);
     loop {
         let to_follower = tail.outputs().into_iter().filter_map(|output| match output {
@@ -119,4 +125,65 @@ fn a_follower_is_told_of_many_publishers_only_as_fast_as_it_reads() {
         }
     }
     assert_eq!(told, streams.len() * publishers as usize);
+}
+
+/// Lets the tail send all that it wants to; what a connection is sent.
+fn all_sent(tail: &mut Replica, through: ConnectionId) -> Vec<Message> {
+    let mut all = Vec::new();
+    loop {
+        tail.drained(through, usize::MAX);
+        let sent = tail.outputs().into_iter().filter_map(|output| match output {
+            Output::Send(to, message) if to == through => Some(message),
+            Output::Close(..) => panic!("{output:?}"),
+            _ => None,
+        });
+        let before = all.len();
+        all.extend(sent);
+        if all.len() == before {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_part_and_keeps_nobody_waiting() {
+    let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
+    let payload = Bytes::from(vec![b'x'; 1 << 20]);
+    let large = |tail: &mut Replica, first: u64| {
+        let mut events = Writer::new(0);
+        events.publish(&Content { payload: payload.clone(), ..Content::default() }, None).unwrap();
+        let publish = Message::Publish { stream: stream.clone(), client: 5, first, batch: events.finish(0) };
+        tail.receive(0, 7, publish);
+        all_sent(tail, 7)
+    };
+    let count = 2 * (UNSETTLED_BYTES_MAX >> 20) as u64;
+    for first in 1..=count {
+        large(&mut tail, first);
+    }
+    let appended =
+        |sent: &[Message]| sent.iter().filter(|m| matches!(m, Message::Append { .. })).count() as u64;
+    let mut has = 0;
+    // Each time that it follows anew, with what it has in memory.
+    for through in [10, 11, 12] {
+        tail.connected(0, through, Peer::In("here".to_owned(), Role::Replica(3)));
+        let counts = if has > 0 { vec![(stream.clone(), has)] } else { Vec::new() };
+        tail.receive(0, through, Message::Follow { epoch: 2, counts });
+        has += appended(&all_sent(&mut tail, through));
+        assert!((count / 4..=count / 2).contains(&has), "{has} of {count}");
+        if through < 12 {
+            tail.closed(0, through);
+        }
+    }
+    // What is published is settled without it, and it gets the rest as it holds what it has.
+    let answers = large(&mut tail, count + 1);
+    assert!(answers.iter().any(|m| matches!(m, Message::Published { number, .. } if *number == count + 1)));
+    let mut handed_over = false;
+    while has < count + 1 || !handed_over {
+        tail.receive(0, 12, Message::Held { epoch: 2, counts: vec![(stream.clone(), has)] });
+        let sent = all_sent(&mut tail, 12);
+        assert!(!handed_over && (appended(&sent) > 0 || has == count + 1), "{has} of {count}");
+        has += appended(&sent);
+        handed_over = sent.contains(&Message::Token { epoch: 2 });
+        assert!(!handed_over || has == count + 1);
+    }
 }

@@ -158,6 +158,11 @@ fn a_replica_that_joins_before_it_has_everything_is_caught() {
 }
 
 #[test]
+fn replicas_that_do_not_say_what_they_wait_for_are_caught() {
+    is_caught(Plant::WaitsNotTold, "broadcast", &["for long: publisher"]);
+}
+
+#[test]
 fn a_publisher_that_tries_again_as_another_is_caught() {
     is_caught(
         Plant::RetryAsAnother,

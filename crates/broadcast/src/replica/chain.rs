@@ -4,12 +4,19 @@
 //! which is the same for a new event, for what a failed replica in between did not hand on, and for a replica
 //! that joins with nothing. Back go the numbers up to which all from there to the tail hold.
 //!
-//! A replica joins behind the tail. When it has been sent everything the tail hands over: from then on it counts
-//! nothing as held that the joining replica does not hold as well, and tells it what publishers have published.
-//! Only then the configuration service hears that it caught up. So whatever was acknowledged before it became a
-//! member, and by whoever knows of that or not, it has. What it has beyond that may come to nothing: the tail may die, and the
-//! next one give the same numbers to other events. So a joining replica moves into its history only what the tail says is
-//! held without it, and forgets the rest when it joins behind another tail, or it may have been another one meanwhile.
+//! A replica joins behind the tail. When it has been sent everything, and holds what that was, the tail hands over: from
+//! then on it counts nothing as held that the joining replica does not hold as well, and tells it what publishers have
+//! published. Only then the configuration service hears that it caught up. So whatever was acknowledged before it became
+//! a member, and by whoever knows of that or not, it has. And one whose disk stands still is not handed over to: it keeps
+//! nobody waiting, and is sent no more than a bounded part of the history.
+//!
+//! What keeps the others waiting all the same is told to the configuration service (`waits.rs`), which removes it. A tail
+//! does not give a handover up by itself: the service may know already that the joining replica caught up, and only
+//! the next epoch says that it did not become a member.
+//!
+//! What a joining replica has beyond what is held without it may come to nothing: the tail may die, and the next one give the
+//! same numbers to other events. So it moves into its history only what the tail says is held without it, and forgets the
+//! rest when it joins behind another tail, or it may have been another one meanwhile.
 //!
 //! A link carries something only while both its ends are in the same epoch; a replica follows anew in each.
 //! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
@@ -23,6 +30,7 @@ use crate::limits::STREAMS_MAX;
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
 use crate::record::Record;
+use crate::replica::follower::Follower;
 use crate::replica::greeting::Greeting;
 use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{
@@ -95,6 +103,7 @@ impl Replica {
             }
         }
         self.forgot += 1;
+        self.watch.forgot();
         if self.config.durability.needs_disk() {
             self.outputs.push(Output::Persist { record: Record::Forgot, ticket: None });
         }
@@ -120,15 +129,7 @@ impl Replica {
             return;
         }
         if let Some(connection) = self.connections.get_mut(&from) {
-            connection.follows = Some(super::Follower {
-                held: BTreeMap::new(),
-                told_held: BTreeMap::new(),
-                epoch,
-                greeting: None,
-                filled: None,
-                token: false,
-                sent: counts.into_iter().collect(),
-            });
+            connection.follows = Some(Follower::new(epoch, counts.into_iter().collect()));
         }
     }
 
@@ -233,11 +234,10 @@ impl Replica {
             return;
         }
         // Of a follower that is ahead in news, too: it says so once, and it counts when they have reached us.
-        follows.held.extend(counts.iter().cloned());
+        let streams: Vec<Stream> = counts.iter().map(|(stream, _)| stream.clone()).collect();
+        follows.holds(counts);
         if epoch == self.chain.epoch && self.waits_for() == Some(id) {
-            for (stream, _) in counts {
-                self.settle(&stream);
-            }
+            streams.iter().for_each(|stream| self.settle(stream));
         }
     }
 
@@ -264,7 +264,7 @@ impl Replica {
     }
 
     /// Who has to hold an event before this replica counts it as held.
-    fn waits_for(&self) -> Option<ReplicaId> {
+    pub(super) fn waits_for(&self) -> Option<ReplicaId> {
         self.chain.next(self.config.id).or(self.handover.as_ref().map(|handover| handover.to))
     }
 
@@ -365,7 +365,7 @@ impl Replica {
                     let has_all = |(stream, state): (&Stream, &StreamState)| {
                         follows.sent.get(stream).copied().unwrap_or(0) >= state.last().min(on_disk_of(stream))
                     };
-                    if streams.iter().all(has_all) {
+                    if streams.iter().all(has_all) && follows.holds_everything() {
                         // From here on everything new waits for it, and carries who published it; also while it has no
                         // connection, as the service may know already that it caught up. Each connection tells it anew.
                         handover.get_or_insert(Handover { to: replica, ready: false });
@@ -391,19 +391,26 @@ impl Replica {
                 let in_turn = turns(filled.as_ref()).flat_map(|part| streams.range::<Stream, _>(part));
                 for (stream, state) in in_turn.filter(|_| may_send) {
                     let last = state.last().min(on_disk_of(stream));
-                    let sent = entry(&mut follows.sent, stream);
-                    while *sent < last && connection.waiting < WAITING_BYTES_MAX {
-                        let next = state.next_after(*sent, MESSAGE_BYTES);
+                    let mut sent = *entry(&mut follows.sent, stream);
+                    while sent < last
+                        && connection.waiting < WAITING_BYTES_MAX
+                        && (is_member || follows.has_room())
+                    {
+                        let next = state.next_after(sent, MESSAGE_BYTES);
                         let Some(next) = next.filter(|next| next.batch.last <= last) else { break };
-                        *sent = next.batch.last;
+                        sent = next.batch.last;
+                        if !is_member {
+                            follows.sent_while_joining(stream, sent, next.batch.bytes.len());
+                        }
                         let (stream, origin, batch) = (stream.clone(), next.origin, next.batch);
                         let append = Message::Append { epoch, stream: stream.clone(), origin, batch };
                         send(&mut connection.waiting, append);
-                        if connection.waiting >= WAITING_BYTES_MAX {
+                        if connection.waiting >= WAITING_BYTES_MAX || !(is_member || follows.has_room()) {
                             follows.filled = Some(stream);
                         }
                     }
-                    behind |= *sent < last;
+                    *entry(&mut follows.sent, stream) = sent;
+                    behind |= sent < last;
                 }
                 follows.filled = follows.filled.take().or(filled);
                 if !is_member {
@@ -454,7 +461,11 @@ fn turns(filled: Option<&Stream>) -> impl Iterator<Item = (Bound<&Stream>, Bound
 }
 
 /// How far this replica's disk has a stream; to the end if it need not have it.
-fn persisted(durability: &Durabilities, persisted: &BTreeMap<Stream, u64>, stream: &Stream) -> u64 {
+pub(super) fn persisted(
+    durability: &Durabilities,
+    persisted: &BTreeMap<Stream, u64>,
+    stream: &Stream,
+) -> u64 {
     match durability.of(stream) {
         Durability::Memory => u64::MAX,
         Durability::Interval | Durability::Fsync => persisted.get(stream).copied().unwrap_or(0),

@@ -17,11 +17,13 @@
 
 mod chain;
 mod delays;
+mod follower;
 mod greeting;
 mod proxy;
 mod publish;
 pub mod publishers;
 pub mod stream;
+mod waits;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,6 +33,7 @@ use crate::message::{Chain, Message, PublisherId, Reason, ReplicaId, Role, VERSI
 use crate::name::Stream;
 use crate::record::Record;
 pub use delays::Delays;
+use follower::Follower;
 use stream::StreamState;
 
 /// One connection of a replica; given by the shell, never reused.
@@ -142,25 +145,6 @@ struct Connection {
     follows: Option<Follower>,
 }
 
-/// A replica that follows this one.
-#[derive(Debug)]
-struct Follower {
-    /// The epoch in which it does.
-    epoch: u64,
-    /// How far it was told of the publishers, once that began.
-    greeting: Option<greeting::Greeting>,
-    /// What it, and all behind it, hold.
-    held: BTreeMap<Stream, u64>,
-    /// What it was told that is held without it, if it is joining.
-    told_held: BTreeMap<Stream, u64>,
-    /// Whether it was handed the token, if it is the tail.
-    token: bool,
-    /// How far it was sent each stream.
-    sent: BTreeMap<Stream, u64>,
-    /// The stream whose events filled the connection last.
-    filled: Option<Stream>,
-}
-
 /// A publish that is not answered yet.
 #[derive(Debug)]
 struct Answer {
@@ -192,6 +176,8 @@ pub struct Replica {
     held_before: BTreeMap<Stream, u64>,
     /// The joining replica that this tail hands over to.
     handover: Option<chain::Handover>,
+    /// How long it has waited for what.
+    watch: waits::Watch,
     now_ms: u64,
     /// The time that events get, in milliseconds since 1970.
     wall_ms: u64,
@@ -247,6 +233,7 @@ impl Replica {
             told_held: BTreeMap::new(),
             held_before: BTreeMap::new(),
             handover: None,
+            watch: waits::Watch::default(),
             now_ms: 0,
             wall_ms: 0,
             ticked_ms: 0,
@@ -359,6 +346,9 @@ impl Replica {
         let Some(connection) = self.connections.get_mut(&from) else { return };
         connection.heard_ms = now_ms;
         let peer = connection.peer.clone();
+        if self.following.is_some_and(|(_, through)| through == from) {
+            self.watch.heard_of_before();
+        }
         match (message, peer) {
             (Message::Publish { stream, client, first, batch }, Peer::In(..)) => {
                 self.publish(from, stream, client, first, batch);
@@ -417,11 +407,13 @@ impl Replica {
     /// Time passed: `now_ms` on a clock that never goes back, `wall_ms` since 1970.
     pub fn tick(&mut self, now_ms: u64, wall_ms: u64) {
         (self.now_ms, self.wall_ms, self.ticked_ms) = (now_ms, wall_ms, now_ms);
-        if now_ms.saturating_sub(self.advertised_ms) >= self.config.advertise_ms {
+        let elapsed_ms = now_ms.saturating_sub(self.advertised_ms);
+        if elapsed_ms >= self.config.advertise_ms {
             self.advertised_ms = now_ms;
             self.advertisements += 1;
             self.advertise(self.advertisements.is_multiple_of(ADVERTISEMENTS_A_CLIENT));
             self.watch_sources();
+            self.watch_chain(elapsed_ms);
         }
         for stream in self.streams.values_mut() {
             stream.history.sweep(SWEEP_STEPS);

@@ -38,7 +38,7 @@ pub struct Collects {
 }
 
 /// What a batch on its way takes besides its events, about.
-const UNSETTLED_BYTES: usize = 128;
+pub(super) const UNSETTLED_BYTES: usize = 128;
 
 impl Collects {
     /// Of a batch that nobody has looked at.

@@ -22,8 +22,8 @@ pub struct BroadcastConfig {
     pub region: String,
     /// The `host:port` of the replica that decides who is in this region's chain; empty is this node itself.
     pub configuration: String,
-    /// A replica of this region that says nothing for so many milliseconds is removed from the chain, and a proxy that
-    /// does is not waited for.
+    /// A replica of this region that says nothing for so many milliseconds is removed from the chain, as is one that does
+    /// not move on for five times as many, and a proxy that says nothing is not waited for.
     pub silence_ms: u64,
     /// The chain's last member, if it keeps its events in memory only or its disk is gone, is given up for another one after so long without a
     /// sign of it, in milliseconds. For the node that decides the chain.

@@ -1,6 +1,6 @@
 //! What replicas of a broadcast send, and read from their disks, changed.
 
-use tailwater_broadcast::message::Message;
+use tailwater_broadcast::message::{Message, Waits};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::Replica;
 use tailwater_broadcast::{Batch, Stream, Writer};
@@ -25,6 +25,11 @@ impl Plant {
             }
             (_, message) => message,
         }
+    }
+
+    /// What a replica says that it waits for.
+    pub fn broadcast_waits(self, waits: Waits) -> Waits {
+        if self == Plant::WaitsNotTold { Waits::default() } else { waits }
     }
 
     /// A record that a replica finds on its disk, as the bug reads it.

@@ -50,6 +50,11 @@ impl Publisher {
         self.pending.is_empty()
     }
 
+    /// Its own number of the first event that is not answered.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.pending.front().map(|(first, _)| *first)
+    }
+
     /// Publishes `count` more events; answers what to send.
     pub(super) fn publish(&mut self, count: u64) -> Option<Message> {
         let mut writer = Writer::new(0);

@@ -1,5 +1,5 @@
 //! A replica's disk: a journal that is synced some time after it was written, and checkpoints in between. What a crash
-//! leaves is what was synced, and some of what was not.
+//! leaves is what was synced, and some of what was not. It may stand still: what is written then waits.
 
 use std::collections::VecDeque;
 
@@ -36,6 +36,8 @@ pub(super) struct Disk {
     synced: u64,
     tickets: VecDeque<(u64, Ticket)>,
     unfinished: Option<Unfinished>,
+    /// Until when it stands still.
+    pub(super) stands_until_ms: u64,
 }
 
 fn encoded(record: &Record) -> Bytes {
@@ -54,6 +56,7 @@ impl Disk {
             synced: 0,
             tickets: VecDeque::new(),
             unfinished: None,
+            stands_until_ms: 0,
         }
     }
 
@@ -67,7 +70,16 @@ impl Disk {
     }
 
     /// Syncs the journal, perhaps, and goes on with a checkpoint; the tickets that are answered.
-    pub(super) fn step(&mut self, rng: &mut Rng, plant: Plant, replica: &Replica) -> Vec<Ticket> {
+    pub(super) fn step(
+        &mut self,
+        now_ms: u64,
+        rng: &mut Rng,
+        plant: Plant,
+        replica: &Replica,
+    ) -> Vec<Ticket> {
+        if now_ms < self.stands_until_ms {
+            return Vec::new();
+        }
         if rng.chance(300_000) {
             self.synced = self.end();
         }

@@ -1,6 +1,6 @@
 //! Regions with chains of replicas, their configuration services, publishers that try again and listeners:
 //! replicas die and are replaced, are cut off and suspected wrongly, regions are cut from each other, connections
-//! break, clocks differ.
+//! break, clocks differ, disks stand still. At the end one fault lasts (`long.rs`).
 //!
 //! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a
 //! later collection explains, in order; what was acknowledged is there once, in its publisher's order, under the
@@ -10,6 +10,7 @@
 
 mod clients;
 mod disk;
+mod long;
 mod net;
 mod truth;
 
@@ -110,10 +111,10 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         // One that has to get all of it from what is left.
         sim.client(Client::Listener(Listener::new(region)));
     }
-    let end_ms = sim.now_ms + SETTLE_MS;
-    while !sim.is_settled() {
-        ensure(sim.now_ms < end_ms, || sim.stuck())?;
-        sim.step(false)?;
+    sim.disks_go_on();
+    sim.settle()?;
+    if sim.last_long()? {
+        sim.settle()?;
     }
     sim.finish()
 }
@@ -146,6 +147,21 @@ impl Sim {
                 self.client(Client::Listener(Listener::new(region)));
             }
         }
+    }
+
+    /// Until all has arrived everywhere: nothing fails any more.
+    fn settle(&mut self) -> Result<(), Violation> {
+        let end_ms = self.now_ms + SETTLE_MS;
+        while !self.is_settled() {
+            ensure(self.now_ms < end_ms, || self.stuck())?;
+            self.step(false)?;
+        }
+        Ok(())
+    }
+
+    fn disks_go_on(&mut self) {
+        let disks = self.regions.iter_mut().flat_map(|region| region.disks.values_mut());
+        disks.for_each(|disk| disk.stands_until_ms = 0);
     }
 
     fn client(&mut self, client: Client) {
@@ -251,7 +267,8 @@ impl Sim {
         if self.plant == Plant::JoinedBeforeCaughtUp {
             caught_up = service.chain().joining.iter().map(|member| member.id).collect();
         }
-        service.alive(self.now_ms, pid, node.replica.chain().epoch, &caught_up);
+        let waits = self.plant.broadcast_waits(node.replica.waits());
+        service.alive(self.now_ms, pid, node.replica.chain().epoch, &caught_up, waits);
         let mut chain = service.chain().clone();
         if self.plant == Plant::HeadAcknowledgesAlone && chain.head() == Some(pid) {
             chain.members.truncate(1);
@@ -283,6 +300,7 @@ impl Sim {
         let service = &mut self.regions[region].service;
         if let Some(chain) = service.next(self.now_ms) {
             self.outside.record("chain", chain.epoch, chain.members.len() as u64);
+            self.report.count("stuck replicas removed", u64::from(service.leaves().is_some()));
             service.changed(chain);
             self.report.count("chains", 1);
         }
@@ -390,8 +408,11 @@ impl Sim {
         let Some(node) = self.nodes.get_mut(&pid) else { return Ok(()) };
         let region = node.region;
         let tail = self.regions[region].service.chain().tail();
-        // With a bug only the true tail's word counts.
-        if node.replica.chain().tail() == Some(pid) && (self.plant == Plant::None || tail == Some(pid)) {
+        // With a bug that makes tails of others only the true one's word counts. One that does not know yet that another
+        // is the tail now has settled what that one has as well.
+        let tails_are_right =
+            matches!(self.plant, Plant::None | Plant::WaitsNotTold | Plant::TombstoneForNothing);
+        if node.replica.chain().tail() == Some(pid) && (tails_are_right || tail == Some(pid)) {
             for (stream, state) in node.replica.streams() {
                 if stream.region() == REGIONS[region] {
                     self.truths.settled(pid, stream, state.held())?;
@@ -420,7 +441,7 @@ impl Sim {
             }
         }
         if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
-            for ticket in disk.step(&mut self.rng, self.plant, &node.replica) {
+            for ticket in disk.step(self.now_ms, &mut self.rng, self.plant, &node.replica) {
                 node.replica.persisted(self.now_ms, &ticket);
             }
         }
@@ -458,19 +479,33 @@ impl Sim {
         let region = self.rng.index(self.regions.len());
         let slots = self.regions[region].slots.len();
         let slot = self.rng.index(slots);
-        match self.rng.below(11) {
+        match self.rng.below(13) {
             0..=3 => self.crash(region, slot),
             10 if self.regions[region].durable => {
                 (0..slots).for_each(|slot| self.crash(region, slot));
                 self.report.count("regions ended", 1);
+            }
+            11 => {
+                // Two replicas of a region.
+                let other = self.rng.index(slots);
+                if other != slot {
+                    self.cut(site(region, slot), site(region, other));
+                    self.report.count("links cut", 1);
+                }
+            }
+            12 => {
+                let until_ms = self.now_ms + self.rng.between(100, 6_000);
+                if let Some(disk) = self.regions[region].disks.get_mut(&slot) {
+                    disk.stands_until_ms = until_ms;
+                    self.report.count("disks standing still", 1);
+                }
             }
             4 => {
                 // Regions are cut from each other.
                 let other = self.rng.index(self.regions.len());
                 if other != region {
                     for (a, b) in (0..10).flat_map(|a| (0..10).map(move |b| (a, b))) {
-                        let (a, b) = (site(region, a), site(other, b));
-                        self.net.cuts.insert((a.min(b), a.max(b)));
+                        self.cut(site(region, a), site(other, b));
                     }
                     self.report.count("regions cut", 1);
                 }
@@ -481,8 +516,7 @@ impl Sim {
                     return;
                 }
                 for other in 0..if self.rng.chance(500_000) { 10 } else { 8 } {
-                    let (a, b) = (site(region, slot), site(region, other));
-                    self.net.cuts.insert((a.min(b), a.max(b)));
+                    self.cut(site(region, slot), site(region, other));
                 }
                 self.report.count("replicas cut off", 1);
             }

@@ -1,0 +1,94 @@
+//! A replica that follows this one: how far it was sent each stream, and how far it holds it.
+//!
+//! One that joins is sent no more than [`UNSETTLED_BYTES_MAX`] beyond what it holds, of all streams together: what its
+//! disk does not have it keeps in memory, and a disk may stand still. What it had when it began to follow counts as that
+//! much until it holds it, so that one that follows anew again and again is not sent as much each time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::name::Stream;
+use crate::replica::greeting::Greeting;
+use crate::replica::stream::{UNSETTLED_BYTES, UNSETTLED_BYTES_MAX};
+
+/// A replica that follows this one.
+#[derive(Debug)]
+pub(super) struct Follower {
+    /// The epoch in which it does.
+    pub(super) epoch: u64,
+    /// How far it was told of the publishers, once that began.
+    pub(super) greeting: Option<Greeting>,
+    /// What it, and all behind it, hold; if it joins, what it has and its disk as well.
+    pub(super) held: BTreeMap<Stream, u64>,
+    /// What it was told that is held without it, if it joins.
+    pub(super) told_held: BTreeMap<Stream, u64>,
+    /// Whether it was handed the token, if it is the tail.
+    pub(super) token: bool,
+    /// How far it was sent each stream.
+    pub(super) sent: BTreeMap<Stream, u64>,
+    /// The stream whose events filled the connection last.
+    pub(super) filled: Option<Stream>,
+    /// How far it had been sent each stream when that first was everything, if it joins.
+    everything: Option<BTreeMap<Stream, u64>>,
+    /// What it was sent of each stream and does not hold, if it joins: last numbers and bytes.
+    ahead: BTreeMap<Stream, VecDeque<(u64, usize)>>,
+    ahead_bytes: usize,
+}
+
+impl Follower {
+    /// One that follows in `epoch`, and got so far in each stream.
+    pub(super) fn new(epoch: u64, counts: BTreeMap<Stream, u64>) -> Self {
+        let had = counts.iter().filter(|(_, count)| **count > 0);
+        let ahead: BTreeMap<_, _> =
+            had.map(|(stream, count)| (stream.clone(), [(*count, UNSETTLED_BYTES_MAX)].into())).collect();
+        Self {
+            epoch,
+            greeting: None,
+            held: BTreeMap::new(),
+            told_held: BTreeMap::new(),
+            token: false,
+            sent: counts,
+            filled: None,
+            everything: None,
+            ahead_bytes: ahead.len() * UNSETTLED_BYTES_MAX,
+            ahead,
+        }
+    }
+
+    /// It says how far it holds streams.
+    pub(super) fn holds(&mut self, counts: Vec<(Stream, u64)>) {
+        for (stream, held) in counts {
+            if let Some(ahead) = self.ahead.get_mut(&stream) {
+                while let Some((_, bytes)) = ahead.pop_front_if(|(last, _)| *last <= held) {
+                    self.ahead_bytes -= bytes;
+                }
+                if ahead.is_empty() {
+                    self.ahead.remove(&stream);
+                }
+            }
+            self.held.insert(stream, held);
+        }
+    }
+
+    /// While it joins, it was sent events of a stream up to `last`.
+    pub(super) fn sent_while_joining(&mut self, stream: &Stream, last: u64, bytes: usize) {
+        let bytes = bytes + UNSETTLED_BYTES;
+        match self.ahead.get_mut(stream) {
+            Some(ahead) => ahead.push_back((last, bytes)),
+            None => {
+                self.ahead.insert(stream.clone(), [(last, bytes)].into());
+            }
+        }
+        self.ahead_bytes += bytes;
+    }
+
+    /// Whether it may be sent more while it joins.
+    pub(super) fn has_room(&self) -> bool {
+        self.ahead_bytes < UNSETTLED_BYTES_MAX
+    }
+
+    /// It has been sent everything: whether it holds what that was when it was so first. Its disk goes on, then.
+    pub(super) fn holds_everything(&mut self) -> bool {
+        let everything = self.everything.get_or_insert_with(|| self.sent.clone());
+        everything.iter().all(|(stream, sent)| self.held.get(stream).copied().unwrap_or(0) >= *sent)
+    }
+}

@@ -1,0 +1,117 @@
+//! How long a replica has waited for what its place in the chain needs, for the configuration service: it removes who
+//! keeps the others waiting.
+//!
+//! - Streams of one durability are looked at together. What moves one of them on can move all: a stream whose turn
+//!   on the connection has not come yet is not stuck. Those of another durability may move though these do not: a disk
+//!   that takes writes and finishes no sync holds what is `interval`.
+//! - Of the replica behind this one only that counts which this one's own disk has, as no more is sent to it.
+//! - A replica that was not awake did not wait: of a pause only [`AWAKE_MS`] count.
+
+use crate::durability::Durability;
+use crate::message::{ReplicaId, Waits};
+use crate::replica::chain::persisted;
+use crate::replica::{Connection, Peer, Replica, Role};
+
+/// Milliseconds between two looks that count at most, if this is more than twice as long as there should be.
+const AWAKE_MS: u64 = 100;
+/// The durabilities.
+const KINDS: usize = Durability::Fsync as usize + 1;
+
+/// How far streams are that are kept in the same way, all numbers added up, and for how long that did not grow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stall {
+    reached: u64,
+    waited_ms: u64,
+}
+
+/// What a look finds.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    reached: u64,
+    /// Whether there is more to reach.
+    is_behind: bool,
+}
+
+impl Stall {
+    fn look(&mut self, found: Found, elapsed_ms: u64) {
+        if !found.is_behind || found.reached > self.reached {
+            *self = Self { reached: found.reached, waited_ms: 0 };
+        } else {
+            self.waited_ms += elapsed_ms;
+        }
+    }
+}
+
+/// Since when a replica waits for what.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    disk: [Stall; KINDS],
+    /// Who is waited for, and how far it holds what.
+    next: Option<ReplicaId>,
+    held: [Stall; KINDS],
+    /// Whom this one follows, whether anything came of it since the last look, and for how long nothing did before.
+    before: Option<ReplicaId>,
+    heard: bool,
+    before_ms: u64,
+}
+
+impl Watch {
+    /// Something came of the replica before this one.
+    pub(super) fn heard_of_before(&mut self) {
+        self.heard = true;
+    }
+
+    /// What was on its way is forgotten, and with it how far the disk was.
+    pub(super) fn forgot(&mut self) {
+        self.disk = Default::default();
+    }
+}
+
+impl Replica {
+    /// For how long it has waited, for the configuration service.
+    pub fn waits(&self) -> Waits {
+        let longest = |stalls: &[Stall]| stalls.iter().map(|stall| stall.waited_ms).max().unwrap_or(0);
+        let next_ms = longest(&self.watch.held);
+        Waits {
+            disk_ms: longest(&self.watch.disk),
+            before_ms: self.watch.before_ms,
+            next: self.watch.next.filter(|_| next_ms > 0).map(|next| (next, next_ms)),
+        }
+    }
+
+    /// Looks at what has moved; `elapsed_ms` after the last time.
+    pub(super) fn watch_chain(&mut self, elapsed_ms: u64) {
+        let elapsed_ms = elapsed_ms.min(AWAKE_MS.max(2 * self.config.advertise_ms));
+        let (next, before) = (self.waits_for(), self.predecessor().map(|member| member.id));
+        let is_it = |connection: &&Connection| matches!(connection.peer, Peer::In(_, Role::Replica(id)) if Some(id) == next);
+        let follows = self.connections.values().filter(is_it).filter_map(|c| c.follows.as_ref());
+        let held: Vec<_> =
+            follows.filter(|f| f.epoch == self.chain.epoch).map(|follower| &follower.held).collect();
+        let (mut on_disks, mut helds) = ([Found::default(); KINDS], [Found::default(); KINDS]);
+        for (stream, state) in &self.streams {
+            let kind = self.config.durability.of(stream) as usize;
+            let last = state.last();
+            let on_disk = persisted(&self.config.durability, &self.persisted, stream).min(last);
+            let held = held.iter().filter_map(|held| held.get(stream)).max().copied().unwrap_or(0);
+            for (found, reached, of) in
+                [(&mut on_disks[kind], on_disk, last), (&mut helds[kind], held.min(on_disk), on_disk)]
+            {
+                found.reached = found.reached.saturating_add(reached);
+                found.is_behind |= reached < of;
+            }
+        }
+        let watch = &mut self.watch;
+        if watch.next != next {
+            (watch.next, watch.held) = (next, Default::default());
+        }
+        for (stall, found) in watch.disk.iter_mut().zip(on_disks) {
+            stall.look(found, elapsed_ms);
+        }
+        for (stall, found) in watch.held.iter_mut().zip(helds).filter(|_| next.is_some()) {
+            stall.look(found, elapsed_ms);
+        }
+        let heard = std::mem::take(&mut watch.heard) || before.is_none() || watch.before != before;
+        watch.before = before;
+        watch.before_ms = if heard { 0 } else { watch.before_ms + elapsed_ms };
+    }
+}

@@ -1,0 +1,94 @@
+//! Faults that last: the link between two members of a chain is cut for as long, or all that a member has to its region's
+//! replicas, or a member's disk stands still, or that of one which joins. All replicas reach the configuration service
+//! meanwhile, and say that they live.
+//!
+//! Checked: no publisher waits for longer than [`WAIT_MAX_MS`] for as long as the fault lasts, and the chain changes a few
+//! times only.
+
+use std::collections::BTreeMap;
+
+use super::clients::Client;
+use super::net::Pid;
+use super::{Sim, site};
+use crate::checkers::{Violation, ensure};
+
+/// How long such a fault lasts.
+const LASTS_MS: u64 = 20_000;
+/// A member is removed once it did not move on for 2 s; then its publishers find the head, and the chain its links.
+const WAIT_MAX_MS: u64 = 6_000;
+/// A replica leaves a chain and joins it again; a second one does, where it was not clear which of them was the reason.
+const CHANGES_MAX: u64 = 8;
+
+/// A disk that will stand still.
+struct Stands {
+    region: usize,
+    slot: usize,
+    at_ms: u64,
+}
+
+impl Sim {
+    /// A fault that lasts, after all is well; answers whether there was one.
+    pub(super) fn last_long(&mut self) -> Result<bool, Violation> {
+        let region = self.rng.index(self.regions.len());
+        let slots = self.regions[region].slots.len();
+        if slots < 2 {
+            return Ok(false);
+        }
+        let slot = self.rng.index(slots);
+        let (what, mut stands) = match self.rng.below(4) {
+            0 => {
+                let other = (slot + 1 + self.rng.index(slots - 1)) % slots;
+                self.cut(site(region, slot), site(region, other));
+                ("links cut for long", None)
+            }
+            1 => {
+                let others = (0..slots).filter(|other| *other != slot);
+                others.for_each(|other| self.cut(site(region, slot), site(region, other)));
+                ("replicas alone for long", None)
+            }
+            2 if self.regions[region].durable => {
+                ("disks standing still for long", Some(Stands { region, slot, at_ms: self.now_ms }))
+            }
+            _ if self.regions[region].durable => {
+                self.crash(region, slot);
+                let at_ms = self.now_ms + self.rng.below(5_000);
+                ("disks standing still for long at a start", Some(Stands { region, slot, at_ms }))
+            }
+            _ => return Ok(false),
+        };
+        self.report.count(what, 1);
+        let (end_ms, epoch) = (self.now_ms + LASTS_MS, self.regions[region].service.chain().epoch);
+        let mut waits: BTreeMap<Pid, (u64, u64)> = BTreeMap::new();
+        while self.now_ms < end_ms {
+            self.step(true)?;
+            if let Some(Stands { region, slot, .. }) = stands.take_if(|stands| stands.at_ms <= self.now_ms)
+                && let Some(disk) = self.regions[region].disks.get_mut(&slot)
+            {
+                disk.stands_until_ms = end_ms;
+            }
+            for (pid, client) in &self.clients {
+                let Client::Publisher(publisher) = client else { continue };
+                let Some(oldest) = publisher.oldest() else {
+                    waits.remove(pid);
+                    continue;
+                };
+                let (first, since_ms) = waits.entry(*pid).or_insert((oldest, self.now_ms));
+                if *first != oldest {
+                    (*first, *since_ms) = (oldest, self.now_ms);
+                }
+                ensure(self.now_ms - *since_ms <= WAIT_MAX_MS, || {
+                    format!("{what}: publisher {pid} waits for {WAIT_MAX_MS} ms; {}", self.stuck())
+                })?;
+            }
+        }
+        let changes = self.regions[region].service.chain().epoch - epoch;
+        ensure(changes <= CHANGES_MAX, || format!("{what}: the chain changed {changes} times"))?;
+        self.net.cuts.clear();
+        Ok(true)
+    }
+
+    /// Nothing passes between two sites.
+    pub(super) fn cut(&mut self, a: u32, b: u32) {
+        self.net.cuts.insert((a.min(b), a.max(b)));
+    }
+}
