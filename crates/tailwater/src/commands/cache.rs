@@ -35,7 +35,7 @@ pub enum Command {
         #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1 << 20..))]
         capacity_bytes: Option<u64>,
         /// How long a value is kept that is not written again. The node's default if not given.
-        #[arg(long, value_name = "MS")]
+        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1_000..))]
         ttl_ms: Option<u64>,
         /// How full it may get before it evicts what was not written for longest, in percent.
         #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]

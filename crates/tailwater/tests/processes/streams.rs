@@ -241,6 +241,8 @@ fn mistakes_are_answered_with_what_to_do() {
         node.run_failing(&["stream", "truncate", "s", "--before", "dlsn:1"]).contains("SEGMENT/ENTRY/SLOT")
     );
     assert!(node.run_failing(&["produce", "s", "/no/such/file"]).contains("/no/such/file"));
+    let backend = ["cache", "serve", "--cell", "data", "--tcp", "127.0.0.1:0"];
+    assert!(node.run_failing(&[&backend[..], &["--ttl-ms", "999"]].concat()).contains("1000.."));
     assert!(node.run_failing(&["stream", "create", "t", "--shards", "0"]).contains("shards"));
 }
 
