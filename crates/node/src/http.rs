@@ -162,13 +162,27 @@ async fn cells(State(shared): State<Arc<Shared>>) -> Json<Vec<CellView>> {
     Json(shared.cells().map(|cell| cell.view()).collect())
 }
 
+/// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
+const CLEAR_ATTEMPTS: usize = 3;
+
 async fn clear_cell(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Answer<CellView> {
     let cell = shared.cells().find(|cell| cell.view().name == name).ok_or_else(|| {
         Failed(CallRefusal::new(ErrorCode::Malformed, format!("there is no cell {name}: data or metadata")))
     })?;
-    cell.cell.clear().await;
-    tracing::info!(cell = name, "cleared");
-    Ok(Json(cell.view()))
+    let backends = cell.addresses.len();
+    let mut cleared = 0;
+    for _ in 0..CLEAR_ATTEMPTS {
+        cleared = cell.cell.clear().await;
+        if cleared == backends {
+            tracing::info!(cell = name, "cleared");
+            return Ok(Json(cell.view()));
+        }
+    }
+    let why = format!(
+        "{cleared} of {backends} backends of the {name} cell were emptied, and the others did not answer: what they \
+         hold they have as long as they run; clear it again when `tailwater cache ls` shows all of them live"
+    );
+    Err(Failed(CallRefusal::new(ErrorCode::Unavailable, why)))
 }
 
 async fn list_streams(State(shared): State<Arc<Shared>>) -> Json<Vec<StreamView>> {

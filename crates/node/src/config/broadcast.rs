@@ -191,7 +191,7 @@ impl BroadcastConfig {
         if self.advertised.is_empty() { self.listen.to_string() } else { self.advertised.clone() }
     }
 
-    /// Which streams are kept on disk; [`BroadcastConfig::check`] has seen the names.
+    /// Which streams are kept on disk; the names were checked before.
     pub fn durabilities(&self) -> Durabilities {
         let named =
             |(name, of): (&String, &BroadcastStreamConfig)| Some((Stream::parse(name).ok()?, of.durability));

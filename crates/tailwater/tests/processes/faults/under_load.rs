@@ -217,6 +217,8 @@ fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_
         wait_for("reads of the durable layer", || (durable() > before).then_some(()));
         assert!(!reader.log().contains("error"), "{}", reader.log());
     }
+    let unreached = node.run_failing(&["cache", "clear", "data"]);
+    assert!(unreached.contains("0 of 3 backends") && unreached.contains("tailwater cache ls"), "{unreached}");
     for place in 0..backends.processes.len() {
         backends.respawn(dir.path(), place);
     }
