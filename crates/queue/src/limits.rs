@@ -78,6 +78,18 @@ pub const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Bytes of memory in which the tree keeps its pages.
 pub const TREE_CACHE_BYTES: usize = 64 << 20;
 
+/// Bytes of a bundle of contents in the tree: with what the tree needs beside them they are a power of two.
+pub const BUNDLE_BYTES: usize = (32 << 10) - 64;
+
+/// Contents of one bundle.
+pub const BUNDLE_CONTENTS_MAX: usize = 256;
+
+/// Bytes of a content that is put in a bundle at most; a longer one is alone.
+pub const BUNDLED_BYTES_MAX: usize = 8 << 10;
+
+/// A bundle is written again when this part of it is still wanted, or less.
+pub const BUNDLE_KEPT_PART: usize = 4;
+
 /// Tuples of purged messages that are removed from the tree in one transaction.
 pub const SWEEP_KEYS: usize = 20_000;
 
@@ -105,6 +117,7 @@ pub const READS_MAX: usize = 4096;
 const _: () =
     assert!(ROUND_BYTES + REQUEST_BYTES_MAX + (64 << 10) < 8 << 20, "a journal record holds a round");
 const _: () = assert!(CHECKPOINT_BYTES + HOT_BYTES < MEMORY_BYTES_MAX);
+const _: () = assert!(BUNDLED_BYTES_MAX + 12 <= BUNDLE_BYTES);
 
 /// The shared store: time that one partition of tuples, or of bodies, is for, in milliseconds.
 pub const BUCKET_MS: u64 = 10_000;

@@ -6,11 +6,13 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `numbers` | a name | covered journal position, next content number, next queue id, format version |
+//! | `numbers` | a name | covered journal position, next content number, next queue id, largest number in a bundle, format version |
 //! | `secret` | 0 | the key of receipts |
 //! | `queues` | queue | 8 next sequence, the record in JSON |
 //! | `states` | queue, sequence | [`crate::queue::State`] |
-//! | `contents` | number | as the front gave it |
+//! | `bundles` | number | of contents as the front gave them, from that number on: [`bundles`] |
+//! | `live` | number | which contents of that bundle are wanted |
+//! | `contents` | number | one that is in no bundle |
 //! | `seen` | queue, key | number, sequence, time |
 //! | `graves` | queue | last sequence of what was purged, and is to be removed |
 //! | `tasks` | task | in JSON |
@@ -22,6 +24,7 @@
 //! before the next try.
 
 mod backend;
+mod bundles;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,8 +55,9 @@ const TASKS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("tasks");
 const COVERED: &str = "covered";
 const NEXT_NUMBER: &str = "next number";
 const NEXT_QUEUE: &str = "next queue";
+const BUNDLED: &str = "bundled";
 const VERSION: &str = "version";
-const VERSION_KNOWN: u64 = 1;
+const VERSION_KNOWN: u64 = 2;
 
 /// Of redb's pages.
 const PAGE_BYTES: u64 = 4096;
@@ -245,19 +249,7 @@ impl Tree {
 
     /// The contents of these numbers, as far as they are there; not those that come after so many bytes. Blocks on the disk.
     pub(crate) fn contents(&self, numbers: &[Number], most: usize) -> Result<Vec<Option<Bytes>>, TreeError> {
-        self.read(|transaction| {
-            let table = transaction.open_table(CONTENTS)?;
-            let (mut contents, mut bytes) = (Vec::with_capacity(numbers.len()), 0);
-            for number in numbers {
-                if bytes > most {
-                    break;
-                }
-                let content = table.get(number.0)?.map(|value| Bytes::copy_from_slice(value.value()));
-                bytes += content.as_ref().map_or(0, Bytes::len);
-                contents.push(content);
-            }
-            Ok(contents)
-        })
+        self.read(|transaction| bundles::read(transaction, numbers, most))
     }
 
     /// Writes a checkpoint, all of it or nothing; it is durable then. Blocks on the disk.
@@ -273,20 +265,17 @@ impl Tree {
         })?;
         let Some((queue, upto)) = first else { return Ok(false) };
         self.write(|transaction| {
-            let (mut states, mut contents) =
-                (transaction.open_table(STATES)?, transaction.open_table(CONTENTS)?);
-            let mut keys = Vec::new();
+            let mut states = transaction.open_table(STATES)?;
+            let (mut keys, mut contents) = (Vec::new(), Vec::new());
             for row in states.range((queue, 0)..=(queue, upto))?.take(SWEEP_KEYS) {
                 let (key, value) = row?;
-                let number = State::decode(value.value()).map(|state| state.entry.number);
-                keys.push((key.value(), number.ok()));
+                keys.push(key.value());
+                contents.extend(State::decode(value.value()).map(|state| state.entry.number));
             }
-            for (key, number) in &keys {
+            for key in &keys {
                 states.remove(*key)?;
-                if let Some(number) = number {
-                    contents.remove(number.0)?;
-                }
             }
+            bundles::Writer::open(transaction)?.remove(contents)?;
             if keys.len() < SWEEP_KEYS {
                 transaction.open_table(GRAVES)?.remove(queue)?;
             }
@@ -300,8 +289,8 @@ impl Tree {
     pub(crate) fn rows(&self) -> Result<(u64, u64, u64), TreeError> {
         use redb::ReadableTableMetadata;
         self.read(|transaction| {
-            let (states, contents) = (transaction.open_table(STATES)?, transaction.open_table(CONTENTS)?);
-            Ok((states.len()?, contents.len()?, transaction.open_table(GRAVES)?.len()?))
+            let states = transaction.open_table(STATES)?;
+            Ok((states.len()?, bundles::count(transaction)?, transaction.open_table(GRAVES)?.len()?))
         })
     }
 
@@ -351,12 +340,12 @@ fn write_checkpoint(
     numbers.insert(NEXT_NUMBER, checkpoint.next_number.0)?;
     numbers.insert(NEXT_QUEUE, checkpoint.next_queue.0)?;
     let (mut queues, mut states) = (transaction.open_table(QUEUES)?, transaction.open_table(STATES)?);
-    let (mut contents, mut seen) = (transaction.open_table(CONTENTS)?, transaction.open_table(SEEN)?);
+    let (mut contents, mut seen) = (bundles::Writer::open(transaction)?, transaction.open_table(SEEN)?);
     let (mut graves, mut tasks) = (transaction.open_table(GRAVES)?, transaction.open_table(TASKS)?);
+    let stored = checkpoint.shelves.iter().flat_map(|shelf| &shelf.contents);
+    contents.insert(&mut numbers, stored.map(|(number, content)| (*number, content)).collect())?;
+    let mut unwanted = Vec::new();
     for shelf in &checkpoint.shelves {
-        for (number, content) in &shelf.contents {
-            contents.insert(number.0, &content[..])?;
-        }
         for (id, record, delta) in &shelf.queues {
             let mut value = delta.next.0.to_le_bytes().to_vec();
             match record {
@@ -367,7 +356,7 @@ fn write_checkpoint(
                 },
             }
             queues.insert(id.0, &value[..])?;
-            remove_gone(*id, &delta.removed, &delta.contents_removed, &mut states, &mut contents)?;
+            remove_gone(*id, &delta.removed, &delta.contents_removed, &mut states, &mut unwanted)?;
             if let Some(upto) = delta.purged_upto {
                 let before = graves.get(id.0)?.map_or(0, |upto| upto.value());
                 graves.insert(id.0, before.max(upto.0))?;
@@ -375,17 +364,22 @@ fn write_checkpoint(
             for upsert in &delta.upserts {
                 states.insert((id.0, upsert.sequence.0), &upsert.state[..])?;
             }
-            for key in &delta.forgotten {
+            // In their order: each is anywhere, and the next one is in the same page then.
+            let mut forgotten: Vec<_> = delta.forgotten.iter().collect();
+            forgotten.sort_unstable();
+            for key in forgotten {
                 seen.remove((id.0, key.0))?;
             }
-            for (key, value) in &delta.seen {
+            let mut taken: Vec<_> = delta.seen.iter().collect();
+            taken.sort_by_key(|(key, _)| *key);
+            for (key, value) in taken {
                 seen.insert((id.0, key.0), (value.number.0, value.sequence.0, value.at))?;
             }
         }
         for Dropped { id, removed, contents_removed } in &shelf.dropped {
             queues.remove(id.0)?;
             // What was moved away must not be found by the sweep: it would take its content along.
-            remove_gone(*id, removed, contents_removed, &mut states, &mut contents)?;
+            remove_gone(*id, removed, contents_removed, &mut states, &mut unwanted)?;
             seen.retain_in((id.0, [0; 16])..=(id.0, [0xff; 16]), |_, _| false)?;
             graves.insert(id.0, u64::MAX)?;
         }
@@ -397,23 +391,21 @@ fn write_checkpoint(
             tasks.remove(*id)?;
         }
     }
-    Ok(())
+    contents.remove(unwanted)
 }
 
-/// Removes the messages that left a queue since the last checkpoint, and the contents that nobody has any more.
+/// Removes the messages that left a queue since the last checkpoint; the contents that nobody has any more are `unwanted`.
 fn remove_gone(
     queue: QueueId,
     removed: &[(Sequence, Option<Number>)],
     contents_removed: &[Number],
     states: &mut redb::Table<'_, (u64, u64), &'static [u8]>,
-    contents: &mut redb::Table<'_, u64, &'static [u8]>,
+    unwanted: &mut Vec<Number>,
 ) -> Result<(), redb::Error> {
     for (sequence, _) in removed {
         states.remove((queue.0, sequence.0))?;
     }
-    for number in removed.iter().filter_map(|(_, number)| number.as_ref()).chain(contents_removed) {
-        contents.remove(number.0)?;
-    }
+    unwanted.extend(removed.iter().filter_map(|(_, number)| *number).chain(contents_removed.iter().copied()));
     Ok(())
 }
 
@@ -445,7 +437,7 @@ fn create(env: &Env, dir: &Path, is_unfinished: bool) -> Result<(), redb::Error>
     transaction.open_table(SECRET)?.insert(0, &secret[..])?;
     transaction.open_table(QUEUES)?;
     transaction.open_table(STATES)?;
-    transaction.open_table(CONTENTS)?;
+    bundles::Writer::open(&transaction)?;
     transaction.open_table(SEEN)?;
     transaction.open_table(GRAVES)?;
     transaction.open_table(TASKS)?;

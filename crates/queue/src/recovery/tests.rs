@@ -162,8 +162,37 @@ impl Store {
     }
 }
 
+/// Some are too large for a bundle of the tree's, and of the others more or fewer fit into one.
 fn content(number: Number) -> Bytes {
-    Bytes::from(format!("content {}", number.0))
+    let length = [10, 100, 5_000, 8_000, 9_000][number.0 as usize % 5];
+    Bytes::from(format!("content {}{:length$}", number.0, ""))
+}
+
+#[test]
+fn of_many_contents_a_few_that_stay_are_all_that_is_kept_in_the_tree() {
+    let mut store = Store::new();
+    let queue = store.create();
+    for _ in 0..300 {
+        store.send(queue);
+    }
+    store.checkpoint(0);
+    store.check();
+    // Of each five, one after the other goes; then all but every fiftieth.
+    for left in [4, 3, 2, 1] {
+        for fifth in 0..60 {
+            store.delete(queue, fifth * left);
+        }
+        store.checkpoint(0);
+        store.check_swept();
+    }
+    for place in (0..60).rev().filter(|place| place % 10 != 0) {
+        store.delete(queue, place);
+    }
+    // What a replay brings a second time is there once.
+    store.recovery().covered = JournalPosition(0);
+    store.checkpoint(1_000);
+    store.check_swept();
+    assert_eq!(store.model[&queue].len(), 6);
 }
 
 #[test]
