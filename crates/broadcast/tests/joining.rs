@@ -187,3 +187,30 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
         assert!(!handed_over || has == count + 1);
     }
 }
+
+#[test]
+fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything() {
+    let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
+    let publish = |tail: &mut Replica, first: u64| {
+        let mut events = Writer::new(0);
+        events.publish(&Content::default(), None).unwrap();
+        let publish = Message::Publish { stream: stream.clone(), client: 5, first, batch: events.finish(0) };
+        tail.receive(0, 7, publish);
+        let answered = |output: Output| matches!(output, Output::Send(7, Message::Published { .. }));
+        tail.outputs().into_iter().any(answered)
+    };
+    assert!(publish(&mut tail, 1));
+    tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
+    tail.receive(0, 10, Message::Follow { epoch: 2, counts: Vec::new() });
+    let sent = all_sent(&mut tail, 10);
+    assert!(matches!(&sent[..], [.., Message::Append { .. }]), "{sent:?}");
+    // Its disk has none of it yet, for as long as that takes.
+    for first in 2..10 {
+        assert!(publish(&mut tail, first));
+        assert!(!all_sent(&mut tail, 10).contains(&Message::Token { epoch: 2 }));
+    }
+    // What came since is on its way to its disk, which goes on.
+    tail.receive(0, 10, Message::Held { epoch: 2, counts: vec![(stream.clone(), 1)] });
+    assert!(all_sent(&mut tail, 10).contains(&Message::Token { epoch: 2 }));
+    assert!(!publish(&mut tail, 10), "it is waited for");
+}

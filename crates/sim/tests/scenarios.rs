@@ -48,6 +48,8 @@ const FOUND: &[(&str, u64)] = &[
     // The scenario itself did not know what a joining replica had been given before it collected that and was restarted.
     ("broadcast", 20051),
     ("broadcast", 24200),
+    // A replica whose disk stood still was removed, and the other one had just ended and lost its disk.
+    ("broadcast", 956),
     // The scenario itself took a message that another receiver had deleted for one that is there.
     ("queue-cassandra", 1055),
     // The scenario itself took a receive that was answered late, after the message was deleted, for one that came after.
