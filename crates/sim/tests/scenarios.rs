@@ -47,6 +47,7 @@ const FOUND: &[(&str, u64)] = &[
     ("broadcast", 3624),
     // The scenario itself did not know what a joining replica had been given before it collected that and was restarted.
     ("broadcast", 20051),
+    // What an earlier tail alone had given a joining replica was kept, and its numbers were given to others.
     ("broadcast", 24200),
     // A replica whose disk stood still was removed, and the other one had just ended and lost its disk.
     ("broadcast", 956),
