@@ -2,7 +2,10 @@
 
 use std::io::{Read, Write};
 
+use tailwater_kafka_wire::messages::cluster::ApiVersionsRequest;
+
 use crate::support::kafka::{kcat, kcat_failing, need};
+use crate::support::raw::Raw;
 use crate::support::{Follower, Node, wait_for};
 
 fn lines(count: usize) -> String {
@@ -174,6 +177,25 @@ fn limits_that_are_set_low_refuse_what_is_beyond_them_and_nothing_else() {
     metadata_of_topics(100).expect("an answer");
     metadata_of_topics(101).expect_err("closed");
     wait_for("a line in the log", || node.process.log().contains("items_max is 100").then_some(()));
+}
+
+#[test]
+fn a_connection_more_than_there_may_be_is_closed_with_a_line_that_says_who_and_why() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let limits = [("TAILWATER_KAFKA__CONNECTIONS_MAX", "1")];
+    let node = Node::start_with(&dir.path().join("data"), &[], &limits);
+    let mut first = Raw::connect(&node);
+    first.call(0, &ApiVersionsRequest::default());
+    let mut second = Raw::connect(&node).stream;
+    let mut answer = Vec::new();
+    second.read_to_end(&mut answer).expect("closed");
+    assert!(answer.is_empty(), "{answer:?}");
+    let peer = second.local_addr().expect("bound").to_string();
+    wait_for("a line in the log", || {
+        let log = node.process.log();
+        log.lines().any(|line| line.contains(&peer) && line.contains("connections_max")).then_some(())
+    });
+    first.call(0, &ApiVersionsRequest::default());
 }
 
 #[test]
