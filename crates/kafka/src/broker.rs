@@ -27,8 +27,7 @@ use crate::pace::Pace;
 use crate::stats::Stats;
 use crate::wire::{Frame, Malformed, Reader, TooLong, Wire};
 
-/// Answers up to this size, but for those to Fetch, take nothing of the room that others share. Those to Produce never
-/// do: a producer whose answer is withheld would send again what was appended.
+/// Answers up to this size, but for those to Fetch, take nothing of the room that others share.
 const SMALL_ANSWER_BYTES: usize = 64 << 10;
 
 /// What becomes of a request.
@@ -59,6 +58,8 @@ pub(crate) struct Begun {
     pub answer: Answer,
     /// Whether it is answered when others do something, and not before: records are produced, members join.
     pub waits_for_others: bool,
+    /// Whether it was refused in a way that ends its connection: nothing behind it may begin.
+    pub is_last: bool,
 }
 
 /// Both ends of a connection.
@@ -195,7 +196,7 @@ impl Broker {
                 let answer = answers::versions::answer(ErrorCode::UnsupportedVersion);
                 let outcome = response(api, 0, correlation_id, &answer).into();
                 let answer = futures::future::ready(outcome).boxed();
-                return Ok(Begun { answer, waits_for_others: false });
+                return Ok(Begun { answer, waits_for_others: false, is_last: false });
             }
             return Err(Closing::Unsupported { api: header.api, version });
         }
@@ -207,7 +208,9 @@ impl Broker {
         };
         tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
         let call = self.stats.request(api, bytes, self.env.now());
-        let answer = self.dispatch(api, correlation_id, context, reader).map_err(malformed(api.name()))?;
+        let begun = self.dispatch(api, correlation_id, context, reader).map_err(malformed(api.name()))?;
+        let is_last = begun.is_err();
+        let answer = begun.unwrap_or_else(|why| futures::future::ready(Outcome::Close(why)).boxed());
         // What others decide about may take as long as they like, and the request is taken apart already.
         let waits_for_others = matches!(api, Api::JoinGroup | Api::SyncGroup | Api::Fetch);
         let room = room.filter(|_| !waits_for_others);
@@ -218,19 +221,20 @@ impl Broker {
             drop(room);
             outcome
         };
-        Ok(Begun { answer: answer.boxed(), waits_for_others })
+        Ok(Begun { answer: answer.boxed(), waits_for_others, is_last })
     }
 
+    /// Begins a request that is read; why it was not, if its connection has to end.
     fn dispatch(
         self: &Arc<Self>,
         api: Api,
         correlation_id: i32,
         context: Context,
         mut reader: Reader,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<Result<Answer, String>, Malformed> {
         macro_rules! answer {
             ($function:path) => {
-                self.answer(correlation_id, context, reader, $function)
+                self.answer(correlation_id, context, reader, $function).map(Ok)
             };
         }
         match api {
@@ -240,7 +244,7 @@ impl Broker {
             }
             Api::Fetch => {
                 let request = Wire::read(&mut reader)?;
-                Ok(answers::fetch::fetch(Arc::clone(self), context, correlation_id, request).boxed())
+                Ok(Ok(answers::fetch::fetch(Arc::clone(self), context, correlation_id, request).boxed()))
             }
             Api::ListOffsets => answer!(answers::positions::list_offsets),
             Api::OffsetForLeaderEpoch => answer!(answers::positions::offset_for_leader_epoch),
@@ -304,23 +308,29 @@ impl Broker {
     /// The same answer with the room that it takes until it is sent, if it is large. One that finds none is not sent:
     /// to wait for room would be to hold it.
     fn bound(&self, outcome: Outcome) -> Outcome {
-        let bytes = match &outcome {
-            Outcome::Frame(frame, None) => frame.len(),
-            _ => 0,
-        };
+        let Outcome::Frame(frame, None) = outcome else { return outcome };
+        match self.room_for_answer(frame.len()) {
+            Ok(room) => Outcome::Frame(frame, room),
+            Err(why) => Outcome::Close(why),
+        }
+    }
+
+    /// The room that an answer other than to a Fetch takes until it is sent, if it is large; why its connection is closed
+    /// instead. An answer to a Produce takes it before anything is appended: a producer whose answer is withheld would
+    /// send again what was.
+    pub(crate) fn room_for_answer(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, String> {
         if bytes <= SMALL_ANSWER_BYTES {
-            return outcome;
+            return Ok(None);
         }
         // One that is larger than all room goes out alone.
         let room = kib(bytes).min(kib(self.config.answers_bytes_max));
-        match (outcome, Arc::clone(&self.other_answers).try_acquire_many_owned(room)) {
-            (Outcome::Frame(frame, _), Ok(permit)) => Outcome::Frame(frame, Some(permit)),
-            _ => Outcome::Close(format!(
+        Arc::clone(&self.other_answers).try_acquire_many_owned(room).map(Some).map_err(|_| {
+            format!(
                 "its answer of {bytes} bytes finds no room beside those that others have yet to take: [kafka] \
                  answers_bytes_max is {}",
                 self.config.answers_bytes_max
-            )),
-        }
+            )
+        })
     }
 
     /// Whether a client may do what it asks for, to `resource`; the code that clients know for it if not.

@@ -34,7 +34,7 @@ pub struct KafkaConfig {
     /// Bytes of one answer to a Fetch (`fetch.max.bytes`); a larger batch still goes out alone.
     pub fetch_bytes_max: usize,
     /// Bytes of all answers to Fetch that were read and not sent; beyond it an answer has one batch. As many for others of
-    /// more than 64 KiB, but those to Produce; beyond it one closes its connection.
+    /// more than 64 KiB; beyond it one closes its connection.
     pub answers_bytes_max: usize,
     /// A connection without a request for so many milliseconds is closed (`connections.max.idle.ms`).
     pub idle_ms: u64,

@@ -9,6 +9,8 @@
 //! - A whole request that was read is carried out, also if the client is gone by then: whoever produces with acks=0
 //!   closes when everything is sent.
 //! - A client that does not read its answers is not read either, and is closed after a while; it holds only itself up.
+//! - Large answers that were not sent yet are bounded together. One that finds no room closes its connection; a Produce
+//!   finds out before anything of it is appended, and nothing behind it is begun.
 //! - A frame takes memory as its bytes arrive, not as its length says. All large frames together are bounded: one that
 //!   is next takes its room before it is read, while what is under way goes on, and gives it back when it has not come
 //!   in time. So whoever waits for room waits for what ends.
@@ -115,7 +117,7 @@ struct Connection<S> {
     room: Room,
     /// Requests that were begun, oldest first.
     under_way: VecDeque<Begun>,
-    /// Whether all of them are Produce.
+    /// Whether all of them are Produce, and others of its kind may begin behind them.
     only_produce: bool,
     broker: Arc<Broker>,
 }
@@ -180,7 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn carry_out_the_rest(&mut self) -> Result<(), Closing> {
         loop {
             self.begin_requests()?;
-            if let Some(Begun { answer, waits_for_others }) = self.under_way.pop_front() {
+            if let Some(Begun { answer, waits_for_others, .. }) = self.under_way.pop_front() {
                 let outcome = if waits_for_others { answer.now_or_never() } else { Some(answer.await) };
                 if let Some(Outcome::Close(why)) = outcome {
                     return Err(Closing::Refused(why));
@@ -234,12 +236,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.buffer.advance(4);
             let request = self.buffer.split_to(len).freeze();
-            self.only_produce = is_produce;
             let permit = match std::mem::replace(&mut self.room, Room::None) {
                 Room::Taken { permit, .. } => permit,
                 Room::None | Room::Wanted { .. } => None,
             };
             let begun = self.broker.begin(&self.peer, request, permit)?;
+            self.only_produce = is_produce && !begun.is_last;
             self.under_way.push_back(begun);
         }
         Ok(())

@@ -24,6 +24,22 @@ const ZSTD_FROM_VERSION: i16 = 7;
 /// From this version of Produce on topics are named by their ids.
 const IDS_FROM_VERSION: i16 = 13;
 
+/// Bytes of the words of one error. Nothing that is said here is longer; what a disk says may be.
+const WORDS_BYTES_MAX: usize = 400;
+/// What the answer for one partition takes at most, and what it takes until it is answered.
+const PARTITION_BYTES_MAX: usize = 64 + WORDS_BYTES_MAX;
+/// What the answer for one topic takes at most, beside its name and its partitions; and all answers beside their topics.
+const TOPIC_BYTES_MAX: usize = 64;
+
+/// What the answer to a request takes at most.
+fn answer_bytes_max(request: &ProduceRequest) -> usize {
+    let topics = request
+        .topic_data
+        .iter()
+        .map(|topic| TOPIC_BYTES_MAX + topic.name.len() + PARTITION_BYTES_MAX * topic.partition_data.len());
+    TOPIC_BYTES_MAX + topics.sum::<usize>()
+}
+
 /// One partition's append, on its way.
 struct Begun {
     partition: i32,
@@ -33,14 +49,16 @@ struct Begun {
     appended: Result<Pending, Refused>,
 }
 
-/// Begins to append; the batches of one connection are submitted in the order in which this is called.
+/// Begins to append; the batches of one connection are submitted in the order in which this is called. If there is no room
+/// for the answer nothing is, and the connection has to be closed, for this reason.
 pub(crate) fn produce(
     broker: &Arc<Broker>,
     context: &Context,
     correlation_id: i32,
     request: ProduceRequest,
-) -> Answer {
+) -> Result<Answer, String> {
     let (version, acks) = (context.version, request.acks);
+    let room = broker.room_for_answer(answer_bytes_max(&request))?;
     let refused = if !matches!(acks, -1..=1) {
         Some(Refused::new(
             ErrorCode::InvalidRequiredAcks,
@@ -71,11 +89,14 @@ pub(crate) fn produce(
     let broker = Arc::clone(broker);
     // It says how long others are waited for. With fewer acks there are none, and what is appended is no error.
     let timeout = (acks == -1).then(|| Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)));
-    async move {
+    let answer = async move {
         let responses = join_all(topics.into_iter().map(|topic| finish(&broker, timeout, topic))).await;
         if acks != 0 {
             let answer = ProduceResponse { responses, ..Default::default() };
-            return response(Api::Produce, version, correlation_id, &answer).into();
+            return match response(Api::Produce, version, correlation_id, &answer).into() {
+                Outcome::Frame(frame, _) => Outcome::Frame(frame, room),
+                other => other,
+            };
         }
         let mut partitions = responses.iter().flat_map(|topic| &topic.partition_responses);
         match partitions.find(|partition| partition.error_code != 0) {
@@ -85,8 +106,8 @@ pub(crate) fn produce(
                 failed.error_message.as_deref().unwrap_or("no reason")
             )),
         }
-    }
-    .boxed()
+    };
+    Ok(answer.boxed())
 }
 
 const NO_TRANSACTIONS: &str = "transactions are not supported";
@@ -185,8 +206,9 @@ async fn finish(
                 broker.stats.appended(appended.last_offset.0 - appended.base_offset.0 + 1, bytes);
                 done(partition, log_start, append_time, &appended)
             }
-            Err(Refused { error, why }) => {
+            Err(Refused { error, mut why }) => {
                 broker.stats.append_refused();
+                cut(&mut why, WORDS_BYTES_MAX);
                 tracing::debug!(topic = name, partition, ?error, why, "an append was refused");
                 PartitionProduceResponse {
                     index: partition,
@@ -201,6 +223,14 @@ async fn finish(
     });
     let partition_responses = join_all(partitions).await;
     TopicProduceResponse { name, topic_id, partition_responses }
+}
+
+/// Cuts words that are longer than `max` bytes.
+fn cut(words: &mut String, max: usize) {
+    if words.len() > max {
+        let end = (0..=max).rev().find(|end| words.is_char_boundary(*end));
+        words.truncate(end.unwrap_or_default());
+    }
 }
 
 /// Whether a producer is told where the log begins although its batch was refused: Kafka tells those whose batch it
@@ -248,5 +278,21 @@ pub(crate) async fn init_producer_id(
             ErrorCode::NotLeaderOrFollower => refused(ErrorCode::CoordinatorNotAvailable),
             error => refused(error),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_cut_where_a_character_ends() {
+        for (words, max, expected) in
+            [("word", 4, "word"), ("words", 4, "word"), ("wör", 2, "w"), ("ö", 1, "")]
+        {
+            let mut cut_words = words.to_owned();
+            cut(&mut cut_words, max);
+            assert_eq!(cut_words, expected);
+        }
     }
 }

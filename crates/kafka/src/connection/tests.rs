@@ -200,6 +200,79 @@ async fn large_answers_that_are_not_sent_are_bounded_together_and_small_ones_go_
     );
 }
 
+/// A Produce to the topic's partition, and to a thousand that it does not have.
+fn produce_to_many() -> Bytes {
+    let mut batch = BatchBuilder::new();
+    batch.append(None, Some(b"value"), &[], Env::real().wall_ms()).expect("small");
+    let records = Records(vec![batch.finish(Codec::None)]);
+    let mut partition_data = vec![PartitionProduceData { index: 0, records }];
+    partition_data.extend((1..=1_000).map(|index| PartitionProduceData { index, ..Default::default() }));
+    let topic = TopicProduceData { name: "topic".to_owned(), partition_data, ..Default::default() };
+    let asked = ProduceRequest { acks: 1, topic_data: vec![topic], ..Default::default() };
+    request(&asked, 9, 1, "test").concat()
+}
+
+#[tokio::test]
+async fn large_answers_to_produce_that_are_not_sent_are_bounded_before_anything_is_appended() {
+    const BYTES_MAX: usize = 1 << 20;
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = KafkaConfig { answers_bytes_max: BYTES_MAX, ..KafkaConfig::default() };
+    let (log, topic, broker) = broker_with(dir.path(), config).await;
+    let peer = peer(&broker);
+    let ask =
+        async |frame: Bytes| broker.begin(&peer, frame.slice(4..), None).expect("well-formed").answer.await;
+    let mut unsent = Vec::new();
+    let mut refused = None;
+    for _ in 0..100 {
+        match ask(produce_to_many()).await {
+            Outcome::Frame(frame, room) => unsent.push((frame, room)),
+            Outcome::Close(why) => {
+                refused = Some(why);
+                break;
+            }
+            Outcome::Nothing => panic!("it waits for an answer"),
+        }
+    }
+    let refused = refused.expect("there is no room for so many");
+    assert!(refused.contains("answers_bytes_max is 1048576"), "{refused}");
+    assert_eq!(unsent.len(), 2, "what they may take at most counts");
+    assert!(unsent.iter().all(|(_, room)| room.is_some()));
+    assert_eq!(next_offset(&log, topic), unsent.len() as u64, "nothing of what was refused");
+
+    // What a connection sent before is answered, and what it sent behind is not begun.
+    let (mut client, stream) = tokio::io::duplex(1 << 20);
+    client.write_all(&[produce(1, 0), produce_to_many(), produce(1, 0)].concat()).await.expect("sent");
+    let ended = connection(stream, &broker).run().await;
+    assert!(matches!(ended, Err(Closing::Refused(_))), "{ended:?}");
+    let mut answers = Vec::new();
+    client.read_to_end(&mut answers).await.expect("closed");
+    let one = u32::from_be_bytes(*answers.first_chunk().expect("an answer")) as usize;
+    assert_eq!(answers.len(), 4 + one, "to the first");
+    drop(unsent);
+    assert!(matches!(ask(produce_to_many()).await, Outcome::Frame(_, Some(_))), "all of it is there again");
+    assert_eq!(next_offset(&log, topic), 4, "two, one, and one");
+}
+
+#[tokio::test]
+async fn the_words_of_errors_of_produce_are_no_longer_than_there_is_room_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_log, _, broker) = broker(dir.path()).await;
+    // What is said of a batch of each kind, and of one whose time is as far as can be.
+    let mut builder = BatchBuilder::new();
+    builder.append(None, Some(b"value"), &[], i64::MAX / 2).expect("small");
+    for records in [builder.finish(Codec::None), Bytes::new(), vec![0xff; 100].into()] {
+        let partition_data = vec![PartitionProduceData { index: 0, records: Records(vec![records]) }];
+        let topic = TopicProduceData { name: "topic".to_owned(), partition_data, ..Default::default() };
+        let produce =
+            ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
+        let mut answer = asked(&broker, 9, &produce).await;
+        let partition = answer.responses.remove(0).partition_responses.remove(0);
+        assert_ne!(partition.error_code, 0);
+        let words = partition.error_message.expect("words").len();
+        assert!((1..300).contains(&words), "{words}");
+    }
+}
+
 #[tokio::test]
 async fn a_fetch_that_waits_holds_none_of_the_room_for_requests() {
     let dir = tempfile::tempdir().expect("a directory");
