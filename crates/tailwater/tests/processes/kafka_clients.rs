@@ -109,6 +109,12 @@ fn java_s_members_of_kip_848_come_and_go_and_all_is_read_in_order() {
 }
 
 #[test]
+fn java_s_consumer_with_a_pattern_of_kip_848_reads_what_matches_also_what_is_created_later_and_nothing_else()
+{
+    with_node(|node| scenario(node, "Clients.java", "pattern"));
+}
+
+#[test]
 fn java_s_members_move_from_the_classic_protocol_to_kip_848_one_by_one_and_back_and_all_is_read_in_order() {
     with_node(|node| scenario(node, "Clients.java", "moving"));
 }

@@ -5,6 +5,8 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.function.BiConsumer;
+import java.util.function.Function;
 import java.util.stream.*;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
@@ -29,6 +31,7 @@ public class Clients {
             case "cooperative" -> group("group.protocol", "classic", "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
             case "kip848" -> group("group.protocol", "consumer");
             case "moving" -> moving();
+            case "pattern" -> pattern();
             case "static" -> staticMembers();
             case "groups" -> groups();
             case "transactions" -> transactions();
@@ -162,7 +165,7 @@ public class Clients {
 
             // Configurations: read, changed one by one, taken back.
             var resource = new ConfigResource(ConfigResource.Type.TOPIC, "orders");
-            java.util.function.Function<String, ConfigEntry> config = name -> {
+            Function<String, ConfigEntry> config = name -> {
                 try {
                     var options = new DescribeConfigsOptions().includeSynonyms(true).includeDocumentation(true);
                     return admin.describeConfigs(List.of(resource), options).all().get().get(resource).get(name);
@@ -236,7 +239,7 @@ public class Clients {
     static void refusals() throws Exception {
         try (var admin = adminClient()) {
             admin.createTopics(List.of(new NewTopic("there", 2, (short) 1))).all().get();
-            java.util.function.Function<NewTopic, Future<?>> create = topic -> admin.createTopics(List.of(topic)).all();
+            Function<NewTopic, Future<?>> create = topic -> admin.createTopics(List.of(topic)).all();
             fails(TopicExistsException.class, create.apply(new NewTopic("there", 1, (short) 1)));
             fails(InvalidTopicException.class, create.apply(new NewTopic("no/name", 1, (short) 1)));
             fails(InvalidPartitionsException.class, create.apply(new NewTopic("x", 0, (short) 1)));
@@ -448,6 +451,60 @@ public class Clients {
             five.leave();
             var committed = admin.listConsumerGroupOffsets("g").partitionsToOffsetAndMetadata().get();
             for (int p = 0; p < 6; p++) same(written[p], committed.get(new TopicPartition("shared", p)).offset());
+        }
+    }
+
+    // A group of KIP-848 reads the topics whose whole names match, as RE2J understands the pattern: those that are there,
+    // and those that are created later.
+    static void pattern() throws Exception {
+        try (var admin = adminClient(); var producer = producer();
+                var consumer = consumer("group.id", "p", "group.protocol", "consumer", "auto.offset.reset", "earliest")) {
+            var matching = Set.of("orders-eu", "orders-us");
+            // What was not committed when partitions moved may come again.
+            Map<String, Set<String>> read = new TreeMap<>();
+            Function<Map<String, Integer>, Boolean> hasRead = counts -> read.keySet().equals(counts.keySet())
+                    && counts.entrySet().stream().allMatch(count -> read.get(count.getKey()).size() == count.getValue());
+            // Some to all topics: what does not match is there before what does is read.
+            BiConsumer<Integer, List<String>> write = (count, topics) -> {
+                for (int i = 0; i < count; i++) {
+                    for (var topic : topics) producer.send(new ProducerRecord<>(topic, i % 2, null, topic));
+                }
+                producer.flush();
+            };
+            Condition poll = () -> {
+                for (var record : consumer.poll(Duration.ofMillis(100))) {
+                    check(matching.contains(record.topic()), record.topic() + " was read");
+                    read.computeIfAbsent(record.topic(), topic -> new TreeSet<>()).add(record.partition() + "@" + record.offset());
+                }
+                return false;
+            };
+            var old = List.of("old-orders-eu", "orders-eu-old", "orders", "orders-eu");
+            admin.createTopics(old.stream().map(name -> new NewTopic(name, 2, (short) 1)).toList()).all().get();
+            write.accept(20, old);
+            consumer.subscribe(new SubscriptionPattern("orders-(?:eu|u[a-z]{1,2})"));
+            waitFor("what is there", () -> poll.holds() || hasRead.apply(Map.of("orders-eu", 20)));
+
+            var later = List.of("old-orders-us", "orders-usual", "orders-us");
+            admin.createTopics(later.stream().map(name -> new NewTopic(name, 2, (short) 1)).toList()).all().get();
+            write.accept(20, later);
+            waitFor("what came later", () -> poll.holds() || hasRead.apply(Map.of("orders-eu", 20, "orders-us", 20)));
+            Function<String, Set<TopicPartition>> both =
+                    topic -> Set.of(new TopicPartition(topic, 0), new TopicPartition(topic, 1));
+            var all = new HashSet<>(both.apply("orders-eu"));
+            all.addAll(both.apply("orders-us"));
+            same(all, consumer.assignment());
+        }
+        // A pattern that is none is refused, in an exception that says so.
+        try (var consumer = consumer("group.id", "q", "group.protocol", "consumer")) {
+            consumer.subscribe(new SubscriptionPattern("orders-("));
+            waitFor("a refusal", () -> {
+                try {
+                    consumer.poll(Duration.ofMillis(100));
+                    return false;
+                } catch (InvalidRegularExpression expected) {
+                    return true;
+                }
+            });
         }
     }
 
