@@ -18,6 +18,7 @@
 //!   - If the one that does not move on hears nothing of the one before it, their link is broken, and either could go: it
 //!     is the one that has no other neighbour to whom its link works. If that says nothing, the one behind goes.
 //!   - A joining replica to which the tail hands over is removed likewise, and always it: the tail's disk has the events.
+//!   - Nobody is removed in a new epoch before all members have said what they wait for in it, or had half of that time.
 //! - One that was removed for that is let in again later, after twice as long each time that it is soon removed again:
 //!   however a fault comes and goes, publishers wait ever less often.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
@@ -41,8 +42,8 @@ struct Seen {
     durable: bool,
     /// Whether this service has heard it, or only found it in the chain when it started itself.
     heard: bool,
-    /// What it waits for, in this epoch.
-    waits: Waits,
+    /// What it waits for, once it said that in this epoch.
+    waits: Option<Waits>,
 }
 
 /// That a replica was removed because it did not move on.
@@ -70,6 +71,9 @@ pub struct Membership {
     leaves: Option<(ReplicaId, u64)>,
     /// Who was.
     removed: BTreeMap<ReplicaId, Stuck>,
+    /// When this service last decided, and when the chain was decided that is in force.
+    now_ms: u64,
+    changed_ms: u64,
     silence_ms: u64,
     lost_ms: u64,
 }
@@ -84,7 +88,7 @@ impl Membership {
         let seen = replicas
             .map(|member| {
                 let durable = comes_back(member.id);
-                (member.id, Seen { at_ms: now_ms, durable, heard: false, waits: Waits::default() })
+                (member.id, Seen { at_ms: now_ms, durable, heard: false, waits: None })
             })
             .collect();
         Self {
@@ -96,6 +100,8 @@ impl Membership {
             waits: false,
             stuck: None,
             leaves: None,
+            now_ms,
+            changed_ms: now_ms,
             removed: BTreeMap::new(),
             silence_ms,
             lost_ms,
@@ -113,7 +119,7 @@ impl Membership {
         if started && self.started.len() < MEMBERS_MAX {
             self.started.entry(member.id).or_insert(now_ms);
         }
-        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: Waits::default() });
+        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None });
         self.caught_up.remove(&member.id);
         self.joins.retain(|other| other.id != member.id);
         if self.joins.len() < MEMBERS_MAX {
@@ -127,7 +133,7 @@ impl Membership {
             seen.at_ms = now_ms;
             seen.heard = true;
             // Of another chain it says nothing about this one.
-            seen.waits = if epoch == self.chain.epoch { waits } else { Waits::default() };
+            seen.waits = (epoch == self.chain.epoch).then_some(waits);
         }
         if self.chain.tail() == Some(id) && epoch == self.chain.epoch {
             self.caught_up = caught_up.iter().copied().collect();
@@ -137,6 +143,7 @@ impl Membership {
     /// The chain that should be next, if another one than now; it is in force once [`Membership::changed`] was
     /// called with it.
     pub fn next(&mut self, now_ms: u64) -> Option<Chain> {
+        self.now_ms = now_ms;
         let mut next = self.chain.clone();
         let silent = |id: ReplicaId| {
             let at_ms = self.seen.get(&id).map(|seen| seen.at_ms);
@@ -233,6 +240,12 @@ impl Membership {
     /// over to.
     fn who_is_stuck(&self) -> Option<ReplicaId> {
         let limit_ms = self.stuck_ms();
+        // Whoever waits may wait for one that waits as well, and was not heard yet of this chain.
+        let is_told = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.waits.is_some());
+        let is_new = self.now_ms.saturating_sub(self.changed_ms) < limit_ms / 2;
+        if is_new && !self.chain.members.iter().all(is_told) {
+            return None;
+        }
         let mut line: Vec<ReplicaId> = self.chain.members.iter().map(|member| member.id).collect();
         if let Some(id) = line.iter().find(|id| self.waits_of(**id).disk_ms >= limit_ms) {
             return Some(*id);
@@ -270,7 +283,7 @@ impl Membership {
     }
 
     fn waits_of(&self, id: ReplicaId) -> Waits {
-        self.seen.get(&id).map(|seen| seen.waits).unwrap_or_default()
+        self.seen.get(&id).and_then(|seen| seen.waits).unwrap_or_default()
     }
 
     fn stuck_ms(&self) -> u64 {
@@ -308,7 +321,8 @@ impl Membership {
             self.keep_out(at_ms, id);
         }
         self.stuck = None;
-        self.seen.values_mut().for_each(|seen| seen.waits = Waits::default());
+        self.seen.values_mut().for_each(|seen| seen.waits = None);
+        self.changed_ms = self.now_ms;
         self.joins.clear();
         let waits = self.waits;
         self.started.retain(|id, _| waits && chain.place(*id).is_some());
@@ -580,13 +594,34 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_removed_before_all_said_what_they_wait_for_or_had_the_time_to() {
+        let mut service = alive(3);
+        service.join(10, member(7), false, true);
+        assert_eq!(step(&mut service, 10), Some((vec![1, 3, 5], vec![7])));
+        service.alive(20, 1, 6, &[], next(3, 5_000));
+        assert_eq!(step(&mut service, 20), None);
+        service.alive(30, 5, 6, &[], Waits::default());
+        service.alive(30, 3, 6, &[], next(5, 4_900));
+        assert_eq!(step(&mut service, 30), None, "the third one is it");
+        // The second one does not hear of the chain.
+        let mut service = alive(3);
+        service.join(10, member(7), false, true);
+        step(&mut service, 10);
+        for (now_ms, gone) in [(900, false), (1_700, false), (2_509, false), (2_510, true)] {
+            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
+            service.alive(now_ms, 3, 5, &[], Waits::default());
+            assert_eq!(step(&mut service, now_ms), gone.then(|| (vec![1, 5], vec![7])));
+        }
+    }
+
+    #[test]
     fn one_that_did_not_move_on_is_kept_out_for_longer_each_time_unless_nobody_else_is_left() {
         let mut service = alive(2);
         let mut now_ms = 10;
         for out_ms in [5_000, 10_000, 20_000, 40_000, 80_000, 80_000] {
-            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
             // It joins again before it knows.
             service.join(now_ms, member(3), false, false);
+            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
             assert_eq!(step(&mut service, now_ms), Some((vec![1], vec![])));
             let until_ms = now_ms + out_ms;
             for (at_ms, joins) in [(now_ms + 1, false), (until_ms - 1, false), (until_ms, true)] {

@@ -140,3 +140,22 @@ fn a_replica_waits_for_the_one_before_it_from_when_it_hears_nothing_of_it() {
     assert!((800..=1_000).contains(&waits.before_ms), "{waits:?}");
     assert_eq!(Told::new(2).pass(1_000).before_ms, 0, "nobody is before the head");
 }
+
+#[test]
+fn a_replica_waits_anew_when_somebody_behind_it_is_removed_and_goes_on_waiting_when_somebody_joins() {
+    let mut head = Told::new(2);
+    head.publish();
+    head.sync();
+    let member = |id| Member { id, address: format!("replica-{id}") };
+    let mut chain = head.replica.chain().clone();
+    head.pass(1_000);
+    (chain.epoch, chain.joining) = (2, vec![member(8)]);
+    head.replica.configure(head.now_ms, chain.clone());
+    let waits = head.pass(1_000);
+    assert!(matches!(waits.next, Some((4, 1_800..=2_000))), "{waits:?}");
+    (chain.epoch, chain.members) = (3, vec![member(2), member(4)]);
+    head.replica.configure(head.now_ms, chain);
+    assert_eq!(head.replica.waits(), Waits::default());
+    let waits = head.pass(1_000);
+    assert!(matches!(waits.next, Some((4, 800..=1_000))), "{waits:?}");
+}

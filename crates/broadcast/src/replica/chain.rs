@@ -475,7 +475,7 @@ pub(super) fn persisted(
 /// A tail that gives its place to a joining replica.
 #[derive(Debug)]
 pub(super) struct Handover {
-    to: ReplicaId,
+    pub(super) to: ReplicaId,
     /// Whether it has been told what publishers have published.
     ready: bool,
 }

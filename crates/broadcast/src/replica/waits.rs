@@ -5,6 +5,7 @@
 //!   on the connection has not come yet is not stuck. Those of another durability may move though these do not: a disk
 //!   that takes writes and finishes no sync holds what is `interval`.
 //! - Of the replica behind this one only that counts which this one's own disk has, as no more is sent to it.
+//! - When another chain is behind this replica it waits anew: who kept it waiting may be gone.
 //! - A replica that was not awake did not wait: of a pause only [`AWAKE_MS`] count.
 
 use crate::durability::Durability;
@@ -46,8 +47,8 @@ impl Stall {
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     disk: [Stall; KINDS],
-    /// Who is waited for, and how far it holds what.
-    next: Option<ReplicaId>,
+    /// Who is behind this one, and how far the first of them holds what.
+    behind: Vec<ReplicaId>,
     held: [Stall; KINDS],
     /// Whom this one follows, whether anything came of it since the last look, and for how long nothing did before.
     before: Option<ReplicaId>,
@@ -71,18 +72,27 @@ impl Replica {
     /// For how long it has waited, for the configuration service.
     pub fn waits(&self) -> Waits {
         let longest = |stalls: &[Stall]| stalls.iter().map(|stall| stall.waited_ms).max().unwrap_or(0);
-        let next_ms = longest(&self.watch.held);
+        let next_ms = if self.watch.behind == self.behind() { longest(&self.watch.held) } else { 0 };
+        let is_followed = self.watch.before == self.predecessor().map(|member| member.id);
         Waits {
             disk_ms: longest(&self.watch.disk),
-            before_ms: self.watch.before_ms,
-            next: self.watch.next.filter(|_| next_ms > 0).map(|next| (next, next_ms)),
+            before_ms: if is_followed { self.watch.before_ms } else { 0 },
+            next: self.waits_for().filter(|_| next_ms > 0).map(|next| (next, next_ms)),
         }
+    }
+
+    /// Those that hold what this replica counts as held.
+    fn behind(&self) -> Vec<ReplicaId> {
+        let members = self.chain.members.iter().map(|member| member.id);
+        let behind = members.skip_while(|id| *id != self.config.id).skip(1);
+        behind.chain(self.handover.as_ref().map(|handover| handover.to)).collect()
     }
 
     /// Looks at what has moved; `elapsed_ms` after the last time.
     pub(super) fn watch_chain(&mut self, elapsed_ms: u64) {
         let elapsed_ms = elapsed_ms.min(AWAKE_MS.max(2 * self.config.advertise_ms));
-        let (next, before) = (self.waits_for(), self.predecessor().map(|member| member.id));
+        let (next, behind) = (self.waits_for(), self.behind());
+        let before = self.predecessor().map(|member| member.id);
         let is_it = |connection: &&Connection| matches!(connection.peer, Peer::In(_, Role::Replica(id)) if Some(id) == next);
         let follows = self.connections.values().filter(is_it).filter_map(|c| c.follows.as_ref());
         let held: Vec<_> =
@@ -101,8 +111,8 @@ impl Replica {
             }
         }
         let watch = &mut self.watch;
-        if watch.next != next {
-            (watch.next, watch.held) = (next, Default::default());
+        if watch.behind != behind {
+            (watch.behind, watch.held) = (behind, Default::default());
         }
         for (stall, found) in watch.disk.iter_mut().zip(on_disks) {
             stall.look(found, elapsed_ms);
