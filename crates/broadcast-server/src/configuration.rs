@@ -46,8 +46,17 @@ pub(crate) async fn run(
         }
     };
     let mut membership = Membership::new(now_ms(), chain, silence_ms, lost_ms);
+    let mut looked_ms = now_ms();
+    // Whoever spoke while a commit took long, or this process stood still, was not heard yet.
+    let mut look = |membership: &mut Membership| {
+        let before_ms = std::mem::replace(&mut looked_ms, now_ms());
+        membership.did_not_listen((looked_ms - before_ms).saturating_sub(LOOK.as_millis() as u64));
+        looked_ms
+    };
     loop {
-        match env.timeout(LOOK, reports.recv()).await {
+        let report = env.timeout(LOOK, reports.recv()).await;
+        look(&mut membership);
+        match report {
             Some(None) => return,
             Some(Some(Report::Join { member, durable, started })) => {
                 membership.join(now_ms(), member, durable, started);
@@ -59,7 +68,9 @@ pub(crate) async fn run(
             }
             None => {}
         }
-        while let Some(chain) = membership.next(now_ms()) {
+        loop {
+            let now_ms = look(&mut membership);
+            let Some(chain) = membership.next(now_ms) else { break };
             let mut value = BytesMut::new();
             put_chain(&mut value, &chain);
             let put = Op::Put { key: key.clone(), value: value.freeze(), expect };

@@ -140,6 +140,16 @@ impl Membership {
         }
     }
 
+    /// For so long nobody was listened to: it does not count as their silence.
+    pub fn did_not_listen(&mut self, ms: u64) {
+        self.seen.values_mut().for_each(|seen| seen.at_ms += ms);
+        self.started.values_mut().for_each(|at_ms| *at_ms += ms);
+        if let Some((_, found_ms)) = &mut self.stuck {
+            *found_ms += ms;
+        }
+        self.changed_ms += ms;
+    }
+
     /// The chain that should be next, if another one than now; it is in force once [`Membership::changed`] was
     /// called with it.
     pub fn next(&mut self, now_ms: u64) -> Option<Chain> {
@@ -215,7 +225,10 @@ impl Membership {
         }
         if next.members.is_empty() && !next.joining.is_empty() {
             next.members.push(next.joining.remove(0));
-        } else if let Some(at) = next.joining.iter().position(|m| self.caught_up.contains(&m.id)) {
+        } else if let Some(at) = next.joining.iter().position(|member| {
+            // One that started again since has only what its disk had.
+            self.caught_up.contains(&member.id) && !self.started.contains_key(&member.id)
+        }) {
             next.members.push(next.joining.remove(at));
         }
         // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
@@ -371,6 +384,29 @@ mod tests {
         service.alive(900, 2, service.chain().epoch, &[], Waits::default());
         assert_eq!(step(&mut service, 900), Some((vec![1, 3, 2], vec![])));
         assert_eq!(step(&mut service, 1500), Some((vec![3, 2], vec![])));
+    }
+
+    #[test]
+    fn nobody_is_silent_while_nobody_is_listened_to() {
+        let mut service = alive(3);
+        service.did_not_listen(2_000);
+        service.alive(2_010, 1, 5, &[], Waits::default());
+        assert_eq!(step(&mut service, 2_010), None);
+        assert_eq!(step(&mut service, 3_001), Some((vec![1], vec![])));
+    }
+
+    #[test]
+    fn a_joining_replica_that_started_again_has_not_caught_up_whatever_the_tail_says() {
+        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+        service.join(0, member(1), false, true);
+        service.join(0, member(2), true, false);
+        assert_eq!(step(&mut service, 0), Some((vec![1], vec![2])));
+        service.join(10, member(2), true, true);
+        // It has not heard of that yet.
+        service.alive(20, 1, service.chain().epoch, &[2], Waits::default());
+        assert_eq!(step(&mut service, 20), Some((vec![1], vec![2])), "it begins anew");
+        service.alive(30, 1, service.chain().epoch, &[2], Waits::default());
+        assert_eq!(step(&mut service, 30), Some((vec![1, 2], vec![])));
     }
 
     #[test]

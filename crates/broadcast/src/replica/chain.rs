@@ -26,7 +26,6 @@ use std::ops::Bound;
 
 use crate::batch::Batch;
 use crate::durability::{Durabilities, Durability};
-use crate::limits::STREAMS_MAX;
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
 use crate::record::Record;
@@ -79,6 +78,7 @@ impl Replica {
         if !self.is_head() {
             self.refuse_all_answers();
         }
+        self.watch.changed(self.config.silence_ms);
         self.told_held.clear();
         self.held_before.clear();
         self.handover = None;
@@ -126,6 +126,22 @@ impl Replica {
     pub(super) fn followed(&mut self, from: ConnectionId, epoch: u64, counts: Vec<(Stream, u64)>) {
         // A follower that is ahead in news waits here until they reach us as well.
         if epoch < self.chain.epoch {
+            return;
+        }
+        let has_more =
+            |(stream, count): &&(Stream, u64)| *count > self.streams.get(stream).map_or(0, StreamState::last);
+        let is_joining = |id: ReplicaId| self.chain.joining.iter().any(|member| member.id == id);
+        if let Some(Peer::In(_, Role::Replica(id))) = self.connections.get(&from).map(|c| &c.peer)
+            && epoch == self.chain.epoch
+            && is_joining(*id)
+            && let Some((stream, count)) = counts.iter().find(has_more)
+        {
+            // It would be the tail, with events under numbers that this chain gave, or will give, to others.
+            let why = format!(
+                "replica {id} has {stream} up to {count}, and the chain that it wants to join does not: it was in another \
+                 one, whose replicas lost their events; remove what it has, or start the one that has most of it first"
+            );
+            self.outputs.push(Output::Close(from, why));
             return;
         }
         if let Some(connection) = self.connections.get_mut(&from) {
@@ -247,10 +263,8 @@ impl Replica {
             return;
         }
         for (stream, held) in counts {
-            if self.streams.contains_key(&stream) || self.streams.len() < STREAMS_MAX {
-                self.held_before.insert(stream.clone(), held);
-                self.settle(&stream);
-            }
+            self.held_before.insert(stream.clone(), held);
+            self.settle(&stream);
         }
     }
 
