@@ -289,9 +289,10 @@ impl Membership {
         if waits_ms(before) < limit_ms || line.get(before).is_none_or(|id| self.has_stuck_disk(*id)) {
             return None;
         }
-        let before_is_reached = before > 0 && !is_cut(before);
+        let is_alone = before > 0 && behind < members && is_cut(before);
         let behind_is_reached = behind + 1 < members && !is_cut(behind + 1);
-        let goes = if is_cut(behind) && behind_is_reached && !before_is_reached { before } else { behind };
+        let is_fault_before = is_alone || (before == 0 && behind_is_reached);
+        let goes = if is_cut(behind) && is_fault_before { before } else { behind };
         line.get(goes).copied()
     }
 
@@ -605,6 +606,7 @@ mod tests {
         for middle in [alone, cut(5_000)] {
             assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, middle), (5, cut(5_000))]), Some(3));
         }
+        assert_eq!(goes(3, &[(3, alone), (5, cut(5_000))]), Some(3), "nothing waits for it yet");
         // The tail.
         assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, next(5, 5_000)), (5, cut(5_000))]), Some(5));
     }
