@@ -2,6 +2,7 @@
 that the scenario says held."""
 
 import sys
+import threading
 import time
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -66,47 +67,73 @@ def group():
         producer.flush(PATIENCE)
         written[0] += 50
 
-    def member():
-        return KafkaConsumer(
-            "shared",
-            bootstrap_servers=SERVER,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=200,
-            session_timeout_ms=10_000,
-        )
-
     following = {}
+    lock = threading.Lock()
 
-    def poll(members):
-        for one in members:
-            for place, records in one.poll(timeout_ms=50).items():
-                for record in records:
-                    expected = following.get(place.partition, 0)
-                    assert record.offset <= expected, (place, record.offset, expected)
-                    following[place.partition] = max(expected, record.offset + 1)
-            if one.assignment():
+    class Member(threading.Thread):
+        """Polls all the time: what a join is answered between two polls, kafka-python forgets, and joins again."""
+
+        def __init__(self):
+            super().__init__(daemon=True)
+            self.ends = threading.Event()
+            self.assigned = set()
+            self.failure = None
+            self.start()
+
+        def run(self):
+            try:
+                consumer = KafkaConsumer(
+                    "shared",
+                    bootstrap_servers=SERVER,
+                    group_id="g",
+                    auto_offset_reset="earliest",
+                    enable_auto_commit=False,
+                    heartbeat_interval_ms=200,
+                    session_timeout_ms=10_000,
+                )
+                while not self.ends.is_set():
+                    self.take(consumer)
+                consumer.close()
+            except BaseException as failure:
+                self.failure = failure
+
+        def take(self, consumer):
+            for place, records in consumer.poll(timeout_ms=1_000).items():
+                with lock:
+                    for record in records:
+                        expected = following.get(place.partition, 0)
+                        assert record.offset <= expected, (place, record.offset, expected)
+                        following[place.partition] = max(expected, record.offset + 1)
+            self.assigned = {place.partition for place in consumer.assignment()}
+            if self.assigned:
                 try:
-                    one.commit()
+                    consumer.commit()
                 except (CommitFailedError, RebalanceInProgressError):
                     pass  # a rebalance: it is committed later, or read again, by whoever has it
+
+        def close(self):
+            self.ends.set()
+            self.join(PATIENCE)
+            assert not self.is_alive() and not self.failure, self.failure
 
     def until(what, condition, members):
         end = time.monotonic() + 500
         while not condition():
             assert time.monotonic() < end, f"waited for {what}"
-            poll(members)
+            for one in members:
+                assert not one.failure, one.failure
+            # Nothing tells of what the members have read and own.
+            time.sleep(0.02)
 
     def shared(*members):
-        owned = [{place.partition for place in one.assignment()} for one in members]
+        owned = [one.assigned for one in members]
         return all(len(some) == 4 // len(members) for some in owned) and set().union(*owned) == set(range(4))
 
     def all_read():
         return all(following.get(partition, 0) == written[0] for partition in range(4))
 
     write()
-    one, two = member(), member()
+    one, two = Member(), Member()
     until("an even share", lambda: shared(one, two), [one, two])
     write()
     until("records of two", all_read, [one, two])
