@@ -4,8 +4,8 @@
 //! - Requests are carried out one after the other, as a broker of Kafka does, with one exception: a Produce begins as
 //!   soon as it is there if only others of its kind are before it. Appends are submitted in the order in which they
 //!   came, so a pipeline keeps its order, and one sync acknowledges many of them.
-//! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES`]: a client that goes away is noticed,
-//!   and what it waited for is given up if that is what others have to do.
+//! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES`] or the end of a frame that may begin
+//!   beside it: a client that goes away is noticed, and what it waited for is given up if that is what others have to do.
 //! - A whole request that was read is carried out, also if the client is gone by then: whoever produces with acks=0
 //!   closes when everything is sent.
 //! - A client that does not read its answers is not read either, and is closed after a while; it holds only itself up.
@@ -149,13 +149,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.begin_requests()?;
             let env = self.broker.env.clone();
             let is_waiting = !self.under_way.is_empty();
-            if !is_waiting || self.buffer.len() < AHEAD_BYTES {
+            let wants_room = matches!(self.room, Room::Wanted { .. });
+            // A frame that has its room may begin beside what is under way, so all of it is read.
+            let has_room = matches!(self.room, Room::Taken { .. });
+            let may_read = !wants_room && (!is_waiting || has_room || self.buffer.len() < AHEAD_BYTES);
+            if may_read {
                 self.make_room();
             }
-            let wants_room = matches!(self.room, Room::Wanted { .. });
-            let may_read = self.buffer.capacity() > self.buffer.len()
-                && (!is_waiting || self.buffer.len() < AHEAD_BYTES)
-                && !wants_room;
             let (room, arrives_by) = match &mut self.room {
                 Room::None => (None, None),
                 Room::Wanted { permit, len } => (Some((permit, *len)), None),

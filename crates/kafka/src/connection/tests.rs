@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tailwater_access::Everybody;
 use tailwater_format::{BatchBuilder, Codec, ShardNumber, StreamId};
-use tailwater_log::{Log, LogConfig, StreamConfig};
+use tailwater_log::{Flush, Log, LogConfig, StreamConfig};
 
 use super::*;
 use crate::KafkaConfig;
@@ -105,6 +105,28 @@ async fn half_a_request_at_the_end_is_not_carried_out_but_those_before_it_are() 
     assert!(matches!(ended, Err(Closing::Cut)), "{ended:?}");
     while next_offset(&log, topic) < 1 {
         tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_large_batch_is_read_to_its_end_while_the_one_before_it_waits_for_the_disk() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (log, _, broker) = broker(dir.path()).await;
+    let seldom = StreamConfig { flush: Flush::EveryMs(60_000), flush_bytes: 8 << 20, ..Default::default() };
+    log.delete_stream("topic").await.expect("there");
+    log.create_stream("topic", seldom).await.expect("new");
+    // Less than what is read ahead of a request that may not begin.
+    let (client, stream) = tokio::io::duplex(16 << 10);
+    let (mut answers, mut requests) = tokio::io::split(client);
+    let batch = produce_of(&vec![7; 4 * AHEAD_BYTES], -1, 3_600_000);
+    let mut connection = connection(stream, &broker);
+    tokio::select! {
+        ended = connection.run() => panic!("it is not closed: {ended:?}"),
+        answer = answers.read_i32() => panic!("the first is answered before the second is there: {answer:?}"),
+        sent = async {
+            requests.write_all(&batch).await?;
+            requests.write_all(&batch).await
+        } => sent.expect("both are taken"),
     }
 }
 
