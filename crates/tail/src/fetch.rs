@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use tailwater_cache::{Cell, Lookup};
-use tailwater_format::{ChunkKey, Position, SegmentId};
+use tailwater_format::{CHUNK_KEY_BYTES, ChunkKey, Position, SegmentId};
 use tokio::sync::Semaphore;
 
 use crate::limits::{CATCH_UP_READS_MAX, DURABLE_READ_BYTES_MAX, TAIL_READS_MAX};
@@ -41,8 +41,8 @@ impl ByteRange {
         usize::try_from(self.len()).expect("a feed asks for what fits into memory")
     }
 
-    fn key(&self, number: u64) -> Bytes {
-        ChunkKey { segment: self.segment, chunk_bytes: self.chunk_bytes, chunk: number }.to_bytes()
+    fn key(&self, chunk: u64) -> ChunkKey {
+        ChunkKey { segment: self.segment, chunk_bytes: self.chunk_bytes, chunk }
     }
 
     /// The part of chunk `number` that the range needs.
@@ -156,7 +156,7 @@ impl Fetcher {
         };
         let wanted: Vec<(usize, u64)> =
             ranges.iter().enumerate().flat_map(|(i, range)| range.chunks().map(move |n| (i, n))).collect();
-        let keys: Vec<Bytes> = wanted.iter().map(|&(i, number)| ranges[i].key(number)).collect();
+        let keys = encode_keys(wanted.iter().map(|&(i, number)| ranges[i].key(number)));
         self.counters.relaxed.fetch_add(keys.len() as u64, Ordering::Relaxed);
         let lookups = cell.get_relaxed(&keys).await;
         for ((i, number), lookup) in wanted.into_iter().zip(lookups) {
@@ -172,7 +172,7 @@ impl Fetcher {
         let mut durable_bytes = 0;
         if let Some(cell) = self.data.as_ref().filter(|_| !assembly.short.is_empty()) {
             let numbers = std::mem::take(&mut assembly.short);
-            let keys: Vec<Bytes> = numbers.iter().map(|&number| assembly.range.key(number)).collect();
+            let keys = encode_keys(numbers.iter().map(|&number| assembly.range.key(number)));
             self.counters.consistent.fetch_add(keys.len() as u64, Ordering::Relaxed);
             for (number, lookup) in numbers.into_iter().zip(cell.get_consistent(&keys).await) {
                 if !self.accept(&mut assembly, number, &lookup) {
@@ -231,6 +231,14 @@ impl Fetcher {
         self.counters.cell_bytes.fetch_add(value.len() as u64, Ordering::Relaxed);
         assembly.accept(number, value)
     }
+}
+
+/// Keys as a cell takes them, all in one allocation.
+fn encode_keys(keys: impl ExactSizeIterator<Item = ChunkKey>) -> Vec<Bytes> {
+    let mut bytes = BytesMut::with_capacity(keys.len() * CHUNK_KEY_BYTES);
+    keys.for_each(|key| bytes.extend_from_slice(&key.to_array()));
+    let bytes = bytes.freeze();
+    (0..bytes.len()).step_by(CHUNK_KEY_BYTES).map(|at| bytes.slice(at..at + CHUNK_KEY_BYTES)).collect()
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     wake: Notify,
     /// Rung when the metadata cell failed to tell of a page.
     untold: Notify,
-    /// Counts the shards that were followed anew.
+    /// Counts the feeds that have yet to hear how far their shard reaches.
     followed: watch::Sender<u64>,
     /// Counts what became readable.
     progress: watch::Sender<u64>,
@@ -235,9 +235,10 @@ impl Inner {
             state.private.retain(|feed| feed.strong_count() > 0);
             state.private.push(Arc::downgrade(&feed));
         }
-        // After it is in the list, so that what is observed meanwhile is not missed.
         let known = shared.feed.lock().knowledge();
         feed.feed.lock().learn(known);
+        // What was heard at this moment may have been for the feeds before it: it is told again.
+        self.followed.send_modify(|count| *count += 1);
         self.plan_again();
         feed
     }

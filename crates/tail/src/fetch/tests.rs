@@ -49,8 +49,8 @@ impl World {
     /// Puts chunks into the cell, each as long as there are bytes up to `len`, on all replicas.
     async fn cache(&self, chunks: impl Iterator<Item = u64>, len: u64) {
         let chunk = u64::from(CHUNK);
-        let items =
-            chunks.map(|n| (self.range(0, 0).key(n), self.bytes(n * chunk, ((n + 1) * chunk).min(len))));
+        let items = chunks
+            .map(|n| (self.range(0, 0).key(n).to_bytes(), self.bytes(n * chunk, ((n + 1) * chunk).min(len))));
         let items: Vec<_> = items.collect();
         let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
         for result in self.cell.cell.set(items).await {

@@ -2,9 +2,10 @@
 //! durable source when the cell is silent, and now and then in any case.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use tailwater_cache::{Cell, Lookup, Seen, Version};
 use tailwater_env::Instant;
 use tailwater_format::{SHARDS_PER_PAGE, ShardId, ShardNumber, StreamId, Tail, TailPage, tail_page_key};
 
-use super::{Inner, Page};
+use super::{Inner, Page, SharedFeed, page_of};
 use crate::SourceError;
 use crate::limits::{ASKS_MAX, CURSORS_MANY};
 
@@ -76,14 +77,19 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
                 continue;
             };
             let is_changed = versions.insert(page, version) != Some(version);
-            let (is_news, is_alive) = inner.heard(page, is_changed);
-            changed |= is_news;
+            let is_alive = inner.heard(page, is_changed);
             all_told &= is_alive;
+            let feeds = if is_alive || is_changed { inner.feeds_of_page(page) } else { Vec::new() };
+            if is_alive {
+                changed |= set_silent(&feeds, false);
+            }
             if !is_changed {
                 continue;
             }
             match TailPage::decode(&value) {
-                Ok(tails) if (tails.stream, tails.page) == page => changed |= inner.observe_page(&tails),
+                Ok(tails) if (tails.stream, tails.page) == page => {
+                    changed |= inner.observe_page(&tails, &feeds)
+                }
                 Ok(_) => tracing::warn!(stream = %page.0, page = page.1, "a tail page of another stream"),
                 Err(error) => tracing::warn!(stream = %page.0, page = page.1, %error, "no tail page"),
             }
@@ -158,20 +164,16 @@ impl Inner {
         self.state.lock().heard.keys().copied().collect()
     }
 
-    /// The metadata cell told of a page; whether it was silent before, and whether it is not any more.
-    fn heard(&self, page: Page, is_changed: bool) -> (bool, bool) {
+    /// The metadata cell told of a page; whether it does not count as silent now.
+    fn heard(&self, page: Page, is_changed: bool) -> bool {
         let now = self.env.now();
-        {
-            let mut state = self.state.lock();
-            let Some(heard) = state.heard.get_mut(&page) else { return (false, true) };
-            heard.at = now;
-            if is_changed {
-                heard.changed_at = now;
-            } else if now.since(heard.changed_at) >= self.config.unchanged_after() {
-                return (false, false);
-            }
+        let mut state = self.state.lock();
+        let Some(heard) = state.heard.get_mut(&page) else { return true };
+        heard.at = now;
+        if is_changed {
+            heard.changed_at = now;
         }
-        (self.set_silent(page, false), true)
+        now.since(heard.changed_at) < self.config.unchanged_after()
     }
 
     /// All pages, and of which of them the metadata cell is silent.
@@ -188,7 +190,7 @@ impl Inner {
         };
         let mut changed = false;
         for (page, _) in pages.iter().filter(|(_, silent)| *silent) {
-            changed |= self.set_silent(*page, true);
+            changed |= set_silent(&self.feeds_of_page(*page), true);
         }
         if changed {
             self.plan_again();
@@ -202,16 +204,6 @@ impl Inner {
         let ahead =
             state.heard.values().map(|heard| heard.at + self.config.silent_after).filter(|at| *at > now);
         ahead.min().unwrap_or(now + self.config.silent_after)
-    }
-
-    fn set_silent(&self, page: Page, silent: bool) -> bool {
-        let mut changed = false;
-        for shard in self.shards_of(page) {
-            for feed in self.feeds_of(ShardId { stream: page.0, shard }) {
-                changed |= feed.feed.lock().set_silent(silent);
-            }
-        }
-        changed
     }
 
     async fn ask_source(&self, page: Page) {
@@ -242,7 +234,10 @@ impl Inner {
             Ok(tails) => {
                 let mut changed = false;
                 for (&shard, tail) in asked.iter().zip(tails) {
-                    changed |= tail.is_some_and(|tail| self.observe(ShardId { stream, shard }, tail));
+                    let Some(tail) = tail else { continue };
+                    for feed in self.feeds_of(ShardId { stream, shard }) {
+                        changed |= self.observe(&feed, tail);
+                    }
                 }
                 if changed {
                     self.plan_again();
@@ -263,42 +258,46 @@ impl Inner {
         }
     }
 
-    fn shards_of(&self, (stream, page): Page) -> Vec<ShardNumber> {
-        let first = page * SHARDS_PER_PAGE;
-        let shard = |number| ShardId { stream, shard: ShardNumber(number) };
-        let range = shard(first)..=shard(first + (SHARDS_PER_PAGE - 1));
-        self.state.lock().shared.range(range).map(|(id, _)| id.shard).collect()
+    fn shards_of(&self, page: Page) -> Vec<ShardNumber> {
+        self.state.lock().shared.range(shards_in(page)).map(|(id, _)| id.shard).collect()
     }
 
-    fn observe_page(&self, page: &TailPage) -> bool {
+    /// The feeds of a page's shards, each shard's shared one before its private ones.
+    fn feeds_of_page(&self, page: Page) -> Vec<Arc<SharedFeed>> {
+        let state = self.state.lock();
+        let private =
+            state.private.iter().filter_map(Weak::upgrade).filter(|feed| page_of(feed.shard) == page);
+        let mut feeds: Vec<_> =
+            state.shared.range(shards_in(page)).map(|(_, feed)| Arc::clone(feed)).collect();
+        feeds.extend(private);
+        feeds
+    }
+
+    /// Takes in a page as the cell has it, for the feeds of its shards.
+    fn observe_page(&self, page: &TailPage, feeds: &[Arc<SharedFeed>]) -> bool {
         if page.deleted {
             self.observe_deleted(page.stream);
             return true;
         }
+        let first = page.page * SHARDS_PER_PAGE;
         let mut changed = false;
-        for (number, tail) in (page.page * SHARDS_PER_PAGE..).zip(&page.tails) {
-            let shard = ShardId { stream: page.stream, shard: ShardNumber(number) };
-            changed |= tail.is_some_and(|tail| self.observe(shard, tail));
+        for feed in feeds {
+            let tail = page.tails.get((feed.shard.shard.0 - first) as usize).copied().flatten();
+            changed |= tail.is_some_and(|tail| self.observe(feed, tail));
         }
         changed
     }
 
-    fn observe(&self, shard: ShardId, tail: Tail) -> bool {
-        let mut changed = false;
-        for feed in self.feeds_of(shard) {
-            let is_first = {
-                let mut feed = feed.feed.lock();
-                let is_first = feed.tail().is_none();
-                let is_news = feed.observe(tail);
-                changed |= is_news;
-                is_first && is_news
-            };
-            if is_first {
-                // Cursors wait to learn whether they are near the tail.
-                self.announce(&feed);
-            }
+    fn observe(&self, feed: &SharedFeed, tail: Tail) -> bool {
+        let (is_first, is_news) = {
+            let mut feed = feed.feed.lock();
+            (feed.tail().is_none(), feed.observe(tail))
+        };
+        if is_first && is_news {
+            // Cursors wait to learn whether they are near the tail.
+            self.announce(feed);
         }
-        changed
+        is_news
     }
 
     fn observe_deleted(&self, stream: StreamId) {
@@ -307,4 +306,15 @@ impl Inner {
             self.announce(&feed);
         }
     }
+}
+
+/// Tells feeds whether the metadata cell is silent; whether that is news to one of them.
+fn set_silent(feeds: &[Arc<SharedFeed>], silent: bool) -> bool {
+    feeds.iter().fold(false, |changed, feed| feed.feed.lock().set_silent(silent) | changed)
+}
+
+/// The shards that a page can tell of.
+fn shards_in((stream, page): Page) -> RangeInclusive<ShardId> {
+    let shard = |number| ShardId { stream, shard: ShardNumber(number) };
+    shard(page * SHARDS_PER_PAGE)..=shard(page * SHARDS_PER_PAGE + (SHARDS_PER_PAGE - 1))
 }
