@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::answers;
 use crate::api::{Api, Request};
+use crate::config::COMMON_FRAME_BYTES;
 use crate::config::{KafkaConfig, parse_address};
 use crate::connection::Closing;
 use crate::errors::ErrorCode;
@@ -99,6 +100,8 @@ pub struct Broker {
     advertised: Option<(String, u16)>,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
+    /// KiB that those of more than [`COMMON_FRAME_BYTES`] may take together.
+    room_of_huge: Arc<Semaphore>,
     /// KiB that answers to Fetch may take together until they are sent.
     answers: Arc<Semaphore>,
     /// As many for other large ones. Their own: consumers that catch up use what they may.
@@ -132,7 +135,8 @@ impl Broker {
             record_times: RecordTimes::default(),
             authorizer,
             advertised: parse_address(&config.advertised),
-            room: Arc::new(Semaphore::new(kib(config.requests_bytes_max) as usize)),
+            room: Arc::new(Semaphore::new(kib(config.requests_bytes_max - config.huge_bytes()) as usize)),
+            room_of_huge: Arc::new(Semaphore::new(kib(config.huge_bytes()) as usize)),
             answers: Arc::new(Semaphore::new(kib(config.answers_bytes_max) as usize)),
             other_answers: Arc::new(Semaphore::new(kib(config.answers_bytes_max) as usize)),
             config,
@@ -146,8 +150,10 @@ impl Broker {
 
     /// Room for a large request; waits for it.
     pub(crate) async fn take_room(self: Arc<Self>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        // One that takes nearly everything is waited for by its like only.
+        let room = if bytes > COMMON_FRAME_BYTES { &self.room_of_huge } else { &self.room };
         // Never closed, so there is always an answer.
-        Arc::clone(&self.room).acquire_many_owned(kib(bytes)).await.ok()
+        Arc::clone(room).acquire_many_owned(kib(bytes)).await.ok()
     }
 
     /// Room for what a Fetch reads: as many bytes as it wants, or what it gets of the rest. Never waits: there may be none.

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::groups::GroupsConfig;
 
+/// Requests of more than this share room with their like only.
+pub const COMMON_FRAME_BYTES: usize = 4 << 20;
+
 /// The `[kafka]` section. The names in parentheses are what Kafka calls the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -29,7 +32,8 @@ pub struct KafkaConfig {
     pub frame_bytes_max: usize,
     /// Items of all arrays of one request, each of which takes some 200 bytes of memory.
     pub items_max: usize,
-    /// Bytes of all requests at the same time (`queued.max.request.bytes`); beyond it connections are not read.
+    /// Bytes of all requests at the same time (`queued.max.request.bytes`); beyond it connections are not read. If larger
+    /// ones than [`COMMON_FRAME_BYTES`] are allowed, half of it is theirs, or a largest one.
     pub requests_bytes_max: usize,
     /// Bytes of one answer to a Fetch (`fetch.max.bytes`); a larger batch still goes out alone.
     pub fetch_bytes_max: usize,
@@ -70,6 +74,14 @@ impl Default for KafkaConfig {
 }
 
 impl KafkaConfig {
+    /// What of `requests_bytes_max` is for frames of more than [`COMMON_FRAME_BYTES`].
+    pub(crate) fn huge_bytes(&self) -> usize {
+        match self.frame_bytes_max > COMMON_FRAME_BYTES {
+            true => self.frame_bytes_max.max(self.requests_bytes_max / 2).min(self.requests_bytes_max),
+            false => 0,
+        }
+    }
+
     /// Whether every field lies in its bounds; if not, which one does not and what to do.
     pub fn check(&self) -> Result<(), String> {
         let within = |name: &str, given: u64, min: u64, max: u64| match (min..=max).contains(&given) {
@@ -85,7 +97,9 @@ impl KafkaConfig {
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("frame_bytes_max", self.frame_bytes_max as u64, 64 << 10, 1 << 30)?;
         within("items_max", self.items_max as u64, 100, 10_000_000)?;
-        within("requests_bytes_max", self.requests_bytes_max as u64, self.frame_bytes_max as u64, 1 << 40)?;
+        let common = if self.frame_bytes_max > COMMON_FRAME_BYTES { COMMON_FRAME_BYTES } else { 0 };
+        let least = (self.frame_bytes_max + common) as u64;
+        within("requests_bytes_max", self.requests_bytes_max as u64, least, 1 << 40)?;
         within("fetch_bytes_max", self.fetch_bytes_max as u64, 1 << 10, 1 << 30)?;
         within("answers_bytes_max", self.answers_bytes_max as u64, 1 << 20, 1 << 40)?;
         within("idle_ms", self.idle_ms, 100, u64::MAX >> 1)?;

@@ -12,8 +12,9 @@
 //! - Large answers that were not sent yet are bounded together. One that finds no room closes its connection; a Produce
 //!   finds out before anything of it is appended, and nothing behind it is begun.
 //! - A frame takes memory as its bytes arrive, not as its length says. All large frames together are bounded: one that
-//!   is next takes its room before it is read, while what is under way goes on, and gives it back when it has not come
-//!   in time. So whoever waits for room waits for what ends.
+//!   is next takes its room when as much of it is there as a small one has, while what is under way goes on, and gives
+//!   it back when it does not go on coming or has not come in time. So whoever waits for room waits for what ends, and
+//!   to announce a frame holds nobody up. The few very large frames wait for each other and for none of the others.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -50,6 +51,9 @@ const GROW_BYTES: usize = 1 << 20;
 const SMALL_FRAME_BYTES: usize = 64 << 10;
 /// A large frame has [`KafkaConfig::stalled_ms`](crate::KafkaConfig::stalled_ms) to arrive, and so much for each MiB.
 const ARRIVAL_PER_MIB: Duration = Duration::from_secs(1);
+/// In this part of that time so many bytes of it have to come, or its rest.
+const ARRIVAL_STEPS: u32 = 6;
+const ARRIVAL_STEP_BYTES: usize = 64 << 10;
 /// Pieces that go out with one system call.
 const PIECES_AT_ONCE: usize = 64;
 /// A request's header up to its correlation id.
@@ -74,7 +78,7 @@ pub(crate) enum Closing {
     Idle(Duration),
     #[error("it has not taken its answers in {0:?}")]
     Stalled(Duration),
-    #[error("a frame of {0} bytes has not come in {1:?}")]
+    #[error("a frame of {0} bytes did not go on coming, or has not come in {1:?}")]
     Slow(usize, Duration),
     #[error("the client went away within a request")]
     Cut,
@@ -129,7 +133,19 @@ enum Room {
     /// Others have it. Nothing is read meanwhile.
     Wanted { permit: BoxFuture<'static, Option<OwnedSemaphorePermit>>, len: usize },
     /// Taken, until the frame was carried out; it has to arrive in time.
-    Taken { permit: Option<OwnedSemaphorePermit>, len: usize, patience: Duration, arrives_by: Instant },
+    Taken { permit: Option<OwnedSemaphorePermit>, arrival: Arrival },
+}
+
+/// When a large frame has to come.
+#[derive(Clone, Copy)]
+struct Arrival {
+    len: usize,
+    /// For all of it.
+    patience: Duration,
+    arrives_by: Instant,
+    /// By when how many bytes have to be there.
+    step_by: Instant,
+    step_bytes: usize,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -152,14 +168,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let wants_room = matches!(self.room, Room::Wanted { .. });
             // A frame that has its room may begin beside what is under way, so all of it is read.
             let has_room = matches!(self.room, Room::Taken { .. });
+            self.go_on_arriving();
             let may_read = !wants_room && (!is_waiting || has_room || self.buffer.len() < AHEAD_BYTES);
             if may_read {
                 self.make_room();
             }
-            let (room, arrives_by) = match &mut self.room {
+            let (room, arrival) = match &mut self.room {
                 Room::None => (None, None),
                 Room::Wanted { permit, len } => (Some((permit, *len)), None),
-                Room::Taken { len, patience, arrives_by, .. } => (None, Some((*len, *patience, *arrives_by))),
+                Room::Taken { arrival, .. } => (None, Some(*arrival)),
             };
             tokio::select! {
                 biased;
@@ -171,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 read = self.stream.read_buf(&mut self.buffer), if may_read => if read? == 0 {
                     return Err(Closing::Cut);
                 },
-                closing = late(&env, arrives_by), if arrives_by.is_some() => return Err(closing),
+                closing = late(&env, arrival), if has_room => return Err(closing),
                 () = env.sleep(idle), if !is_waiting && !wants_room => return Err(Closing::Idle(idle)),
             }
         }
@@ -229,6 +246,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Ok(());
             }
             if len > SMALL_FRAME_BYTES && matches!(self.room, Room::None) {
+                if self.buffer.len() < SMALL_FRAME_BYTES {
+                    return Ok(());
+                }
                 self.room = Room::Wanted { permit: Arc::clone(&self.broker).take_room(len).boxed(), len };
             }
             if matches!(self.room, Room::Wanted { .. }) || self.buffer.len() < len + 4 {
@@ -249,10 +269,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Room that was taken for a frame, which has to come from now on.
     fn taken(&self, permit: Option<OwnedSemaphorePermit>, len: usize) -> Room {
-        let patience = Duration::from_millis(self.broker.config.stalled_ms)
-            + ARRIVAL_PER_MIB * u32::try_from(len >> 20).unwrap_or(u32::MAX);
-        let arrives_by = self.broker.env.now() + patience;
-        Room::Taken { permit, len, patience, arrives_by }
+        let stalled = Duration::from_millis(self.broker.config.stalled_ms);
+        let patience = stalled + ARRIVAL_PER_MIB * u32::try_from(len >> 20).unwrap_or(u32::MAX);
+        let now = self.broker.env.now();
+        let step_bytes = (self.buffer.len() + ARRIVAL_STEP_BYTES).min(len + 4);
+        let (arrives_by, step_by) = (now + patience, now + stalled / ARRIVAL_STEPS);
+        Room::Taken { permit, arrival: Arrival { len, patience, arrives_by, step_by, step_bytes } }
+    }
+
+    /// Gives a frame that went on coming time for its next step.
+    fn go_on_arriving(&mut self) {
+        let there = self.buffer.len();
+        if let Room::Taken { arrival, .. } = &mut self.room
+            && there >= arrival.step_bytes
+        {
+            let stalled = Duration::from_millis(self.broker.config.stalled_ms);
+            arrival.step_bytes = (there + ARRIVAL_STEP_BYTES).min(arrival.len + 4);
+            arrival.step_by = self.broker.env.now() + stalled / ARRIVAL_STEPS;
+        }
     }
 
     async fn send(&mut self, outcome: Outcome) -> Result<(), Closing> {
@@ -288,10 +322,10 @@ async fn took(
     (permit.await, len)
 }
 
-/// Completes when a frame should have come.
-async fn late(env: &Env, arrives_by: Option<(usize, Duration, Instant)>) -> Closing {
-    let (len, patience, arrives_by) = arrives_by.expect("one is on its way");
-    env.sleep_until(arrives_by).await;
+/// Completes when a frame should have come, or more of it.
+async fn late(env: &Env, arrival: Option<Arrival>) -> Closing {
+    let Arrival { len, patience, arrives_by, step_by, .. } = arrival.expect("one is on its way");
+    env.sleep_until(arrives_by.min(step_by)).await;
     Closing::Slow(len, patience)
 }
 

@@ -57,7 +57,7 @@ fn large_requests_that_are_sent_ahead_are_all_answered_although_there_is_room_fo
 fn a_large_request_that_does_not_come_is_closed_and_its_room_is_others() {
     let tailwater = with_room_for_one(5_000);
     let mut silent = Client::connect(tailwater.address());
-    silent.send(&large(1)[..1_000]).expect("sent");
+    silent.send(&large(1)[..100 << 10]).expect("sent");
     // So that it is the first to ask for room.
     while tailwater.broker().stats().read().connections < 1 {
         std::thread::yield_now();
@@ -66,4 +66,22 @@ fn a_large_request_that_does_not_come_is_closed_and_its_room_is_others() {
     other.send(&large(2)).expect("read in the end");
     assert_eq!(answered(&mut other), 2);
     assert!(silent.receive().is_err(), "it is closed");
+}
+
+#[test]
+fn to_announce_a_large_request_takes_no_room() {
+    let tailwater = with_room_for_one(600_000);
+    let mut silent: Vec<_> = (0..4).map(|_| Client::connect(tailwater.address())).collect();
+    for client in &mut silent {
+        client.send(&large(1)[..1_000]).expect("sent");
+    }
+    // So that they had come first, if it took any.
+    while tailwater.broker().stats().read().connections < 4 {
+        std::thread::yield_now();
+    }
+    let mut other = Client::connect(tailwater.address());
+    for number in 2..10 {
+        other.send(&large(number)).expect("read");
+        assert_eq!(answered(&mut other), number);
+    }
 }

@@ -68,33 +68,9 @@ async fn answer(
         let error = ErrorCode::FetchSessionIdNotFound.number();
         return (FetchResponse { error_code: error, ..Default::default() }, None);
     }
-    let by_id = context.version >= IDS_FROM_VERSION;
-    let mut asked_before = BTreeSet::new();
-    let topics = request.topics.into_iter().map(|topic| {
-        let stream = broker.find_topic(&context, &topic.topic, topic.topic_id, by_id);
-        let asked = topic.partitions.into_iter().map(|partition| {
-            let shard = stream
-                .as_ref()
-                .map_err(|error| *error)
-                .and_then(|stream| shard_of(stream, partition.partition));
-            Asked { shard, partition }
-        });
-        // A partition that is named again is answered once.
-        let asked = asked.filter(|asked| {
-            asked.shard.is_err() || asked.shard.is_ok_and(|shard| asked_before.insert(shard))
-        });
-        let answer =
-            FetchableTopicResponse { topic: topic.topic, topic_id: topic.topic_id, partitions: vec![] };
-        (answer, asked.collect::<Vec<_>>())
-    });
-    let topics: Vec<(FetchableTopicResponse, Vec<Asked>)> = topics.collect();
-
-    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_bytes_max);
-    // No answer has more than that, so nobody waits for more.
-    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes);
-    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
+    let Wanted { topics, min_bytes, max_bytes, wait, committed_only } =
+        take_apart(&broker, &context, request);
     let deadline = broker.env.now() + wait;
-    let committed_only = request.isolation_level == 1;
     let next_fetch = *context.peer.next_fetch.lock();
     if broker.env.now() < next_fetch {
         broker.env.sleep_until(next_fetch.min(deadline)).await;
@@ -110,7 +86,8 @@ async fn answer(
         let found = look(&broker, &topics, room, committed_only).await;
         let unused = kib(room).saturating_sub(kib(found.bytes));
         drop(permit.as_mut().and_then(|permit| permit.split(unused as usize)));
-        if found.bytes >= enough || found.failed || broker.env.now() >= deadline {
+        // As a broker does, who asks for nothing is not made to wait.
+        if found.bytes >= enough || found.failed || topics.is_empty() || broker.env.now() >= deadline {
             let now = broker.env.now();
             *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
@@ -126,6 +103,50 @@ async fn answer(
         let left = deadline.since(broker.env.now());
         // Woken or out of time: the next look tells.
         let _ = broker.env.timeout(left, listening.changed()).await;
+    }
+}
+
+/// What a Fetch that waits keeps of its request.
+struct Wanted {
+    /// Those with partitions that were not named before: as much memory as the log has shards.
+    topics: Vec<(FetchableTopicResponse, Vec<Asked>)>,
+    min_bytes: usize,
+    max_bytes: usize,
+    wait: Duration,
+    committed_only: bool,
+}
+
+/// Takes a request apart: a wait may be long and is not counted, so nothing else of it is kept.
+fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) -> Wanted {
+    let by_id = context.version >= IDS_FROM_VERSION;
+    let mut asked_before = BTreeSet::new();
+    let topics = request.topics.into_iter().map(|topic| {
+        let stream = broker.find_topic(context, &topic.topic, topic.topic_id, by_id);
+        let asked = topic.partitions.into_iter().map(|partition| {
+            let shard = stream
+                .as_ref()
+                .map_err(|error| *error)
+                .and_then(|stream| shard_of(stream, partition.partition));
+            Asked { shard, partition }
+        });
+        // A partition that is named again is answered once.
+        let asked = asked.filter(|asked| {
+            asked.shard.is_err() || asked.shard.is_ok_and(|shard| asked_before.insert(shard))
+        });
+        let asked = asked.collect::<Vec<_>>();
+        let answer =
+            FetchableTopicResponse { topic: topic.topic, topic_id: topic.topic_id, partitions: vec![] };
+        (answer, asked)
+    });
+    let topics = topics.filter(|(_, asked)| !asked.is_empty()).collect();
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_bytes_max);
+    Wanted {
+        topics,
+        // No answer has more than that, so nobody waits for more.
+        min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes),
+        max_bytes,
+        wait: Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)),
+        committed_only: request.isolation_level == 1,
     }
 }
 

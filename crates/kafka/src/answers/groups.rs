@@ -79,10 +79,20 @@ pub(crate) async fn join_group(
             ..Default::default()
         };
     }
-    let groups = &broker.groups;
+    let version = context.version;
+    let (group, join) = take_apart(&broker, &context, request);
+    let mut answer = broker.groups.join(&group, join).await;
+    if version < NULL_PROTOCOL_FROM_VERSION {
+        answer.protocol_name.get_or_insert_default();
+    }
+    answer
+}
+
+/// Takes a JoinGroup apart: it waits for others and is not counted, so nothing else of it is kept.
+fn take_apart(broker: &Broker, context: &Context, request: JoinGroupRequest) -> (String, Join) {
     let name = request.group_instance_id.as_deref().unwrap_or(&context.client_id);
     let join = Join {
-        new_id: groups.new_member_id(name),
+        new_id: broker.groups.new_member_id(name),
         member_id: request.member_id,
         instance: request.group_instance_id,
         client_id: Arc::clone(&context.client_id),
@@ -98,11 +108,7 @@ pub(crate) async fn join_group(
         id_required: context.version >= ID_REQUIRED_FROM_VERSION,
         skips_assignment: context.version >= SKIPS_ASSIGNMENT_FROM_VERSION,
     };
-    let mut answer = groups.join(&request.group_id, join).await;
-    if context.version < NULL_PROTOCOL_FROM_VERSION {
-        answer.protocol_name.get_or_insert_default();
-    }
-    answer
+    (request.group_id, join)
 }
 
 pub(crate) async fn sync_group(

@@ -299,12 +299,44 @@ async fn the_words_of_errors_of_produce_are_no_longer_than_there_is_room_for() {
 async fn a_fetch_that_waits_holds_none_of_the_room_for_requests() {
     let dir = tempfile::tempdir().expect("a directory");
     let (_log, _, broker) = broker(dir.path()).await;
-    let all = broker.config.requests_bytes_max;
+    let all = broker.config.huge_bytes();
     let room = Arc::clone(&broker).take_room(all).await;
     let begun = broker.begin(&peer(&broker), waiting_fetch().slice(4..), room).expect("well-formed");
     let again = Arc::clone(&broker).take_room(all).now_or_never();
     assert!(again.flatten().is_some(), "all of it is there");
     drop(begun);
+}
+
+#[tokio::test]
+async fn a_fetch_of_nothing_is_answered_at_once_however_long_it_may_wait() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_log, _, broker) = broker(dir.path()).await;
+    let empty = FetchTopic { topic: "topic".to_owned(), ..Default::default() };
+    let fetch = FetchRequest {
+        max_wait_ms: 3_600_000,
+        min_bytes: 1,
+        max_bytes: 1 << 20,
+        session_epoch: -1,
+        topics: vec![empty; 1_000],
+        ..Default::default()
+    };
+    let answer = asked(&broker, 11, &fetch).await;
+    assert_eq!((answer.error_code, answer.responses.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_very_large_request_that_waits_for_room_holds_none_of_the_others_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_log, _, broker) = broker(dir.path()).await;
+    let largest = broker.config.frame_bytes_max;
+    let taken =
+        Arc::clone(&broker).take_room(largest).now_or_never().flatten().expect("there is room for one");
+    let mut next = Arc::clone(&broker).take_room(largest).boxed();
+    assert!((&mut next).now_or_never().is_none(), "and for no second one");
+    let common = Arc::clone(&broker).take_room(crate::COMMON_FRAME_BYTES).now_or_never();
+    assert!(common.flatten().is_some(), "which others don't wait behind");
+    drop(taken);
+    assert!(next.now_or_never().flatten().is_some());
 }
 
 async fn asked<R: crate::api::Request>(broker: &Arc<Broker>, version: i16, asked: &R) -> R::Response {
