@@ -98,8 +98,13 @@ pub const ROUND_BYTES_MAX: u64 = 4 << 20;
 /// Bytes that one durable read asks for: all that is fetched of a file at once.
 pub const DURABLE_READ_BYTES_MAX: u32 = FETCH_BYTES_MAX as u32;
 
-/// Fetches under way at once in one process; each is a round for many files, or one file's fallback.
+/// Fetches under way at once in one process for what is near the tail; each is a round for many files, or one file's
+/// fallback.
 pub const FETCHES_MAX: usize = 64;
+
+/// The same for consumers that catch up; apart from [`FETCHES_MAX`], so that the others do not wait behind them. Two for
+/// each of their durable reads: one that is read, one that waits for its turn.
+pub const CATCH_UP_FETCHES_MAX: usize = 2 * CATCH_UP_READS_MAX;
 
 /// Durable reads under way at once for what is near the tail.
 pub const TAIL_READS_MAX: usize = 16;

@@ -37,7 +37,7 @@ pub use config::{ReaderConfig, ReaderConfigError, ReaderStats};
 use crate::cursor::Waiter;
 use crate::feed::{Feed, FeedConfig, News, Place, Plan};
 use crate::fetch::{Assembly, ByteRange, Fetched, Fetcher, Lane};
-use crate::limits::{FETCHES_MAX, ROUND_BYTES_MAX};
+use crate::limits::{CATCH_UP_FETCHES_MAX, FETCHES_MAX, ROUND_BYTES_MAX};
 use crate::{Cells, DurableSource, SegmentInfo, SourceError};
 
 /// Reads any number of shards for any number of cursors in one process. Cheap to clone; the tasks end with the
@@ -248,11 +248,19 @@ impl Inner {
         self.wake.notify_one();
     }
 
-    /// All feeds, shared ones first.
+    /// All feeds.
     fn feeds(&self) -> Vec<Arc<SharedFeed>> {
+        let mut feeds = self.feeds_in(Lane::Tail);
+        feeds.append(&mut self.feeds_in(Lane::CatchUp));
+        feeds
+    }
+
+    fn feeds_in(&self, lane: Lane) -> Vec<Arc<SharedFeed>> {
         let state = self.state.lock();
-        let private = state.private.iter().filter_map(Weak::upgrade);
-        state.shared.values().cloned().chain(private).collect()
+        match lane {
+            Lane::Tail => state.shared.values().cloned().collect(),
+            Lane::CatchUp => state.private.iter().filter_map(Weak::upgrade).collect(),
+        }
     }
 
     fn feeds_of(&self, shard: ShardId) -> Vec<Arc<SharedFeed>> {
@@ -290,33 +298,69 @@ enum Done {
     Segments(Arc<SharedFeed>, SegmentNumber, Result<Vec<SegmentInfo>, SourceError>),
 }
 
-type UnderWay = FuturesUnordered<BoxFuture<'static, Done>>;
+/// The fetches that were begun, and how many there are in each lane.
+#[derive(Default)]
+struct UnderWay {
+    fetches: FuturesUnordered<BoxFuture<'static, (Lane, Done)>>,
+    tail: usize,
+    catch_up: usize,
+}
+
+impl UnderWay {
+    fn push(&mut self, lane: Lane, fetch: impl Future<Output = Done> + Send + 'static) {
+        *self.count(lane) += 1;
+        self.fetches.push(fetch.map(move |done| (lane, done)).boxed());
+    }
+
+    async fn next(&mut self) -> Option<(Lane, Done)> {
+        let done = self.fetches.next().await;
+        if let Some((lane, _)) = &done {
+            *self.count(*lane) -= 1;
+        }
+        done
+    }
+
+    fn count(&mut self, lane: Lane) -> &mut usize {
+        match lane {
+            Lane::Tail => &mut self.tail,
+            Lane::CatchUp => &mut self.catch_up,
+        }
+    }
+}
 
 /// Plans again at the latest after this long, though everything that matters wakes the planner.
 const PLAN_EVERY: Duration = Duration::from_secs(5);
 
 /// Fetches what the feeds want, until the reader and all cursors are dropped.
 async fn run(inner: Arc<Inner>) {
-    let mut under_way = UnderWay::new();
+    let mut under_way = UnderWay::default();
     let mut turn = 0;
     loop {
-        let wake_at = start_planned(&inner, &mut under_way, turn);
+        let tail_at = start_planned(&inner, &mut under_way, Lane::Tail, turn);
+        let catch_up_at = start_planned(&inner, &mut under_way, Lane::CatchUp, turn);
         turn = turn.wrapping_add(1);
         tokio::select! {
             biased;
-            Some(done) = under_way.next() => take_in(&inner, done, &mut under_way),
+            Some((lane, done)) = under_way.next() => take_in(&inner, lane, done, &mut under_way),
             () = inner.wake.notified() => {}
-            () = inner.env.sleep_until(wake_at) => {}
+            () = inner.env.sleep_until(tail_at.min(catch_up_at)) => {}
         }
     }
 }
 
-/// Starts fetching what is planned; when to plan again at the latest. Which feed comes first changes with `turn`,
-/// so that none is left out for ever when there are too many.
-fn start_planned(inner: &Inner, under_way: &mut UnderWay, turn: usize) -> Instant {
+/// Starts fetching what is planned in a lane; when to plan again at the latest. Which feed comes first changes with
+/// `turn`, so that none is left out for ever when there are too many.
+fn start_planned(inner: &Inner, under_way: &mut UnderWay, lane: Lane, turn: usize) -> Instant {
     let now = inner.env.now();
     let mut wake_at = now + PLAN_EVERY;
-    let mut feeds = inner.feeds();
+    let fetches_max = match lane {
+        Lane::Tail => FETCHES_MAX,
+        Lane::CatchUp => CATCH_UP_FETCHES_MAX,
+    };
+    if *under_way.count(lane) >= fetches_max {
+        return wake_at; // what ends makes us plan again
+    }
+    let mut feeds = inner.feeds_in(lane);
     if !feeds.is_empty() {
         let first = turn % feeds.len();
         feeds.rotate_left(first);
@@ -324,8 +368,8 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, turn: usize) -> Instan
     let mut round = Vec::new();
     let mut round_bytes = 0;
     for feed in feeds {
-        if under_way.len() >= FETCHES_MAX {
-            break; // what ends makes us plan again
+        if *under_way.count(lane) >= fetches_max {
+            break;
         }
         let plan = feed.feed.lock().plan(now);
         match plan {
@@ -335,19 +379,19 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, turn: usize) -> Instan
                 round.push((feed, range));
                 if round_bytes >= ROUND_BYTES_MAX {
                     round_bytes = 0;
-                    under_way.push(relaxed_round(inner.fetcher.clone(), std::mem::take(&mut round)).boxed());
+                    under_way.push(lane, relaxed_round(inner.fetcher.clone(), std::mem::take(&mut round)));
                 }
             }
             Plan::Fetch { range, durable: true } => {
-                under_way.push(durable_read(inner.fetcher.clone(), feed, range).boxed());
+                under_way.push(lane, durable_read(inner.fetcher.clone(), feed, range));
             }
             Plan::Segments { from } => {
-                under_way.push(list_segments(Arc::clone(&inner.fetcher.source), feed, from).boxed());
+                under_way.push(lane, list_segments(Arc::clone(&inner.fetcher.source), feed, from));
             }
         }
     }
     if !round.is_empty() {
-        under_way.push(relaxed_round(inner.fetcher.clone(), round).boxed());
+        under_way.push(lane, relaxed_round(inner.fetcher.clone(), round));
     }
     wake_at
 }
@@ -374,7 +418,7 @@ async fn list_segments(source: Arc<dyn DurableSource>, feed: Arc<SharedFeed>, fr
     Done::Segments(feed, from, listed)
 }
 
-fn take_in(inner: &Inner, done: Done, under_way: &mut UnderWay) {
+fn take_in(inner: &Inner, lane: Lane, done: Done, under_way: &mut UnderWay) {
     let now = inner.env.now();
     let (feed, news) = match done {
         Done::Round(assemblies) => {
@@ -387,7 +431,7 @@ fn take_in(inner: &Inner, done: Done, under_way: &mut UnderWay) {
                     }
                     // One file that comes short does not hold the others of its round back.
                     Err(assembly) => {
-                        under_way.push(finish(inner.fetcher.clone(), feed, assembly).boxed());
+                        under_way.push(lane, finish(inner.fetcher.clone(), feed, assembly));
                     }
                 }
             }

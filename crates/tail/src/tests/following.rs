@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_env::{Env, Task};
+use tailwater_env::{BoxFuture, Env, Task};
 use tailwater_format::batch::Records;
-use tailwater_format::{Offset, Position, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
 
 use super::{TestCell, in_runtime, until};
+use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX};
 use crate::lock::LockTiming;
 use crate::testing::MemoryLog;
 use crate::{
-    Cells, Cursor, Entries, Place, ReadError, ReaderConfig, TailReader, TailWriter, Waiter, WriterConfig,
+    Cells, Cursor, DurableSource, Entries, Place, ReadError, ReaderConfig, SegmentInfo, SourceError,
+    TailReader, TailWriter, Waiter, WriterConfig,
 };
 
 const DATA: u64 = 1;
@@ -335,6 +337,71 @@ fn without_cells_everything_comes_from_the_durable_layer() {
         assert_eq!(values(&cursor.next().await.expect("it is durable")).len(), 2);
         log.append(shard(0), &[b"three"]);
         assert_eq!(values(&cursor.next().await.expect("it is durable"))[0].1, &b"three"[..]);
+    });
+}
+
+/// A log of which one shard's bytes never come.
+struct Stalled {
+    log: MemoryLog,
+    shard: ShardId,
+}
+
+impl DurableSource for Stalled {
+    fn read(
+        &self,
+        segment: SegmentId,
+        from: Position,
+        len: u32,
+    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+        if segment.shard == self.shard {
+            return Box::pin(std::future::pending());
+        }
+        self.log.read(segment, from, len)
+    }
+
+    fn tails<'a>(
+        &'a self,
+        stream: StreamId,
+        shards: &'a [ShardNumber],
+    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
+        self.log.tails(stream, shards)
+    }
+
+    fn segments(
+        &self,
+        shard: ShardId,
+        from: SegmentNumber,
+    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+        self.log.segments(shard, from)
+    }
+}
+
+#[test]
+fn any_number_of_cursors_that_wait_for_a_slow_durable_layer_hold_no_cursor_at_the_tail_back() {
+    in_runtime(|env| async move {
+        let log = MemoryLog::new(256);
+        let place = Place { segment: SegmentNumber(1), position: Position(0) };
+        log.append(shard(1), &[b"first"]);
+        for _ in 0..100 {
+            log.append(shard(0), &[&[7; 90]]);
+        }
+        let source = Arc::new(Stalled { log: log.clone(), shard: shard(0) });
+        let config = ReaderConfig { window_bytes: 3_000, ..reader_config() };
+        let reader = TailReader::start(&env, None, source, config);
+        let mut hot = Cursor::new(&reader, shard(1), place, Offset(0), Arc::default());
+        hot.next().await.expect("it is durable");
+        let mut behind: Vec<_> = (0..2 * FETCHES_MAX)
+            .map(|_| Cursor::new(&reader, shard(0), place, Offset(0), Arc::default()))
+            .collect();
+        until(&env, "they read by themselves", || {
+            behind.iter_mut().all(|cursor| matches!(cursor.poll(), Ok(None)))
+                && reader.stats().durable > CATCH_UP_READS_MAX as u64
+        })
+        .await;
+        for _ in 0..FETCHES_MAX {
+            log.append(shard(1), &[b"more"]);
+            assert_eq!(values(&hot.next().await.expect("it is durable"))[0].1, &b"more"[..]);
+        }
     });
 }
 
