@@ -1,5 +1,7 @@
 //! Sending: first the body, and when that is there the tuple by which it is found.
 
+use std::time::Duration;
+
 use futures::future::{join_all, try_join_all};
 
 use super::numbers::sent_at;
@@ -96,26 +98,38 @@ impl Front {
         Ok(self.rows.put_body(level, at, number, body).await?)
     }
 
-    /// Drops everything that a queue had until now.
+    /// Drops everything that was sent before, and answers when nothing goes with it that is sent from then on, whichever clocks they
+    /// have that send it. What is sent meanwhile may go, or stay.
+    pub(super) async fn purge(&self, known: &Known) -> Result<(), QueueError> {
+        let skew = Duration::from_millis(self.config.skew_ms);
+        // What is sent from now on has a greater time than what is dropped once both skews are over: the senders' clocks may be
+        // ahead of this one before, and behind it after.
+        let (upto, until) = (self.now() + self.config.skew_ms, self.env.now() + 2 * skew);
+        self.clear_kinds(known, kinds_of(known), upto, false).await?;
+        self.env.sleep_until(until).await;
+        Ok(())
+    }
+
+    /// Drops everything that a queue has which is just being deleted.
     pub(super) async fn clear(&self, known: &Known) -> Result<(), QueueError> {
-        let kinds: &[Kind] = match known.is_fifo() {
-            // Timestamps of groups' tuples are long ago: what is put from now on would be cleared, too.
-            true => &[Kind::Bodies],
-            false => &[Kind::Bodies, Kind::Tuples],
-        };
-        self.clear_kinds(known, kinds, false).await
+        self.clear_kinds(known, kinds_of(known), self.now(), false).await
     }
 
     /// Drops everything of a queue that was deleted.
     pub(super) async fn clear_gone(&self, known: &Known) -> Result<(), QueueError> {
-        self.clear_kinds(known, &[Kind::Bodies, Kind::Tuples], true).await
+        self.clear_kinds(known, &[Kind::Bodies, Kind::Tuples], self.now(), true).await
     }
 
-    async fn clear_kinds(&self, known: &Known, kinds: &[Kind], is_gone: bool) -> Result<(), QueueError> {
+    /// Drops what was sent before `upto`.
+    async fn clear_kinds(
+        &self,
+        known: &Known,
+        kinds: &[Kind],
+        upto: u64,
+        is_gone: bool,
+    ) -> Result<(), QueueError> {
         let level = self.level(known);
-        let now = self.now();
-        // What is sent in this moment stays: its timestamps are later.
-        let upto_us = i64::try_from(now * 1_000).unwrap_or(i64::MAX) - 1;
+        let upto_us = i64::try_from(upto.saturating_mul(1_000)).unwrap_or(i64::MAX) - 1;
         if known.is_fifo() {
             self.clear_groups(known).await?;
         }
@@ -143,5 +157,14 @@ impl Front {
             }
         }
         Ok(())
+    }
+}
+
+/// What is dropped of a queue that goes on, or that others don't know yet to be gone.
+fn kinds_of(known: &Known) -> &'static [Kind] {
+    match known.is_fifo() {
+        // Timestamps of groups' tuples are long ago: what is put from now on would be cleared, too.
+        true => &[Kind::Bodies],
+        false => &[Kind::Bodies, Kind::Tuples],
     }
 }

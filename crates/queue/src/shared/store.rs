@@ -181,7 +181,7 @@ impl QueueStore for SharedQueues {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             self.front.directory.purge(&self.front, queue).await?;
-            self.front.clear(&known).await
+            self.front.purge(&known).await
         })
     }
 

@@ -5,6 +5,8 @@
 //! before the receive began; and at the end, when everybody has swept and received, whatever was acknowledged and not asked to be
 //! deleted has come. At one replica only the last, as replicas agree in the end. At a quorum the queue may be a FIFO queue: what holds
 //! for it beyond that is in [`fifo`].
+//!
+//! The queue is purged once at most: what was acknowledged before is deleted then, and what is sent after the answer stays.
 
 mod cluster;
 mod fifo;
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_env::Env;
+use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{
     Consistency, Fifo, Message, OrderHint, QueueError, QueueRecord, QueueStore, Receive, Send, Settings, View,
@@ -46,13 +48,55 @@ struct Model {
     deleting: BTreeMap<u64, usize>,
     deleted: BTreeSet<u64>,
     drained: BTreeSet<u64>,
+    purge: Purge,
     groups: fifo::Groups,
     stop: bool,
     violation: Option<Violation>,
     report: Report,
 }
 
+/// Whether the queue was purged.
+#[derive(Clone, Copy, Debug, Default)]
+enum Purge {
+    #[default]
+    No,
+    Now,
+    /// What began to be sent before this may be gone.
+    Until(Instant),
+}
+
 type Outside = Arc<Mutex<Model>>;
+
+impl Model {
+    /// Messages that are about to be sent, so many of them; the first one's number.
+    fn begin_sends(&mut self, count: u64, now: Instant) -> std::ops::Range<u64> {
+        let numbers = self.next..self.next + count;
+        self.next += count;
+        self.attempted.extend(numbers.clone());
+        let may_be_purged = match self.purge {
+            Purge::No => false,
+            Purge::Now => true,
+            Purge::Until(until) => now < until,
+        };
+        for number in numbers.clone().filter(|_| may_be_purged) {
+            *self.deleting.entry(number).or_default() += 1;
+        }
+        numbers
+    }
+}
+
+/// A purge that is under way. Where nobody is told its end, it may take what is sent by clocks that are behind.
+struct Purging<'a> {
+    front: &'a Front,
+    is_done: bool,
+}
+
+impl Drop for Purging<'_> {
+    fn drop(&mut self) {
+        let skew = if self.is_done { Duration::ZERO } else { Duration::from_millis(2 * SKEW_MS) };
+        self.front.model.lock().purge = Purge::Until(self.front.env.now() + skew);
+    }
+}
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
@@ -193,6 +237,9 @@ impl Front {
     async fn client(self: Arc<Self>) {
         while !self.model.lock().stop {
             self.env.sleep(Duration::from_millis(100 + self.env.random_below(4_000))).await;
+            if self.env.random_below(200) == 0 {
+                self.purge().await;
+            }
             let is_fifo = self.queue.record().settings.fifo.is_some();
             match self.env.random_below(2) {
                 0 if is_fifo => self.send_fifo().await,
@@ -205,19 +252,35 @@ impl Front {
 
     async fn send(&self) {
         let count = 1 + self.env.random_below(3);
-        let numbers: Vec<u64> = {
-            let mut model = self.model.lock();
-            let first = model.next;
-            model.next += count;
-            model.attempted.extend(first..first + count);
-            (first..first + count).collect()
-        };
+        let numbers: Vec<u64> = self.model.lock().begin_sends(count, self.env.now()).collect();
         let sends = numbers
             .iter()
             .map(|number| Send { content: Bytes::copy_from_slice(&number.to_le_bytes()), ..Send::default() });
         match self.store.send(&self.queue, sends.collect()).await {
             Ok(_) => self.model.lock().sent.extend(numbers),
             Err(_) => self.model.lock().report.count("failed sends", 1),
+        }
+    }
+
+    /// Purges the queue, if nobody has.
+    async fn purge(&self) {
+        let before = {
+            let mut model = self.model.lock();
+            if !matches!(model.purge, Purge::No) {
+                return;
+            }
+            model.purge = Purge::Now;
+            for number in 0..model.next {
+                *model.deleting.entry(number).or_default() += 1;
+            }
+            model.sent.clone()
+        };
+        let mut purging = Purging { front: self, is_done: false };
+        purging.is_done = self.store.purge(&self.queue).await.is_ok();
+        if purging.is_done {
+            let mut model = self.model.lock();
+            model.deleted.extend(before);
+            model.report.count("purges", 1);
         }
     }
 
@@ -388,6 +451,54 @@ mod tests {
         };
         let node = world.node("tests");
         world.run(node.run("tests", run)).expect("it ends").expect("it does not crash");
+    }
+
+    /// A cluster, and nodes for two front ends: the clock of the second one is almost as far ahead as it may be.
+    fn with_cluster<F: Future<Output = ()> + std::marker::Send + 'static>(
+        check: fn(Arc<Cluster>, [Env; 2]) -> F,
+    ) {
+        let world = World::new(1);
+        let cluster = Cluster::new(world.outside(), Rng::new(1, "cluster"), 0);
+        let nodes = ["behind", "ahead"].map(|name| world.node(name));
+        nodes[1].skew_wall_ms(900);
+        let run = check(cluster, [nodes[0].env(), nodes[1].env()]);
+        let node = world.node("tests");
+        world.run(node.run("tests", run)).expect("it ends").expect("it does not crash");
+    }
+
+    async fn start(cluster: &Arc<Cluster>, env: &Env, consistency: Consistency) -> SharedQueues {
+        let rows = Arc::new(SimRows::new(cluster, env, Plant::None));
+        let config = SharedConfig { consistency, ..SharedConfig::default() };
+        SharedQueues::start(env, rows, config).await.expect("started")
+    }
+
+    #[test]
+    fn a_purge_takes_what_was_sent_before_and_nothing_that_is_sent_after_it_however_clocks_differ() {
+        with_cluster(|cluster, envs| async move {
+            let quorum = Consistency::Quorum;
+            let fronts = [start(&cluster, &envs[0], quorum).await, start(&cluster, &envs[1], quorum).await];
+            for (number, (purging, sending, fifo)) in
+                [(0, 1, false), (1, 0, false), (0, 1, true), (1, 0, true)].into_iter().enumerate()
+            {
+                let settings = Settings { fifo: fifo.then(Fifo::default), ..Settings::default() };
+                let record = QueueRecord::new("a", format!("q-{number}"), settings);
+                let queue = fronts[0].create(record).await.expect("created");
+                let send = async |content: &'static str| {
+                    let (group, deduplication) =
+                        (fifo.then(|| "g".to_owned()), fifo.then(|| content.to_owned()));
+                    let content = Bytes::from_static(content.as_bytes());
+                    let send = Send { content, group, deduplication, ..Send::default() };
+                    fronts[sending].send(&queue, vec![send]).await.expect("sent");
+                };
+                send("before").await;
+                fronts[purging].purge(&queue).await.expect("purged");
+                send("after").await;
+                let receive = Receive { count: 10, wait: Some(Duration::from_secs(5)), ..Receive::default() };
+                let received = fronts[sending].receive(&queue, receive).await.expect("received");
+                let contents: Vec<&[u8]> = received.iter().map(|message| &message.content[..]).collect();
+                assert_eq!(contents, [b"after"], "{purging} purges, {sending} sends, FIFO: {fifo}");
+            }
+        });
     }
 
     /// By itself a receive that has waited for long looks again every 400 ms; what the world's clock says is no matter of a busy machine.

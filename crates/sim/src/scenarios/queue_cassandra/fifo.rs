@@ -91,12 +91,7 @@ impl Front {
                     let at = self.env.random_below(model.sent.len() as u64) as usize;
                     model.sent.iter().nth(at).copied().into_iter().collect()
                 }
-                _ => {
-                    let (first, count) = (model.next, 1 + self.env.random_below(5));
-                    model.next += count;
-                    model.attempted.extend(first..first + count);
-                    (first..first + count).collect()
-                }
+                _ => model.begin_sends(1 + self.env.random_below(5), self.env.now()).collect(),
             }
         };
         // Somewhere else only what surely is where it belongs.
