@@ -192,7 +192,11 @@ impl Front {
     }
 
     fn level(&self, known: &Known) -> Consistency {
-        known.record().settings.consistency.unwrap_or(self.config.consistency)
+        match known.is_fifo() {
+            // Whatever is configured since it was created.
+            true => fifo::LEVEL,
+            false => known.record().settings.consistency.unwrap_or(self.config.consistency),
+        }
     }
 
     /// What is known of a queue, if it still is there.

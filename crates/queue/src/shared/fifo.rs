@@ -49,7 +49,7 @@ use crate::settings::Consistency;
 use group::{FIRST, Group, Listed, STATE, Seen, Slot, State, read, read_slot, seen_key, slot_key};
 
 /// All that a FIFO queue has is at this level.
-const LEVEL: Consistency = Consistency::Quorum;
+pub(super) const LEVEL: Consistency = Consistency::Quorum;
 
 /// Others' changes came between again and again.
 const BUSY: QueueError =

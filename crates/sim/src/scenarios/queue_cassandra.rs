@@ -591,6 +591,25 @@ mod tests {
     }
 
     #[test]
+    fn a_fifo_queue_whose_level_is_configured_lower_later_acknowledges_only_what_a_majority_has() {
+        with_cluster(|cluster, [env, _]| async move {
+            let settings = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
+            let record = QueueRecord::new("a", "q.fifo", settings);
+            let queue = start(&cluster, &env, Consistency::Quorum).await.create(record).await.expect("created");
+            let front = start(&cluster, &env, Consistency::One).await;
+            let send = async |id: &str| {
+                let (group, deduplication) = (Some("g".to_owned()), Some(id.to_owned()));
+                front.send(&queue, vec![Send { group, deduplication, ..Send::default() }]).await
+            };
+            // With a first one the group has its tuple: what comes behind it is a body and a conditional write.
+            send("first").await.expect("sent");
+            cluster.set_up(1, false);
+            cluster.set_up(2, false);
+            send("second").await.expect_err("one replica has it");
+        });
+    }
+
+    #[test]
     fn what_is_sent_to_a_queue_that_was_just_deleted_is_dropped_with_it() {
         with_two(|env, rows, [one, other]| async move {
             let queue = one.create(QueueRecord::new("a", "q", Settings::default())).await.expect("created");
