@@ -195,6 +195,17 @@ impl Front {
         Ok(groups)
     }
 
+    /// Whether a group has something up to a number, visible or not.
+    pub(super) async fn groups_have_upto(&self, known: &Known, upto: Number) -> Result<bool, QueueError> {
+        for at in self.groups(known).await? {
+            // The others of the group are greater.
+            if self.group(known, at).await?.first().is_some_and(|slot| slot.sequence <= upto.0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Tells of all messages of a group, in order; `most` of them.
     async fn each_slot(
         &self,

@@ -1,5 +1,7 @@
 //! Looking at a queue without changing it.
 
+use std::ops::ControlFlow;
+
 use futures::future::try_join_all;
 use tailwater_env::HashMap;
 
@@ -69,6 +71,20 @@ impl Front {
         most: usize,
         mut tell: impl FnMut(&Tuple),
     ) -> Result<(), QueueError> {
+        let tell = |tuple: &Tuple| {
+            tell(tuple);
+            ControlFlow::Continue(())
+        };
+        self.each_tuple_until(known, most, tell).await
+    }
+
+    /// The same, until it was enough.
+    pub(super) async fn each_tuple_until(
+        &self,
+        known: &Known,
+        most: usize,
+        mut tell: impl FnMut(&Tuple) -> ControlFlow<()>,
+    ) -> Result<(), QueueError> {
         let level = self.level(known);
         let mut from_bucket = self.rows.floor(level, known.id, Kind::Tuples).await?;
         let mut told = 0;
@@ -91,7 +107,9 @@ impl Front {
                             for tuple in &tuples {
                                 let key = (tuple.visible_at, tuple.number);
                                 if seen.is_none_or(|seen| key > seen) {
-                                    tell(tuple);
+                                    if tell(tuple).is_break() {
+                                        return Ok(());
+                                    }
                                     (seen, fresh, told) = (Some(key), fresh + 1, told + 1);
                                 }
                             }

@@ -30,6 +30,12 @@ pub fn sent_at(number: Number) -> u64 {
     (number.0 >> (COUNTER_BITS + FRONT_BITS)) + ORIGIN_MS
 }
 
+/// The greatest number of all messages sent at a time, in milliseconds since the epoch.
+pub(super) fn last_at(ms: u64) -> Number {
+    const REST: u32 = COUNTER_BITS + FRONT_BITS;
+    Number(ms.saturating_sub(ORIGIN_MS) << REST | ((1 << REST) - 1))
+}
+
 /// Makes numbers.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
@@ -92,6 +98,7 @@ mod tests {
         // 1,024 a millisecond, and then it is ahead of its clock.
         assert_eq!(sent_at(*all.first().expect("some")), now);
         assert_eq!(sent_at(last), now + 4);
+        assert!(last < last_at(now + 4) && last > last_at(now + 3));
         assert_eq!(sent_at(one.next(&env, now + 500).expect("a place")), now + 500);
         one.place(3, env.now());
         assert!(one.next(&env, now).is_err());

@@ -1,5 +1,6 @@
 //! Receiving: the oldest visible tuples, a choice among them by the order hint, and the move of each that was chosen.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::numbers::sent_at;
 use super::rows::{Body, Partition, Tuple};
 use super::takes::{Moment, Place};
 use super::{Front, Known};
-use crate::ids::{Receipt, Sequence, Token};
+use crate::ids::{Number, Receipt, Sequence, Token};
 use crate::limits::{BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS};
 use crate::order_hint::choose;
 use crate::request::{Message, QueueError, Receive};
@@ -133,15 +134,8 @@ impl Front {
             if chosen.is_empty() {
                 break;
             }
-            let takes = chosen.iter().map(|tuple| self.take(known, *tuple, want.visibility_ms));
-            let mut failure = None;
-            for taken in join_all(takes).await {
-                match taken {
-                    Ok(Taken::Message(message)) => messages.push(*message),
-                    Ok(Taken::Nothing) => {}
-                    Err(error) => failure = Some(error),
-                }
-            }
+            let (taken, failure) = self.take_all(known, chosen, want.visibility_ms).await;
+            messages.extend(taken);
             drop(taking);
             match failure {
                 // What was received is handed out; the others are visible again when their time is over.
@@ -152,6 +146,59 @@ impl Front {
             }
         }
         Ok(messages)
+    }
+
+    /// Receives visible messages up to a number, whatever else is visible before them. Not from a FIFO queue.
+    pub(super) async fn receive_upto(
+        &self,
+        known: &Known,
+        upto: Number,
+        count: usize,
+        visibility: Duration,
+    ) -> Result<Vec<Message>, QueueError> {
+        let now = self.now();
+        let reading = Reading::begin(known);
+        let most = count + known.takes.lock().hidden();
+        let mut chosen = Vec::with_capacity(most);
+        self.each_tuple_until(known, usize::MAX, |tuple| {
+            if tuple.visible_at <= now && tuple.number <= upto {
+                chosen.push(*tuple);
+            }
+            if chosen.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .await?;
+        let mut takes = known.takes.lock();
+        chosen.retain(|tuple| takes.is_free(&(tuple.visible_at, tuple.number), reading.begun));
+        chosen.truncate(count);
+        let tuples: Vec<_> = chosen.iter().map(|tuple| (tuple.visible_at, tuple.number)).collect();
+        takes.take(tuples.iter().copied());
+        drop(takes);
+        let _taking = Taking { known, tuples };
+        let visibility_ms = u64::try_from(visibility.as_millis()).unwrap_or(u64::MAX);
+        let (messages, failure) = self.take_all(known, chosen, visibility_ms).await;
+        match failure {
+            Some(error) if messages.is_empty() => Err(error),
+            _ => Ok(messages),
+        }
+    }
+
+    /// Takes tuples that were chosen: their messages, and the last error if there was one.
+    async fn take_all(
+        &self,
+        known: &Known,
+        chosen: Vec<Tuple>,
+        visibility_ms: u64,
+    ) -> (Vec<Message>, Option<QueueError>) {
+        let takes = chosen.into_iter().map(|tuple| self.take(known, tuple, visibility_ms));
+        let (mut messages, mut failure) = (Vec::new(), None);
+        for taken in join_all(takes).await {
+            match taken {
+                Ok(Taken::Message(message)) => messages.push(*message),
+                Ok(Taken::Nothing) => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        (messages, failure)
     }
 
     /// Chooses among the oldest visible tuples, and keeps this front end's other receives away from what it chose.

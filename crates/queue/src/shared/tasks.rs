@@ -2,18 +2,21 @@
 //!
 //! A task is a record, and whichever front end runs it notes in it how far it is. One that was not noted for a while has lost its
 //! front end: another one goes on. A step receives messages, sends them as new ones, and deletes them: a crash between leaves
-//! some of them twice.
+//! some of them twice. What a step could not move is visible again, at once or when its timeout is over; a task ends when nothing
+//! is left of what it has to move, visible or not.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::numbers::last_at;
 use super::rows::{Body, GroupKey, Record};
 use super::{Front, Known};
-use crate::ids::Receipt;
-use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_TASKS_MAX};
-use crate::request::{QueueError, Receive};
+use crate::ids::{Number, Receipt};
+use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_RETRY_MS, MOVE_TASKS_MAX};
+use crate::request::{Message, QueueError, Receive};
 use crate::settings::{MoveStatus, MoveTask};
 
 /// Where the tasks are that run, by id, in the value of which is the account and source.
@@ -62,7 +65,9 @@ impl Front {
         }
         let id = self.numbers.next(&self.env, self.now())?.0;
         task.total = self.figures(&known).await?.counts.visible;
-        (task.id, task.upto, task.started_at) = (id, id, self.now());
+        let now = self.now();
+        // What was sent there by a clock that is ahead of this one is there, too.
+        (task.id, task.upto, task.started_at) = (id, last_at(now + self.config.skew_ms).0, now);
         if !self.rows.write_record(&space, &key_of(id), write(&task), None, 0).await? {
             return Err(QueueError::TaskRuns);
         }
@@ -160,83 +165,129 @@ impl Front {
             if !self.rows.write_record(RUNNING, &mark, Some(mine.clone()), version, MARK_S).await? {
                 return Ok(());
             }
-            match &source {
+            let before = task.moved;
+            let stepped = match &source {
                 None => {
                     (task.status, task.failure) =
-                        (MoveStatus::Failed, Some("the source queue does not exist".into()))
+                        (MoveStatus::Failed, Some("the source queue does not exist".into()));
+                    Ok(())
                 }
                 Some((source, _)) => {
                     let known = self.known(source).await?;
-                    self.step(&known, &mut task).await?;
+                    self.step(&known, &mut task).await
                 }
-            }
+            };
             let is_over = task.status != MoveStatus::Running;
             // If that is lost somebody cancelled it: what was moved is moved.
             self.rows.write_record(&space, &key_of(task.id), write(&task), Some(record.version), 0).await?;
+            stepped?;
             if is_over {
                 return Ok(());
             }
-            let pause = task
-                .rate_max
-                .map_or(MOVE_PAUSE_MS, |rate| 1_000 * step_size(rate) as u64 / u64::from(rate.max(1)));
+            let pause = match task.rate_max {
+                // What is left is invisible.
+                _ if task.moved == before => MOVE_RETRY_MS,
+                Some(rate) => 1_000 * step_size(rate) as u64 / u64::from(rate.max(1)),
+                None => MOVE_PAUSE_MS,
+            };
             self.env.sleep(Duration::from_millis(pause)).await;
         }
     }
 
+    /// Moves some messages. After an error those of them are moved that the task says.
     async fn step(&self, known: &Known, task: &mut MoveTask) -> Result<(), QueueError> {
         let count = task.rate_max.map_or(BATCH_MAX, step_size);
-        let messages = self.receive_step(known, count).await?;
-        let mut moved = 0;
-        for message in &messages {
-            // What came after the task's start stays, and is visible again at once.
-            if message.number.0 > task.upto {
-                let _ = self.change_visibility(known, vec![(message.receipt, Duration::ZERO)]).await?;
-                continue;
+        let messages = self.receive_step(known, Number(task.upto), count).await?;
+        // What came after the task's start stays. By its number here: it may have been sent long before.
+        let is_old = |message: &Message| message.receipt.sequence.0 <= task.upto;
+        let (old, new): (Vec<Message>, Vec<Message>) = messages.into_iter().partition(is_old);
+        self.give_back_step(known, &new).await;
+        for (at, message) in old.iter().enumerate() {
+            match self.move_one(known, task, message).await {
+                Ok(true) => task.moved += 1,
+                Ok(false) => {
+                    self.give_back_step(known, &old[at..]).await;
+                    (task.status, task.failure) = (
+                        MoveStatus::Failed,
+                        Some("the queue that a message goes to is not known".to_owned()),
+                    );
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.give_back_step(known, &old[at..]).await;
+                    return Err(error);
+                }
             }
-            let target = match (&task.target, &message.source) {
-                (Some(target), _) => Some(target.as_str()),
-                (None, Some(source)) => Some(&**source),
-                (None, None) => None,
-            };
-            let found = match target {
-                Some(target) => self.directory.find(self, &task.account, target).await?,
-                None => None,
-            };
-            let Some((target, _)) = found else {
-                let _ = self.change_visibility(known, vec![(message.receipt, Duration::ZERO)]).await?;
-                (task.status, task.failure) =
-                    (MoveStatus::Failed, Some("the queue that a message goes to is not known".to_owned()));
-                return Ok(());
-            };
-            let target = self.known(&target).await?;
-            let body = Body { content: message.content.clone(), source: None, group: None };
-            let Receipt { sequence, place, .. } = message.receipt;
-            if target.is_fifo() {
-                let mark = format!("from {}/{}", known.id, sequence.0);
-                self.put_in_group(&target, GroupKey(place), body, &mark).await?;
-            } else {
-                let number = self.numbers.next(&self.env, self.now())?;
-                self.put(&target, number, 0, body).await?;
-                target.sent.notify_one();
-            }
-            let _ = self.delete(known, vec![message.receipt]).await?;
-            moved += 1;
         }
-        task.moved += moved;
-        if moved == 0 {
+        if old.is_empty() && !self.has_upto(known, Number(task.upto)).await? {
             task.status = MoveStatus::Completed;
         }
         Ok(())
     }
 
+    /// Moves a message; `false` if it is not known where it goes.
+    async fn move_one(
+        &self,
+        known: &Known,
+        task: &MoveTask,
+        message: &Message,
+    ) -> Result<bool, QueueError> {
+        let target = match (&task.target, &message.source) {
+            (Some(target), _) => target.as_str(),
+            (None, Some(source)) => source,
+            (None, None) => return Ok(false),
+        };
+        let found = self.directory.find(self, &task.account, target).await?;
+        let Some((target, _)) = found else { return Ok(false) };
+        let target = self.known(&target).await?;
+        let body = Body { content: message.content.clone(), source: None, group: None };
+        let Receipt { sequence, place, .. } = message.receipt;
+        if target.is_fifo() {
+            let mark = format!("from {}/{}", known.id, sequence.0);
+            self.put_in_group(&target, GroupKey(place), body, &mark).await?;
+        } else {
+            let number = self.numbers.next(&self.env, self.now())?;
+            self.put(&target, number, 0, body).await?;
+            target.sent.notify_one();
+        }
+        let _ = self.delete(known, vec![message.receipt]).await?;
+        Ok(true)
+    }
+
     async fn receive_step(
         &self,
         known: &Known,
+        upto: Number,
         count: usize,
-    ) -> Result<Vec<crate::request::Message>, QueueError> {
+    ) -> Result<Vec<Message>, QueueError> {
+        if !known.is_fifo() {
+            return self.receive_upto(known, upto, count, STEP_VISIBILITY).await;
+        }
         let receive =
             Receive { count, visibility: Some(STEP_VISIBILITY), wait: Some(Duration::ZERO), attempt: None };
         self.receive(known, receive).await
+    }
+
+    /// Makes messages of a step visible again. What fails is visible when its timeout is over.
+    async fn give_back_step(&self, known: &Known, messages: &[Message]) {
+        if !messages.is_empty() {
+            let changes = messages.iter().map(|message| (message.receipt, Duration::ZERO));
+            let _ = self.change_visibility(known, changes.collect()).await;
+        }
+    }
+
+    /// Whether there is something up to a number, visible or not.
+    async fn has_upto(&self, known: &Known, upto: Number) -> Result<bool, QueueError> {
+        if known.is_fifo() {
+            return self.groups_have_upto(known, upto).await;
+        }
+        let mut is_there = false;
+        self.each_tuple_until(known, usize::MAX, |tuple| {
+            is_there = tuple.number <= upto;
+            if is_there { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .await?;
+        Ok(is_there)
     }
 }
 

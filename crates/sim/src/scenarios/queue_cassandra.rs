@@ -399,8 +399,8 @@ async fn last(
 
 #[cfg(test)]
 mod tests {
-    use tailwater_queue::MoveTask;
     use tailwater_queue::shared::rows::{Kind, Rows};
+    use tailwater_queue::{Counts, MoveStatus, MoveTask, Redrive};
 
     use super::*;
 
@@ -645,6 +645,74 @@ mod tests {
             other.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
             assert!(other.list_moves("a", "dead").await.expect("listed").is_empty());
             other.start_move(task()).await.expect("nothing runs");
+        });
+    }
+
+    /// How a task ended.
+    async fn ended(env: &Env, front: &SharedQueues) -> MoveTask {
+        loop {
+            let task = front.list_moves("a", "dead").await.map(|mut tasks| tasks.remove(0));
+            match task {
+                Ok(task) if task.status != MoveStatus::Running => return task,
+                _ => env.sleep(Duration::from_millis(500)).await,
+            }
+        }
+    }
+
+    #[test]
+    fn a_move_task_whose_steps_fail_has_moved_everything_when_it_says_so() {
+        with_cluster(|cluster, [env, other]| async move {
+            let (front, other) = (
+                start(&cluster, &env, Consistency::Quorum).await,
+                start(&cluster, &other, Consistency::Quorum).await,
+            );
+            for name in ["work", "dead"] {
+                front.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
+            }
+            let dead = front.find("a", "dead").await.expect("answered").expect("there");
+            for _ in 0..4 {
+                front.send(&dead, vec![Send::default(); 10]).await.expect("sent");
+            }
+            let task = MoveTask { target: Some("work".to_owned()), ..MoveTask::new("a", "dead") };
+            front.start_move(task).await.expect("started");
+            *cluster.faults_per_million.lock() = 100_000;
+            env.sleep(Duration::from_secs(30)).await;
+            *cluster.faults_per_million.lock() = 0;
+            let task = ended(&env, &other).await;
+            assert_eq!((task.status, task.failure), (MoveStatus::Completed, None));
+            let left = other.figures(&dead).await.expect("counted").counts;
+            assert_eq!(left, Counts::default(), "{} moved", task.moved);
+        });
+    }
+
+    #[test]
+    fn a_move_task_leaves_letters_that_came_after_its_start_however_old_they_are() {
+        with_cluster(|cluster, [env, _]| async move {
+            let front = start(&cluster, &env, Consistency::Quorum).await;
+            let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
+            let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
+            let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
+            for name in ["dead", "target"] {
+                front.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
+            }
+            let dead = front.find("a", "dead").await.expect("answered").expect("there");
+            front.send(&work, vec![Send::default()]).await.expect("sent");
+            front.send(&dead, vec![Send::default(); 6]).await.expect("sent");
+            let task = MoveTask {
+                target: Some("target".to_owned()),
+                rate_max: Some(1),
+                ..MoveTask::new("a", "dead")
+            };
+            front.start_move(task).await.expect("started");
+            // Longer than clocks may differ, and shorter than the task takes.
+            env.sleep(Duration::from_secs(3)).await;
+            for _ in 0..2 {
+                let receive = Receive { count: 1, ..Receive::default() };
+                front.receive(&work, receive).await.expect("received");
+            }
+            let task = ended(&env, &front).await;
+            assert_eq!((task.status, task.moved), (MoveStatus::Completed, 6));
+            assert_eq!(front.figures(&dead).await.expect("counted").counts.visible, 1);
         });
     }
 

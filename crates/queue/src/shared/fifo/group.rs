@@ -156,6 +156,11 @@ impl Group {
         self.slots.get(&sequence.0)
     }
 
+    /// The first message.
+    pub(super) fn first(&self) -> Option<&Slot> {
+        self.slots.values().next()
+    }
+
     fn put(&mut self, slot: Slot) {
         self.slots.insert(slot.sequence, slot);
         self.changes.insert(slot_key(slot.sequence), Some((write(&slot), GROUP_TTL_S)));
