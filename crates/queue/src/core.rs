@@ -22,6 +22,7 @@ use crate::checkpoint::OwnerDelta;
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence};
 use crate::limits::{DEDUPLICATION_KEYS_MAX, MOVE_RETRY_MS};
+use crate::queue::ReceiptError;
 use crate::record::Op;
 use crate::request::{Admin, Figures, Outcomes, QueueError, Reply, Request, Sent};
 use crate::shelf::Shelf;
@@ -52,6 +53,18 @@ enum Then {
     /// Messages moved, by a step of a task if it was one.
     Moved(Option<Step>),
     TaskEnded(u64),
+}
+
+impl Then {
+    /// Of the changes of visibility, the first after so many that have taken effect has none: its message's timeout ended while it was
+    /// on its way to the disk, and somebody else has the message now.
+    fn refuse_change(&mut self, changed: usize) {
+        if let Self::Outcomes(outcomes, _) = self
+            && let Some(outcome) = outcomes.iter_mut().filter(|outcome| outcome.is_ok()).nth(changed)
+        {
+            *outcome = Err(ReceiptError::Unavailable);
+        }
+    }
 }
 
 /// How a message of a send ends up.
@@ -260,8 +273,9 @@ impl Core {
 
     /// The oldest round in the journal is durable: its operations take effect and are answered.
     pub(crate) fn settle(&mut self, now: u64) {
-        for Pending { ops, then, is_admin, .. } in self.in_journal.pop_front().expect("it is under way") {
+        for Pending { ops, mut then, is_admin, .. } in self.in_journal.pop_front().expect("it is under way") {
             let mut touched = BTreeSet::new();
+            let mut changed = 0;
             for op in ops {
                 match &op {
                     Op::Send { queue, arrival, .. } => {
@@ -271,7 +285,15 @@ impl Core {
                         touched.insert(*queue);
                     }
                     Op::Move { queue, to, .. } => touched.extend([*queue, *to]),
-                    Op::Delete { queue, .. } | Op::Change { queue, .. } => drop(touched.insert(*queue)),
+                    Op::Delete { queue, .. } => drop(touched.insert(*queue)),
+                    Op::Change { queue, sequence, token, .. } => {
+                        touched.insert(*queue);
+                        let hosted = self.shelf.queues.get(queue);
+                        match hosted.is_some_and(|hosted| hosted.queue.is_last_receive(*sequence, *token)) {
+                            true => changed += 1,
+                            false => then.refuse_change(changed),
+                        }
+                    }
                     Op::Drop { queue, .. } => self.forget_waiting(*queue),
                     _ => {}
                 }

@@ -494,10 +494,14 @@ impl Queue {
         }
     }
 
+    /// Whether a message was not received again, nor went, since the receive with this token.
+    pub(crate) fn is_last_receive(&self, sequence: Sequence, token: Token) -> bool {
+        self.pages.get(sequence).is_some_and(|entry| entry.token == token.0 && !entry.is(MOVING))
+    }
+
     /// A message's visibility was changed; without effect if it was received again since.
     pub(crate) fn apply_change(&mut self, sequence: Sequence, token: Token, visible_at: u64, now: u64) {
-        let Some(entry) = self.pages.get(sequence) else { return };
-        if entry.token != token.0 || entry.is(MOVING) {
+        if !self.is_last_receive(sequence, token) {
             return;
         }
         self.unlist(sequence);

@@ -126,6 +126,28 @@ fn a_change_of_visibility_is_remembered_though_the_record_of_its_receive_was_ref
 }
 
 #[test]
+fn a_change_of_visibility_whose_message_somebody_else_receives_before_it_is_durable_is_refused() {
+    let mut node = Node::new(Settings::default());
+    let mut sent = node.send(NOW, 2);
+    node.settle(NOW);
+    sent.try_recv().expect("answered").expect("sent");
+    let receipts = node.receive(NOW, 2);
+    let half_a_minute = Duration::from_secs(30);
+    let heartbeat = receipts.iter().map(|receipt| (*receipt, half_a_minute)).collect();
+    let mut changed =
+        node.ask(NOW + 29_998, |reply| Request::ChangeVisibility(QUEUE, heartbeat, reply));
+    // The disk takes its time, and both are visible: one of them is received.
+    let other = node.receive(NOW + 30_000, 1)[0];
+    assert_eq!(other.sequence, receipts[0].sequence);
+    node.settle(NOW + 30_003);
+    let outcomes = changed.try_recv().expect("answered").expect("changed");
+    assert_eq!(outcomes, [Err(ReceiptError::Unavailable), Ok(())]);
+    assert_eq!(node.receive(NOW + 59_997, 2), []);
+    // The one that was changed is visible first.
+    assert_eq!(node.receive(NOW + 59_998, 2).len(), 1);
+}
+
+#[test]
 fn what_was_received_again_since_a_change_of_visibility_belongs_to_its_last_receiver_after_a_crash() {
     let mut node = Node::new(Settings::default());
     drop(node.send(NOW, 1));

@@ -296,11 +296,19 @@ impl Client {
     }
 
     async fn change(&self, queue: &'static str, message: &Message) {
-        self.model.lock().forget_hidden(queue, seen(queue, message).name);
+        let name = seen(queue, message).name;
+        self.model.lock().forget_hidden(queue, name);
         let visibility = Duration::from_millis(self.env.random_below(20));
-        let changes = vec![(message.receipt, visibility)];
-        if let Err(error) = self.queues.change_visibility(&find(&self.queues, queue), changes).await {
-            self.failed(error).await;
+        let (begun, changes) = (self.env.now(), vec![(message.receipt, visibility)]);
+        match self.queues.change_visibility(&find(&self.queues, queue), changes).await {
+            Ok(outcomes) if outcomes[0].is_ok() => {
+                let mut model = self.model.lock();
+                let changed = model.changed(queue, name, (begun, self.env.now()), visibility);
+                model.note(changed);
+            }
+            // It was received again.
+            Ok(_) => {}
+            Err(error) => self.failed(error).await,
         }
     }
 

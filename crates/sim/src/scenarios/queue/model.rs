@@ -166,6 +166,30 @@ impl Model {
         self.hidden.remove(&(queue, name));
     }
 
+    /// A change of visibility, begun and answered at these times, made a message invisible for so long.
+    pub(super) fn changed(
+        &mut self,
+        queue: &'static str,
+        name: Name,
+        (begun, ended): (Instant, Instant),
+        visibility: Duration,
+    ) -> Result<(), Violation> {
+        let until = begun + visibility;
+        // What was known was forgotten when it began: this receive was told meanwhile.
+        if let Some((other_ended, other_until)) = self.hidden.get(&(queue, name)) {
+            let was_before = *other_until <= begun + SLACK;
+            let is_after = *other_ended + SLACK >= until;
+            ensure(was_before || is_after, || {
+                format!("message {name} of {queue} was received although the timeout of its receiver was changed")
+            })?;
+            if is_after {
+                return Ok(());
+            }
+        }
+        self.hidden.insert((queue, name), (ended, until));
+        Ok(())
+    }
+
     /// A message that was seen by something that began at that time.
     fn check_known(&self, seen: &Seen, begun: Instant) -> Result<(), Violation> {
         let Seen { queue, name, sequence, generation } = seen;
