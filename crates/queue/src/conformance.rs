@@ -17,7 +17,7 @@ use crate::contract::QueueStore;
 use crate::ids::{Receipt, Sequence};
 use crate::queue::{Counts, ReceiptError};
 use crate::request::{Message, QueueError, Receive, Send};
-use crate::settings::{MoveStatus, MoveTask, OrderHint, QueueRecord, Redrive, Settings};
+use crate::settings::{Fifo, MoveStatus, MoveTask, OrderHint, QueueRecord, Redrive, Settings};
 use crate::view::View;
 
 /// A store under test.
@@ -38,6 +38,7 @@ pub async fn check(env: &Env, store: &dyn QueueStore, account: &str) {
     suite.what_was_received_is_invisible_until_its_timeout_is_over().await;
     suite.what_was_deleted_does_not_come_back_whichever_receipt_deleted_it().await;
     suite.visibility_can_be_changed_again_and_again_with_one_receipt().await;
+    suite.what_was_not_handed_out_is_visible_again_and_was_not_received("given", Settings::default()).await;
     suite.a_delayed_message_comes_after_its_delay().await;
     suite.a_receive_waits_for_a_send_or_for_its_own_time().await;
     suite.a_batch_is_in_order_and_among_the_oldest().await;
@@ -61,6 +62,8 @@ pub async fn check_fifo(env: &Env, store: &dyn QueueStore, account: &str) {
     suite.a_deduplication_id_is_one_message_whoever_sends_it_when().await;
     suite.receivers_at_the_same_time_keep_the_order_of_each_group().await;
     suite.an_attempt_has_the_same_messages_again().await;
+    let fifo = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
+    suite.what_was_not_handed_out_is_visible_again_and_was_not_received("given.fifo", fifo).await;
     suite.dead_letters_of_a_group_stay_in_order_and_come_back().await;
     suite.a_purged_fifo_queue_is_empty_and_goes_on().await;
     suite.a_group_waits_for_what_is_sent_to_it().await;
@@ -241,6 +244,41 @@ impl Suite<'_> {
         assert_eq!(self.change(&queue, second.receipt, 60_000).await, Ok(()));
         self.delete(&queue, &[second]).await;
         assert_eq!(self.counts(&queue).await, Counts::default());
+    }
+
+    async fn what_was_not_handed_out_is_visible_again_and_was_not_received(
+        &self,
+        name: &str,
+        settings: Settings,
+    ) {
+        let dead = self.create(&name.replace("given", "given-dead"), settings.clone()).await;
+        let redrive = Some(Redrive { target: dead.name.clone(), receives_max: 2 });
+        let queue = self.create(name, Settings { redrive, ..settings }).await;
+        let group = || Some("g".to_owned());
+        let send = Send { group: group(), deduplication: group(), ..Send::default() };
+        self.store.send(&queue, vec![send]).await.expect("sent");
+        // More often than would take it to its dead-letter queue, before it was received and after.
+        for receives in [1, 2] {
+            let mut last = None;
+            for _ in 0..4 {
+                let before = self.store.figures(&queue).await.expect("there").now;
+                let message = self.await_one(&queue).await;
+                assert_eq!(message.receives, receives);
+                assert!(receives == 2 || message.first_received_at >= before, "it was not received before");
+                self.store.give_back(&queue, vec![message.receipt]).await.expect("given back");
+                // Twice is once.
+                self.store.give_back(&queue, vec![message.receipt]).await.expect("given back");
+                last = Some(message);
+            }
+            let message = self.await_one(&queue).await;
+            assert_eq!(message.receives, receives);
+            // Somebody else has it now.
+            self.store.give_back(&queue, vec![last.expect("four").receipt]).await.expect("answered");
+            assert_eq!(self.counts(&queue).await, Counts { visible: 0, in_flight: 1, delayed: 0 });
+            assert_eq!(self.change(&queue, message.receipt, 0).await, Ok(()));
+        }
+        assert_eq!(self.receive(&queue, 1).await, []);
+        assert_eq!(self.await_one(&dead).await.receives, 1);
     }
 
     async fn a_delayed_message_comes_after_its_delay(&self) {

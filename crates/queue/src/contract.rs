@@ -82,6 +82,10 @@ pub trait QueueStore: std::marker::Send + Sync + 'static {
         changes: Vec<(Receipt, Duration)>,
     ) -> Answer<'a, Outcomes>;
 
+    /// What was received could not be handed out: it is visible again, and as if it had not been received. Without effect on what was
+    /// received again since; if it fails, messages are visible when their timeout is over.
+    fn give_back<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, ()>;
+
     /// How a queue stands.
     fn figures<'a>(&'a self, queue: &'a View) -> Answer<'a, Figures>;
 

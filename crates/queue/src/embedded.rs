@@ -75,6 +75,10 @@ impl QueueStore for Queues {
         Box::pin(self.change_visibility(queue, changes))
     }
 
+    fn give_back<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, ()> {
+        Box::pin(async move { self.give_back(queue, receipts) })
+    }
+
     fn figures<'a>(&'a self, queue: &'a View) -> Answer<'a, Figures> {
         Box::pin(self.figures(queue))
     }

@@ -512,9 +512,19 @@ impl Queue {
         self.note_changed(sequence);
     }
 
-    /// Nobody took what was received: it is visible again.
+    /// Nobody took what was received: it is visible again, and as if it had not been received. A restart may find that it was.
     pub(crate) fn give_back(&mut self, sequence: Sequence, token: Token, now: u64) {
+        if !self.is_last_receive(sequence, token) {
+            return;
+        }
         self.apply_change(sequence, token, now, now);
+        let Some(entry) = self.pages.get_mut(sequence) else { return };
+        // Nobody has this receipt: given back twice it is given back once.
+        entry.token = !entry.token;
+        entry.receives = entry.receives.saturating_sub(1);
+        if entry.receives == 0 {
+            (entry.first_after, entry.last_after) = (0, 0);
+        }
     }
 
     /// Everything up to a message was purged.

@@ -218,6 +218,13 @@ impl Queues {
         self.ask(owner, |reply| Request::ChangeVisibility(queue.id, changes, reply)).await
     }
 
+    /// What was received could not be handed out: it is visible again, and as if it had not been received. Does not wait: an error says that
+    /// messages are visible when their timeout is over.
+    pub fn give_back(&self, queue: &View, receipts: Vec<Receipt>) -> Result<(), QueueError> {
+        let given = self.owner(&queue.account).try_send(Request::GiveBack(queue.id, receipts));
+        given.map_err(|error| not_taken(&error))
+    }
+
     /// How a queue stands.
     pub async fn figures(&self, queue: &View) -> Result<Figures, QueueError> {
         self.ask(self.owner(&queue.account), |reply| Request::Look(queue.id, reply)).await
@@ -271,10 +278,7 @@ impl Queues {
         request: impl FnOnce(Reply<T>) -> Request,
     ) -> Result<T, QueueError> {
         let (reply, answer) = oneshot::channel();
-        owner.try_send(request(reply)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => QueueError::Overloaded("too many requests are queued"),
-            mpsc::error::TrySendError::Closed(_) => QueueError::Closed,
-        })?;
+        owner.try_send(request(reply)).map_err(|error| not_taken(&error))?;
         answer.await.unwrap_or(Err(QueueError::Closed))
     }
 
@@ -299,6 +303,13 @@ impl Queues {
             Some(message)
         });
         Ok(complete.collect())
+    }
+}
+
+fn not_taken<T>(error: &mpsc::error::TrySendError<T>) -> QueueError {
+    match error {
+        mpsc::error::TrySendError::Full(_) => QueueError::Overloaded("too many requests are queued"),
+        mpsc::error::TrySendError::Closed(_) => QueueError::Closed,
     }
 }
 

@@ -147,7 +147,7 @@ pub(crate) enum Request {
     Receive(QueueId, Receive, Reply<Vec<Found>>),
     Delete(QueueId, Vec<Receipt>, Reply<Outcomes>),
     ChangeVisibility(QueueId, Vec<(Receipt, Duration)>, Reply<Outcomes>),
-    /// What was received can't be handed out: it is visible again.
+    /// What was received can't be handed out: it is visible again, and as if it had not been received.
     GiveBack(QueueId, Vec<Receipt>),
     Peek(QueueId, Sequence, usize, Reply<Vec<Found>>),
     Look(QueueId, Reply<Figures>),

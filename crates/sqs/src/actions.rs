@@ -18,11 +18,18 @@ use serde::Serialize;
 
 use crate::error::{Code, Refusal};
 use crate::front::Context;
+use crate::held::Held;
 use crate::protocol::Service;
 use crate::room::Taken;
 
-/// What is answered, and the room that was taken for it, if there is much of it.
-pub(crate) type Made = (Response<Bytes>, Option<Taken>);
+/// What is answered.
+pub(crate) struct Made {
+    pub(crate) answer: Response<Bytes>,
+    /// The room that was taken for it, if there is much of it.
+    pub(crate) room: Option<Taken>,
+    /// What it hands out.
+    pub(crate) held: Option<Held>,
+}
 
 /// Does what was asked for.
 pub(crate) async fn answer(context: &Context<'_>) -> Result<Made, Refusal> {
@@ -33,8 +40,8 @@ pub(crate) async fn answer(context: &Context<'_>) -> Result<Made, Refusal> {
         }
         (Service::Sqs, "SendMessageBatch") => context.done(&sending::send_batch(context).await?),
         (Service::Sqs, "ReceiveMessage") => {
-            let (received, room) = receiving::receive(context).await?;
-            context.done_in(room, &received)
+            let (received, room, held) = receiving::receive(context).await?;
+            Ok(Made { held: Some(held), ..context.done_in(room, &received)? })
         }
         (Service::Sqs, "DeleteMessage") => context.done(&deleting::delete(context).await?),
         (Service::Sqs, "DeleteMessageBatch") => context.done(&deleting::delete_batch(context).await?),
@@ -76,6 +83,6 @@ impl Context<'_> {
     }
 
     fn done_in(&self, room: Option<Taken>, result: &impl Serialize) -> Result<Made, Refusal> {
-        Ok((self.asked.answer(self.request_id, result), room))
+        Ok(Made { answer: self.asked.answer(self.request_id, result), room, held: None })
     }
 }

@@ -13,7 +13,7 @@ use tailwater_env::Env;
 use tailwater_queue::{Message, QueueStore, View};
 
 use crate::accounts::{Accounts, Identity};
-use crate::actions;
+use crate::actions::{self, Made};
 use crate::config::SqsConfig;
 use crate::error::{Code, Refusal};
 use crate::limits::{ROOM_WAIT_MS, SMALL_BYTES};
@@ -146,7 +146,13 @@ impl Front {
             body_bytes,
         };
         let answer = match actions::answer(&context).await {
-            Ok((answer, room)) => self.in_room(answer, room).await,
+            Ok(Made { answer, room, held }) => {
+                let answer = self.in_room(answer, room).await;
+                if let (Ok(_), Some(held)) = (&answer, held) {
+                    held.handed_out();
+                }
+                answer
+            }
             Err(refusal) => Err(refusal),
         };
         answer.unwrap_or_else(|refusal| refused(asked.protocol, &refusal))

@@ -21,6 +21,7 @@ mod config;
 pub mod content;
 mod error;
 mod front;
+mod held;
 mod in_flight;
 pub mod limits;
 mod names;

@@ -1,4 +1,4 @@
-//! Deleting, and changing visibility.
+//! Deleting, changing visibility, and giving back.
 
 use std::time::Duration;
 
@@ -33,6 +33,17 @@ impl Front {
         let changes = changes.iter();
         let changes = changes.map(|(receipt, visibility)| self.change_one(known, receipt, *visibility));
         join_all(changes).await.into_iter().collect()
+    }
+
+    /// Makes messages visible again that could not be handed out, as if they had not been received.
+    pub(super) async fn give_back(&self, known: &Known, receipts: Vec<Receipt>) -> Result<(), QueueError> {
+        if known.is_fifo() {
+            return self.give_back_fifo(known, &receipts).await;
+        }
+        let gives = receipts.iter().map(|receipt| self.give_back_one(known, receipt));
+        let given: Result<Vec<()>, _> = join_all(gives).await.into_iter().collect();
+        known.sent.notify_one();
+        given.map(drop)
     }
 
     /// Deletes the message of a receipt, also of one of an earlier receive: the body goes, and with it the message. Of its tuple
@@ -85,6 +96,20 @@ impl Front {
             known.sent.notify_one();
         }
         Ok(Ok(()))
+    }
+
+    async fn give_back_one(&self, known: &Known, receipt: &Receipt) -> Result<(), QueueError> {
+        let Some(tuple) = self.current(known, receipt).await? else { return Ok(()) };
+        let mut moved = Tuple { moves: tuple.moves + 1, receives: tuple.receives.saturating_sub(1), ..tuple };
+        if moved.receives == 0 {
+            (moved.first_received_at, moved.received_at) = (0, 0);
+        }
+        let moved = self.put_tuple(known, moved, |now| now).await?;
+        if moved.visible_at != tuple.visible_at {
+            let at = known.tuples_at(tuple.visible_at, tuple.number);
+            self.rows.delete_tuple(self.level(known), at, tuple).await?;
+        }
+        Ok(())
     }
 
     /// The tuple of a receipt, if it is still the one that its receive put, or a change of visibility after it.

@@ -226,6 +226,13 @@ impl QueueStore for SharedQueues {
         })
     }
 
+    fn give_back<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let known = self.front.known(queue).await?;
+            self.front.give_back(&known, receipts).await
+        })
+    }
+
     fn figures<'a>(&'a self, queue: &'a View) -> Answer<'a, Figures> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;

@@ -271,8 +271,8 @@ impl Front {
     /// Makes messages of a step visible again. What fails is visible when its timeout is over.
     async fn give_back_step(&self, known: &Known, messages: &[Message]) {
         if !messages.is_empty() {
-            let changes = messages.iter().map(|message| (message.receipt, Duration::ZERO));
-            let _ = self.change_visibility(known, changes.collect()).await;
+            let receipts = messages.iter().map(|message| message.receipt);
+            let _ = self.give_back(known, receipts.collect()).await;
         }
     }
 

@@ -14,6 +14,7 @@ use super::sending::checked_id;
 use crate::content::{Attribute, Content, Value, md5_of_attributes};
 use crate::error::{Code, Refusal};
 use crate::front::Context;
+use crate::held::Held;
 use crate::limits::{SMALL_BYTES, VISIBILITY_S, WAIT_S};
 use crate::names;
 use crate::room::Taken;
@@ -66,7 +67,9 @@ struct AttributeOut {
     data_type: String,
 }
 
-pub(super) async fn receive(context: &Context<'_>) -> Result<(ReceivedAnswer, Option<Taken>), Refusal> {
+pub(super) async fn receive(
+    context: &Context<'_>,
+) -> Result<(ReceivedAnswer, Option<Taken>, Held), Refusal> {
     if context.body_bytes > SMALL_BYTES {
         // While it waits it would hold room that sends need.
         let message = format!("The body of a ReceiveMessage is longer than {SMALL_BYTES} bytes.");
@@ -95,16 +98,10 @@ pub(super) async fn receive(context: &Context<'_>) -> Result<(ReceivedAnswer, Op
     let count = accounts.admit_receive(&queue.account, count, &**queues).await?;
     context.front.wait_for_room().await?;
     let messages = queues.receive(&queue, Receive { count, visibility, wait, attempt }).await?;
+    let held = Held::new(&context.front.env, queues, &queue, &messages);
+    // Where there is none somebody else may have room for them.
+    let room = context.front.room_for(&messages).await?;
     accounts.received(&queue.account, messages.len());
-    let room = match context.front.room_for(&messages).await {
-        Ok(room) => room,
-        Err(refusal) => {
-            // Somebody else may have room for them; if that fails they are visible after their timeout.
-            let back = messages.iter().map(|message| (message.receipt, Duration::ZERO)).collect();
-            let _ = queues.change_visibility(&queue, back).await;
-            return Err(refusal);
-        }
-    };
     let asked = Wanted {
         system: parameters
             .attribute_names
@@ -114,7 +111,14 @@ pub(super) async fn receive(context: &Context<'_>) -> Result<(ReceivedAnswer, Op
         own: parameters.message_attribute_names,
     };
     let messages = messages.iter().map(|message| message_out(context, &queue, message, &asked, true));
-    Ok((ReceivedAnswer { messages: messages.collect::<Result<_, _>>()? }, room))
+    match messages.collect() {
+        Ok(messages) => Ok((ReceivedAnswer { messages }, room, held)),
+        Err(refusal) => {
+            // It makes no sense, and would be received again at once, and for ever.
+            held.handed_out();
+            Err(refusal)
+        }
+    }
 }
 
 fn seconds(

@@ -42,6 +42,42 @@ async fn answers_that_nobody_takes_are_bounded_together_and_others_are_told() {
 }
 
 #[tokio::test]
+async fn messages_for_whose_answer_there_is_no_room_count_as_not_received() {
+    // Beside an answer that is kept there is not enough for messages as they are, or not for what becomes of them: in XML each character of
+    // them is five.
+    for (room, form) in [(300 << 10, false), (400 << 10, true)] {
+        let api = Api::open(SqsConfig { answers_bytes_max: room, stalled_ms: 200, ..SqsConfig::default() });
+        let url = api.done("CreateQueue", json!({"QueueName": "q"})).await["QueueUrl"].clone();
+        for _ in 0..2 {
+            api.done("SendMessage", json!({"QueueUrl": url, "MessageBody": "&".repeat(50_000)})).await;
+        }
+        let receive = async |form: bool| {
+            let request = Request::post("/000000000000/q").header("host", "h:1");
+            let (request, body) = match form {
+                true => (
+                    request.header("content-type", "application/x-www-form-urlencoded"),
+                    "Action=ReceiveMessage&WaitTimeSeconds=20".to_owned(),
+                ),
+                false => (
+                    request.header("x-amz-target", "AmazonSQS.ReceiveMessage"),
+                    json!({"QueueUrl": url, "WaitTimeSeconds": 20, "AttributeNames": ["All"]}).to_string(),
+                ),
+            };
+            api.front.answer(request.body(Full::new(body.into())).expect("a request")).await
+        };
+        let kept = receive(true).await;
+        assert_eq!(kept.status(), 200);
+        for _ in 0..3 {
+            assert_eq!(receive(form).await.status(), 503, "in a form: {form}");
+        }
+        drop(kept);
+        let body = receive(false).await.into_body().collect().await.expect("whole").to_bytes();
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(body["Messages"][0]["Attributes"]["ApproximateReceiveCount"], "1", "in a form: {form}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_takes_its_answer_too_slowly_is_left_and_its_room_is_free() {
     let api = Api::open(SqsConfig { stalled_ms: 5_000, ..SqsConfig::default() });
     let url = api.done("CreateQueue", json!({"QueueName": "q"})).await["QueueUrl"].clone();

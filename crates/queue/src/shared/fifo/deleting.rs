@@ -1,4 +1,4 @@
-//! Deleting from groups, and changing visibility: all receipts of a group by one write.
+//! Deleting from groups, changing visibility, and giving back: all receipts of a group by one write.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,6 +52,20 @@ impl Front {
             known.sent.notify_one();
         }
         Ok(outcomes)
+    }
+
+    pub(in crate::shared) async fn give_back_fifo(
+        &self,
+        known: &Known,
+        receipts: &[Receipt],
+    ) -> Result<(), QueueError> {
+        let given = self.with_groups(known, receipts, |group, place, now| {
+            group.give_back(receipts[place].sequence, receipts[place].token, now);
+            Ok(())
+        });
+        given.await?;
+        known.sent.notify_one();
+        Ok(())
     }
 
     /// Changes the groups of receipts, each once; what became of each receipt, by its place.

@@ -276,6 +276,19 @@ impl Group {
         Ok(())
     }
 
+    /// Nobody took what was received: it is visible, and as if it had not been received.
+    pub(super) fn give_back(&mut self, sequence: Sequence, token: Token, now: u64) {
+        let Some(mut slot) = self.slot(sequence).copied().filter(|slot| slot.token == token.0) else { return };
+        // Nobody has this receipt: given back twice it is given back once.
+        slot.token = !slot.token;
+        slot.receives = slot.receives.saturating_sub(1);
+        if slot.receives == 0 {
+            (slot.first_received_at, slot.received_at) = (0, 0);
+        }
+        slot.visible_at = now;
+        self.put(slot);
+    }
+
     /// Whether there is something to be written.
     pub(super) fn is_changed(&self) -> bool {
         !self.changes.is_empty()
