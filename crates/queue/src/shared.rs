@@ -247,7 +247,7 @@ impl Front {
             let place = known.tuples_at(tuple.visible_at, tuple.number);
             if !known.heads.lock().is_registered(place.bucket) {
                 self.rows.put_bucket(level, known.id, rows::Kind::Tuples, place.bucket).await?;
-                known.heads.lock().register(place.bucket);
+                known.heads.lock().register(place.bucket, self.now(), self.margin());
             }
             self.rows.put_tuple(level, place, tuple).await?;
             attempts += 1;

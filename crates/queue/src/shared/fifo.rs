@@ -168,7 +168,7 @@ impl Front {
             let place = known.tuples_at(visible_at, tuple.number);
             if !known.heads.lock().is_registered(place.bucket) {
                 self.rows.put_bucket(LEVEL, known.id, Kind::Tuples, place.bucket).await?;
-                known.heads.lock().register(place.bucket);
+                known.heads.lock().register(place.bucket, self.now(), self.margin());
             }
             self.rows.put_tuple(LEVEL, place, tuple).await?;
             if self.now() <= visible_at + WRITE_MS {

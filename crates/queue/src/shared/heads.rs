@@ -128,9 +128,16 @@ impl Heads {
         self.registered.contains(&bucket)
     }
 
-    pub(crate) fn register(&mut self, bucket: u64) {
+    /// This front end has put a bucket into the list. Where nobody receives the list is not read, nor what is below the floor
+    /// forgotten: nothing is kept then that is not needed.
+    pub(crate) fn register(&mut self, bucket: u64, now: u64, margin: Margin) {
+        // What is before that is put there again, should it be.
+        self.registered = self.registered.split_off(&bucket_of(margin.before(now)));
         self.registered.insert(bucket);
-        self.listed.insert(bucket);
+        // A list that is too old is read again before it is used.
+        if !self.is_stale(now) {
+            self.listed.insert(bucket);
+        }
     }
 
     /// The buckets that can be dropped if they are empty, lowest first; the floor may go to behind the last that is, without a gap.
@@ -194,6 +201,19 @@ mod tests {
         heads.raise(8);
         assert_eq!(heads.floor(), 900);
         assert_eq!(heads.readable(now, margin())[0], 900);
+    }
+
+    #[test]
+    fn where_nobody_receives_the_buckets_of_what_was_sent_long_ago_are_forgotten() {
+        let mut heads = Heads::default();
+        heads.list(0, vec![7], NOW);
+        for bucket in bucket_of(NOW)..bucket_of(NOW) + 1_000 {
+            heads.register(bucket, begin_of(bucket), margin());
+            // Of messages with a delay.
+            heads.register(bucket + 90, begin_of(bucket), margin());
+            assert!(heads.is_registered(bucket) && heads.is_registered(bucket + 90));
+        }
+        assert!(heads.registered.len() <= 92 && heads.listed.len() <= 3, "{heads:?}");
     }
 
     #[test]
