@@ -142,6 +142,10 @@ pub const LOOK_BACK_MS: u64 = 10_000;
 /// is enough: the body may be at another one.
 pub const SETTLE_MS: u64 = 10_000;
 
+/// The shared store: KiB of what one front end's calls have that go on to their end though nobody may wait for them any more; further ones
+/// wait. Each counts for one at least, and a receive for as much as ten small messages.
+pub const CALLS_KIB: usize = 256 << 10;
+
 /// The shared store: longest pause between two looks of a receive that waits, in milliseconds.
 pub const POLL_MS_MAX: u64 = 400;
 

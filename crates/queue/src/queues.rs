@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::checkpoint::Checkpointer;
 use crate::clock::QueueClock;
 use crate::core::{Core, Numbers};
-use crate::ids::{Receipt, Secret, Sequence};
+use crate::ids::{QueueId, Receipt, Secret, Sequence};
 use crate::limits::{CHECKPOINT_BYTES, READS_AHEAD_MAX, READS_MAX};
 use crate::owner::{self, Floor};
 use crate::queue::ReceiptError;
@@ -182,14 +182,14 @@ impl Queues {
     /// nothing; what it had received just then is visible again.
     pub async fn receive(&self, queue: &View, receive: Receive) -> Result<Vec<Message>, QueueError> {
         let owner = self.owner(&queue.account);
-        let found = self.ask(owner, |reply| Request::Receive(queue.id, receive, reply)).await?;
-        let receipts: Vec<Receipt> = found.iter().map(|found| found.message.receipt).collect();
-        let complete = self.complete(found).await;
-        if complete.is_err() {
-            // If there is no room for that either, they are visible again when their timeout is over.
-            let _ = owner.try_send(Request::GiveBack(queue.id, receipts));
-        }
-        complete
+        let (reply, answer) = oneshot::channel();
+        owner.try_send(Request::Receive(queue.id, receive, reply)).map_err(|error| not_taken(&error))?;
+        let mut receiving = Receiving { owner, queue: queue.id, answer, receipts: Vec::new() };
+        let found = (&mut receiving.answer).await.unwrap_or(Err(QueueError::Closed))?;
+        receiving.receipts = found.iter().map(|found| found.message.receipt).collect();
+        let messages = self.complete(found).await?;
+        receiving.receipts.clear();
+        Ok(messages)
     }
 
     /// Looks at messages from a number on, oldest first, visible or not, without receiving them.
@@ -303,6 +303,29 @@ impl Queues {
             Some(message)
         });
         Ok(complete.collect())
+    }
+}
+
+/// A receive until its messages are handed out. Dropped before, as whoever asked is gone, or one of them can't be read, it gives them back.
+struct Receiving<'a> {
+    owner: &'a mpsc::Sender<Request>,
+    queue: QueueId,
+    answer: oneshot::Receiver<Result<Vec<Found>, QueueError>>,
+    receipts: Vec<Receipt>,
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        // What is answered after this the owner takes back itself.
+        self.answer.close();
+        if let Ok(Ok(found)) = self.answer.try_recv() {
+            self.receipts.extend(found.iter().map(|found| found.message.receipt));
+        }
+        if !self.receipts.is_empty() {
+            // If there is no room for that either, they are visible again when their timeout is over.
+            let given = Request::GiveBack(self.queue, std::mem::take(&mut self.receipts));
+            let _ = self.owner.try_send(given);
+        }
     }
 }
 

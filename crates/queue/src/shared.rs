@@ -41,13 +41,14 @@ mod store;
 mod sweeper;
 mod takes;
 mod tasks;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Task};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::ids::{Number, QueueId, Secret};
 use crate::limits::{AUTO_TARGET_PERMILLE, QUEUES_KNOWN_MAX};
@@ -112,6 +113,8 @@ struct Front {
     numbers: Numbers,
     directory: Directory,
     known: Mutex<HashMap<QueueId, Arc<Known>>>,
+    /// How much calls may have that are under way, in KiB.
+    calls: Arc<Semaphore>,
 }
 
 /// What a front end knows of a queue.

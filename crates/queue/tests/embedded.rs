@@ -459,3 +459,26 @@ async fn the_embedded_store_is_what_the_contract_says() {
     tailwater_queue::conformance::check(&store.env, &store.queues, "conformance").await;
     tailwater_queue::conformance::check_fifo(&store.env, &store.queues, "conformance").await;
 }
+
+#[tokio::test]
+async fn a_receive_that_is_dropped_when_it_is_answered_receives_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await;
+    let queue = store.create("q", Settings { visibility_s: 3_600, ..Settings::default() }).await;
+    store.send(&queue, ["one".to_owned()]).await;
+    let receive = |wait_s| {
+        let wait = Some(Duration::from_secs(wait_s));
+        store.queues.receive(&queue, Receive { count: 1, wait, ..Receive::default() })
+    };
+    {
+        let dropped = receive(0);
+        futures::pin_mut!(dropped);
+        assert!(futures::poll!(&mut dropped).is_pending());
+        // What is asked behind it is answered when it has been.
+        let counts = store.queues.figures(&queue).await.expect("there").counts;
+        assert_eq!(counts.in_flight, 1);
+    }
+    let received = receive(60).await.expect("received");
+    assert_eq!(received.iter().map(|message| message.receives).collect::<Vec<_>>(), [1]);
+    store.close().await;
+}

@@ -1,6 +1,7 @@
 //! Receiving: the oldest visible tuples, a choice among them by the order hint, and the move of each that was chosen.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::heads::{begin_of, slices};
 use super::numbers::sent_at;
 use super::rows::{Body, Partition, Tuple};
 use super::takes::{Moment, Place};
+use super::whole::{Held, RECEIVE_KIB};
 use super::{Front, Known};
 use crate::ids::{Number, Receipt, Sequence, Token};
 use crate::limits::{BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS};
@@ -71,7 +73,11 @@ enum Taken {
 }
 
 impl Front {
-    pub(super) async fn receive(&self, known: &Known, receive: Receive) -> Result<Vec<Message>, QueueError> {
+    pub(super) async fn receive(
+        self: &Arc<Self>,
+        known: &Arc<Known>,
+        receive: Receive,
+    ) -> Result<Vec<Message>, QueueError> {
         let settings = known.record().settings.clone();
         let of_seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let visibility = receive.visibility.unwrap_or(of_seconds(settings.visibility_s)).as_millis();
@@ -81,44 +87,54 @@ impl Front {
         };
         let until = self.env.now() + receive.wait.unwrap_or(of_seconds(settings.wait_s));
         let Some(attempt) = receive.attempt.filter(|_| settings.fifo.is_some()) else {
-            return self.receive_until(known, want, until).await;
+            return self.receive_until(known, want, until).await.map(Held::handed_out);
         };
         if let Some(messages) = self.receive_again(known, &attempt, want.visibility_ms).await? {
             return Ok(messages);
         }
-        let messages = self.receive_until(known, want, until).await?;
-        if !messages.is_empty() {
-            self.remember_attempt(known, &attempt, &messages).await?;
+        let held = self.receive_until(known, want, until).await?;
+        if !held.messages().is_empty() {
+            self.remember_attempt(known, &attempt, held.messages()).await?;
         }
-        Ok(messages)
+        Ok(held.handed_out())
     }
 
     /// Receives what is visible, or the first that is until then.
     async fn receive_until(
-        &self,
-        known: &Known,
+        self: &Arc<Self>,
+        known: &Arc<Known>,
         want: Want,
         until: Instant,
-    ) -> Result<Vec<Message>, QueueError> {
-        let messages = self.receive_now(known, want).await?;
-        if !messages.is_empty() || self.env.now() >= until {
-            return Ok(messages);
+    ) -> Result<Held, QueueError> {
+        let held = self.receive_whole(known, want).await?;
+        if !held.messages().is_empty() || self.env.now() >= until {
+            return Ok(held);
         }
         known.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(known);
         let left = until.since(self.env.now());
         // One looks for all: the others wait for their turn, and cost nothing.
-        let Some(_turn) = self.env.timeout(left, known.turn.lock()).await else { return Ok(Vec::new()) };
+        let Some(_turn) = self.env.timeout(left, known.turn.lock()).await else { return Ok(held) };
         let mut pause = POLL_MS;
         loop {
-            let messages = self.receive_now(known, want).await?;
+            let held = self.receive_whole(known, want).await?;
             let left = until.since(self.env.now());
-            if !messages.is_empty() || left.is_zero() {
-                return Ok(messages);
+            if !held.messages().is_empty() || left.is_zero() {
+                return Ok(held);
             }
             let sent = self.env.timeout(left.min(Duration::from_millis(pause)), known.sent.notified()).await;
             pause = if sent.is_some() { POLL_MS } else { (2 * pause).min(POLL_MS_MAX) };
         }
+    }
+
+    /// Receives what is visible, without waiting. Dropped it receives nothing.
+    async fn receive_whole(self: &Arc<Self>, known: &Arc<Known>, want: Want) -> Result<Held, QueueError> {
+        let (front, of) = (Arc::clone(self), Arc::clone(known));
+        let receive = async move {
+            let messages = front.receive_now(&of, want).await?;
+            Ok(Held::new(&front, &of, messages))
+        };
+        self.whole(RECEIVE_KIB, receive).await
     }
 
     /// Receives what is visible, without waiting.

@@ -9,9 +9,11 @@ use tailwater_env::{BoxFuture, Env};
 use super::numbers::{FRONTS_MAX, Numbers, PLACE_S};
 use super::rows::{Rows, RowsError};
 use super::sweeper::Suspects;
+use super::whole::SMALL_KIB;
 use super::{Front, SharedConfig, SharedQueues};
 use crate::contract::{Answer, Outcomes, QueueStore};
 use crate::ids::{Receipt, Secret, Sequence};
+use crate::limits::CALLS_KIB;
 use crate::request::{Change, Figures, Message, QueueError, Receive, Send, Sent};
 use crate::settings::{MoveTask, QueueRecord};
 use crate::view::View;
@@ -41,6 +43,7 @@ impl SharedQueues {
             numbers: Numbers::default(),
             directory: Default::default(),
             known: Default::default(),
+            calls: Arc::new(Semaphore::new(CALLS_KIB)),
         });
         let place = front.take_place().await?;
         let tasks = vec![
@@ -171,24 +174,35 @@ impl QueueStore for SharedQueues {
     fn delete_queue<'a>(&'a self, queue: &'a View) -> Answer<'a, ()> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
-            self.front.directory.delete(&self.front, queue).await?;
-            self.front.drop_tasks(&queue.account, &queue.name).await?;
-            self.front.clear(&known).await
+            let front = Arc::clone(&self.front);
+            let delete = async move {
+                front.directory.delete(&front, &known.view).await?;
+                front.drop_tasks(&known.view.account, &known.view.name).await?;
+                front.clear(&known).await
+            };
+            self.front.whole(SMALL_KIB, delete).await
         })
     }
 
     fn purge<'a>(&'a self, queue: &'a View) -> Answer<'a, ()> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
-            self.front.directory.purge(&self.front, queue).await?;
-            self.front.purge(&known).await
+            let front = Arc::clone(&self.front);
+            let purge = async move {
+                front.directory.purge(&front, &known.view).await?;
+                front.purge(&known).await
+            };
+            self.front.whole(SMALL_KIB, purge).await
         })
     }
 
     fn send<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, Vec<Sent>> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
-            self.front.send(&known, sends).await
+            let bytes: usize = sends.iter().map(|send| send.content.len()).sum();
+            let front = Arc::clone(&self.front);
+            let send = async move { front.send(&known, sends).await };
+            self.front.whole(SMALL_KIB + bytes / 1024, send).await
         })
     }
 
@@ -222,7 +236,9 @@ impl QueueStore for SharedQueues {
     ) -> Answer<'a, Outcomes> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
-            self.front.change_visibility(&known, changes).await
+            let front = Arc::clone(&self.front);
+            let change = async move { front.change_visibility(&known, changes).await };
+            self.front.whole(SMALL_KIB, change).await
         })
     }
 

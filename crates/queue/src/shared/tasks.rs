@@ -12,11 +12,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::numbers::last_at;
+use super::receiving::Want;
 use super::rows::{Body, GroupKey, Record};
 use super::{Front, Known};
 use crate::ids::{Number, Receipt};
 use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_RETRY_MS, MOVE_TASKS_MAX};
-use crate::request::{Message, QueueError, Receive};
+use crate::request::{Message, QueueError};
 use crate::settings::{MoveStatus, MoveTask};
 
 /// Where the tasks are that run, by id, in the value of which is the account and source.
@@ -263,9 +264,8 @@ impl Front {
         if !known.is_fifo() {
             return self.receive_upto(known, upto, count, STEP_VISIBILITY).await;
         }
-        let receive =
-            Receive { count, visibility: Some(STEP_VISIBILITY), wait: Some(Duration::ZERO), attempt: None };
-        self.receive(known, receive).await
+        let visibility_ms = u64::try_from(STEP_VISIBILITY.as_millis()).unwrap_or(u64::MAX);
+        self.receive_fifo(known, Want { count, visibility_ms }).await
     }
 
     /// Makes messages of a step visible again. What fails is visible when its timeout is over.

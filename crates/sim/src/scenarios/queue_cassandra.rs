@@ -400,7 +400,7 @@ async fn last(
 #[cfg(test)]
 mod tests {
     use tailwater_queue::shared::rows::{Kind, Rows};
-    use tailwater_queue::{Counts, MoveStatus, MoveTask, Redrive};
+    use tailwater_queue::{Counts, MoveStatus, MoveTask, Redrive, Sequence};
 
     use super::*;
 
@@ -713,6 +713,42 @@ mod tests {
             let task = ended(&env, &front).await;
             assert_eq!((task.status, task.moved), (MoveStatus::Completed, 6));
             assert_eq!(front.figures(&dead).await.expect("counted").counts.visible, 1);
+        });
+    }
+
+    #[test]
+    fn calls_that_are_dropped_anywhere_leave_nothing_half_done() {
+        with_cluster(|cluster, [env, _]| async move {
+            let front = start(&cluster, &env, Consistency::Quorum).await;
+            for fifo in [None, Some(Fifo::default())] {
+                let name = if fifo.is_some() { "q.fifo" } else { "q" };
+                // Nothing is visible again because its timeout is over.
+                let settings = Settings { fifo, visibility_s: 3_600, ..Settings::default() };
+                let queue = front.create(QueueRecord::new("a", name, settings)).await.expect("created");
+                for number in 0..60_u64 {
+                    let content = Bytes::copy_from_slice(&number.to_le_bytes());
+                    let (group, deduplication) = (Some((number % 5).to_string()), Some(number.to_string()));
+                    let sends = vec![Send { content, group, deduplication, ..Send::default() }];
+                    let patience = Duration::from_micros(500 * (number % 40));
+                    let _ = env.timeout(patience, front.send(&queue, sends)).await;
+                }
+                env.sleep(Duration::from_secs(5)).await;
+                let receive =
+                    || front.receive(&queue, Receive { count: 10, ..Receive::default() });
+                let bodies = front.peek(&queue, Sequence(0), 100).await.expect("read").len() as u64;
+                assert!(bodies > 20, "{name}: {bodies} were sent");
+                let counts = async || front.figures(&queue).await.expect("counted").counts;
+                assert_eq!(counts().await, Counts { visible: bodies, ..Counts::default() }, "{name}");
+                for number in 0..60 {
+                    let patience = Duration::from_micros(500 * (number % 40));
+                    if let Some(received) = env.timeout(patience, receive()).await {
+                        let receipts = received.expect("received").into_iter().map(|one| one.receipt);
+                        front.give_back(&queue, receipts.collect()).await.expect("given back");
+                    }
+                }
+                env.sleep(Duration::from_secs(5)).await;
+                assert_eq!(counts().await, Counts { visible: bodies, ..Counts::default() }, "{name}");
+            }
         });
     }
 
