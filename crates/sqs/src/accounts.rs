@@ -5,9 +5,12 @@
 //! and anybody can write one: it is only looked at whether there is something, and what is used is taken when the signature was
 //! verified, and the body's length is known. Messages in flight are counted ([`crate::in_flight`]) where they are received.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Instant};
 use tailwater_queue::{QueueError, QueueStore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{AccountConfig, SqsConfig};
 use crate::error::{Code, Refusal};
@@ -37,6 +40,8 @@ struct Account {
     requests: Mutex<Bucket>,
     bytes: Mutex<Bucket>,
     in_flight: Mutex<InFlight>,
+    /// Receives that may still wait.
+    waiting: Arc<Semaphore>,
 }
 
 /// What may still be used at the moment.
@@ -79,8 +84,18 @@ impl Accounts {
             }
             let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
             let (requests, bytes) = (full(account.requests_per_s), full(account.bytes_per_s));
-            let in_flight = Mutex::default();
-            by_id.insert(account.id.clone(), Account { config: account.clone(), requests, bytes, in_flight });
+            let waiting_max = match account.waiting_max {
+                0 => config.connections_max.div_ceil(2),
+                most => most.min(Semaphore::MAX_PERMITS),
+            };
+            let account = Account {
+                config: account.clone(),
+                requests,
+                bytes,
+                in_flight: Mutex::default(),
+                waiting: Arc::new(Semaphore::new(waiting_max)),
+            };
+            by_id.insert(account.config.id.clone(), account);
         }
         Self { env: env.clone(), everybody, by_id, keys }
     }
@@ -121,6 +136,17 @@ impl Accounts {
         let is_admitted = account.requests.lock().take(1, requests_per_s, now)
             && account.bytes.lock().take(bytes as u64, bytes_per_s, now);
         is_admitted.then_some(()).ok_or_else(throttled)
+    }
+
+    /// Whether an account may have one more receive that waits, which it has as long as what is answered is there. Who waits holds a
+    /// connection, of which there are not enough for everybody if one account takes them all.
+    pub(crate) fn admit_waiting(&self, identity: &Identity) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+        let Some(account) = self.by_id.get(&identity.account) else { return Ok(None) };
+        let waiting = Arc::clone(&account.waiting).try_acquire_owned();
+        waiting.map(Some).map_err(|_| {
+            let message = "Too many receives of the account wait: [[sqs.accounts]] waiting_max";
+            Refusal::new(Code::RequestThrottled, message)
+        })
     }
 
     /// Whether an account may have one more queue.

@@ -20,6 +20,8 @@ pub struct SqsConfig {
     pub account: String,
     /// Connections at the same time.
     pub connections_max: usize,
+    /// Connections at the same time from one address: of IPv6, from one network of 64 bits.
+    pub connections_per_address_max: usize,
     /// Bytes of one request's body. A message of 1 MiB takes up to 6 in JSON.
     pub body_bytes_max: usize,
     /// Bytes of all bodies at the same time; beyond it connections are not read.
@@ -28,6 +30,9 @@ pub struct SqsConfig {
     pub answers_bytes_max: usize,
     /// A connection without a request for so many milliseconds is closed.
     pub idle_ms: u64,
+    /// A request's head has to come within so many milliseconds: from its first byte on, or from the connection's begin as long as
+    /// nobody has asked anything over it. Of a body, something has to come as often.
+    pub head_ms: u64,
     /// A body has to come, and an answer to go, within so many milliseconds.
     pub stalled_ms: u64,
     /// Who may do what. With accounts every request has to be signed with one of their keys; without, signatures are not
@@ -55,6 +60,9 @@ pub struct AccountConfig {
     /// Messages in flight, in all its queues; 0 is any number.
     #[serde(default)]
     pub in_flight_max: u64,
+    /// Receives that wait at the same time; 0 is a half of `connections_max`.
+    #[serde(default)]
+    pub waiting_max: usize,
 }
 
 /// An access key.
@@ -82,10 +90,12 @@ impl Default for SqsConfig {
             region: "us-east-1".to_owned(),
             account: "000000000000".to_owned(),
             connections_max: 10_000,
+            connections_per_address_max: 5_000,
             body_bytes_max: 8 << 20,
             bodies_bytes_max: 256 << 20,
             answers_bytes_max: 256 << 20,
             idle_ms: 600_000,
+            head_ms: 10_000,
             stalled_ms: 60_000,
             accounts: Vec::new(),
         }
@@ -100,10 +110,12 @@ impl SqsConfig {
             false => Err(format!("[sqs] {name} = {given} is not between {min} and {max}")),
         };
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
+        within("connections_per_address_max", self.connections_per_address_max as u64, 1, 1_000_000)?;
         within("body_bytes_max", self.body_bytes_max as u64, 64 << 10, 64 << 20)?;
         within("bodies_bytes_max", self.bodies_bytes_max as u64, self.body_bytes_max as u64, 1 << 40)?;
         within("answers_bytes_max", self.answers_bytes_max as u64, 1 << 20, 1 << 40)?;
         within("idle_ms", self.idle_ms, 100, u64::MAX >> 1)?;
+        within("head_ms", self.head_ms, 100, u64::from(u32::MAX))?;
         within("stalled_ms", self.stalled_ms, 100, u64::from(u32::MAX))?;
         check_account("account", &self.account)?;
         if self.region.is_empty()
@@ -176,6 +188,7 @@ mod tests {
             bytes_per_s: 0,
             queues_max: 0,
             in_flight_max: 0,
+            waiting_max: 0,
         });
         config.check().expect("with accounts it may");
         assert!(!format!("{config:?}").contains("secret:"), "a secret is not shown");

@@ -1,9 +1,10 @@
 //! From a request of HTTP to its answer: who asks, for what, in which form.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use hyper::header::{HOST, HeaderMap};
@@ -16,7 +17,7 @@ use crate::accounts::{Accounts, Identity};
 use crate::actions::{self, Made};
 use crate::config::SqsConfig;
 use crate::error::{Code, Refusal};
-use crate::limits::{ROOM_WAIT_MS, SMALL_BYTES};
+use crate::limits::{BODY_STEP_BYTES, ROOM_WAIT_MS, SMALL_BYTES};
 use crate::names;
 use crate::policy;
 use crate::protocol::{self, Asked, Protocol};
@@ -89,7 +90,7 @@ impl Front {
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if request.method() == Method::GET && request.uri().path() == "/health" {
+        if is_health(&request) {
             return Response::new(Full::new(Bytes::from_static(b"ok\n")));
         }
         let request_id = self.request_id();
@@ -226,24 +227,60 @@ impl Front {
         if announced > most {
             return Err(too_long());
         }
-        let mut room = None;
-        if announced > SMALL_BYTES {
-            room = Some(self.bodies.take(announced).await);
-        }
-        let stalled = Duration::from_millis(self.config.stalled_ms);
-        let read = Limited::new(body, most).collect();
-        match self.env.timeout(stalled, read).await {
-            Some(Ok(read)) => {
-                let read = read.to_bytes();
-                // A request may be under way for long: a receive that waits.
-                let room =
-                    room.filter(|_| read.len() > SMALL_BYTES).and_then(|room| room.shrunk_to(read.len()));
-                Ok((read, room))
+        let (stalled, head) = (self.config.stalled_ms, self.config.head_ms);
+        let of = Duration::from_millis;
+        let slow = |ms| Refusal::new(Code::Malformed, format!("the body did not come within {:?}", of(ms)));
+        let until = self.env.now() + of(stalled);
+        let mut body = pin!(Limited::new(body, most));
+        let (mut parts, mut bytes, mut covered) = (Vec::new(), 0, SMALL_BYTES);
+        let mut room: Option<Taken> = None;
+        loop {
+            let now = self.env.now();
+            let left = until.since(now);
+            // What has said that it is coming holds nothing, and what has come does not hold it for long without the rest.
+            let next = self.env.timeout(left.min(of(head)), body.frame()).await;
+            let frame = match next {
+                None if left.is_zero() => return Err(slow(stalled)),
+                None => return Err(slow(head)),
+                Some(None) => break,
+                Some(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(too_long()),
+                Some(Some(Err(error))) => return Err(Refusal::new(Code::Malformed, error.to_string())),
+                Some(Some(Ok(frame))) => frame,
+            };
+            let Ok(part) = frame.into_data() else { continue };
+            bytes += part.len();
+            parts.push(part);
+            if bytes > covered {
+                let more = (bytes - covered).max(BODY_STEP_BYTES).min(most.saturating_sub(covered));
+                // Whoever has some does not wait for long: others may wait for that, and it for theirs. And not all of them as long as
+                // each other: then all would have to give up.
+                let most_ms = match room.is_some() {
+                    true => ROOM_WAIT_MS / 2 + self.env.random_below(ROOM_WAIT_MS),
+                    false => stalled,
+                };
+                let taken = self.env.timeout(of(most_ms.min(stalled)), self.bodies.take(more)).await;
+                let taken = taken.ok_or_else(|| {
+                    let message = "Too many large bodies come at the same time: [sqs] bodies_bytes_max";
+                    Refusal::new(Code::ServiceUnavailable, message)
+                })?;
+                covered += more;
+                room = Some(match room {
+                    Some(room) => room.joined(taken),
+                    None => taken,
+                });
             }
-            Some(Err(error)) if error.is::<LengthLimitError>() => Err(too_long()),
-            Some(Err(error)) => Err(Refusal::new(Code::Malformed, error.to_string())),
-            None => Err(Refusal::new(Code::Malformed, format!("the body did not come within {stalled:?}"))),
         }
+        let mut read = BytesMut::with_capacity(if parts.len() > 1 { bytes } else { 0 });
+        let read = match <[Bytes; 1]>::try_from(parts) {
+            Ok([whole]) => whole,
+            Err(parts) => {
+                parts.into_iter().for_each(|part| read.extend_from_slice(&part));
+                read.freeze()
+            }
+        };
+        // A request may be under way for long: a receive that waits.
+        let room = room.filter(|_| read.len() > SMALL_BYTES).and_then(|room| room.shrunk_to(read.len()));
+        Ok((read, room))
     }
 
     fn base(&self, headers: &HeaderMap) -> String {
@@ -280,6 +317,11 @@ impl AsRef<[u8]> for InRoom {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
+}
+
+/// Whether somebody asks how the node is, as everybody may.
+pub(crate) fn is_health<B>(request: &Request<B>) -> bool {
+    request.method() == Method::GET && request.uri().path() == "/health"
 }
 
 /// The access key that a request says it is signed with; not verified.

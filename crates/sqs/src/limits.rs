@@ -56,8 +56,12 @@ pub const PEEK_STEP: usize = 10;
 /// Bytes of the messages of one look, but for the first one: as many as a message may have.
 pub const PEEK_BYTES_MAX: usize = 1_048_576;
 
-/// How long an answer whose messages were received waits for room at most, in milliseconds.
+/// How long an answer whose messages were received, or a body of which some has come, waits for room at most, in milliseconds; a body up to
+/// a half longer, or shorter.
 pub const ROOM_WAIT_MS: u64 = 1_000;
+
+/// Bytes that are taken at once of what all large bodies share, as a body comes.
+pub const BODY_STEP_BYTES: usize = 256 << 10;
 
 /// Bytes of a policy.
 pub const POLICY_BYTES_MAX: usize = 20_480;

@@ -39,6 +39,12 @@ impl Room {
 }
 
 impl Taken {
+    /// Both together.
+    pub(crate) fn joined(mut self, other: Self) -> Self {
+        self.0.merge(other.0);
+        self
+    }
+
     /// The same for so many bytes only, if it is enough for them.
     pub(crate) fn shrunk_to(self, bytes: usize) -> Option<Self> {
         let Self(mut all) = self;

@@ -1,26 +1,29 @@
 //! Listens, and keeps the connections.
 //!
-//! There are at most `connections_max`; each has a head of bounded size, and bodies and answers are bounded one by one and
+//! There are at most `connections_max`, and of these `connections_per_address_max` from one address; each has a head of bounded size, and bodies and answers are bounded one by one and
 //! together ([`crate::front`]). A client that goes away while its receive waits ends that, and one that does not take its
 //! answer in time is left ([`crate::socket`]).
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tailwater_env::{Instant, Task};
+use tailwater_env::{HashMap, Instant, Task};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::front::Front;
+use crate::config::SqsConfig;
+use crate::front::{Front, is_health};
 use crate::limits::{COMPLAINTS_EVERY_S, COMPLAINTS_MAX};
-use crate::socket::Socket;
+use crate::socket::{Limits, Requests, Socket};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -58,6 +61,7 @@ impl Server {
 
 async fn accept(listener: TcpListener, front: Arc<Front>) {
     let room = Arc::new(Semaphore::new(front.config.connections_max));
+    let addresses = Arc::new(Addresses::default());
     let complaints = Arc::new(Complaints::default());
     // Dropped, and so ended, with this task.
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
@@ -84,6 +88,13 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
             });
             continue;
         };
+        let max = front.config.connections_per_address_max;
+        let Some(address) = addresses.admit(peer.ip(), max) else {
+            complaints.tell(front.env.now(), || {
+                format!("{peer} refused: {max} connections of its address, [sqs] connections_per_address_max")
+            });
+            continue;
+        };
         // A client that is not there any more is dropped by the kernel; best effort, as the system may not know it.
         let stalled_ms = u32::try_from(front.config.stalled_ms).unwrap_or(u32::MAX);
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled_ms);
@@ -95,19 +106,72 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
         let (serving, complaining) = (Arc::clone(&front), Arc::clone(&complaints));
         let task = front.env.spawn("sqs-connection", async move {
             serve(stream, peer, serving, &complaining).await;
-            drop((alive, permit));
+            drop((alive, permit, address));
         });
         connections.push((watch, task));
     }
 }
 
+/// How many connections there are from each address.
+#[derive(Debug, Default)]
+struct Addresses(Mutex<HashMap<IpAddr, usize>>);
+
+/// One of them, until it is dropped.
+struct Admitted {
+    addresses: Arc<Addresses>,
+    address: IpAddr,
+}
+
+impl Addresses {
+    /// One more, unless there are `most`.
+    fn admit(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Admitted> {
+        // Whoever has one address of IPv6 has all of its network.
+        let address = match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(of) => match of.to_ipv4_mapped() {
+                Some(address) => address.into(),
+                None => Ipv6Addr::from_bits(of.to_bits() >> 64 << 64).into(),
+            },
+        };
+        let mut counts = self.0.lock();
+        let count = counts.entry(address).or_default();
+        (*count < most).then(|| {
+            *count += 1;
+            Admitted { addresses: Arc::clone(self), address }
+        })
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut counts = self.addresses.0.lock();
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
 async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaints: &Complaints) {
     front.stats.connections.fetch_add(1, Ordering::Relaxed);
-    let service = service_fn(|request| {
-        let front = Arc::clone(&front);
-        async move { Ok::<_, Infallible>(front.answer(request).await) }
+    let requests = Arc::new(Requests::default());
+    let service = service_fn(|request: Request<Incoming>| {
+        let (front, requests) = (Arc::clone(&front), Arc::clone(&requests));
+        requests.begin();
+        async move {
+            let is_health = is_health(&request);
+            let answer = front.answer(request).await;
+            // Where there are accounts it was signed, but for those that everybody may ask.
+            requests.end(answer.status().is_success() && !is_health);
+            Ok::<_, Infallible>(answer)
+        }
     });
-    let stream = Socket::new(stream, &front.env, Duration::from_millis(front.config.stalled_ms));
+    let of = Duration::from_millis;
+    let SqsConfig { idle_ms, head_ms, stalled_ms, .. } = front.config;
+    let limits = Limits { idle: of(idle_ms), head: of(head_ms), answer: of(stalled_ms) };
+    let stream = Socket::new(stream, &front.env, limits, &requests);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // From the connection's begin, and from the end of each answer: it also ends idle connections.

@@ -4,6 +4,8 @@
 mod accounts;
 #[path = "api/answers.rs"]
 mod answers;
+#[path = "api/connections.rs"]
+mod connections;
 #[path = "api/waiting.rs"]
 mod waiting;
 

@@ -303,6 +303,7 @@ fn signed_requests_that_are_nearly_right_are_refused_or_were_not_changed_in_what
         bytes_per_s: 0,
         queues_max: 0,
         in_flight_max: 0,
+        waiting_max: 0,
     };
     let tailwater = Tailwater::start(SqsConfig { accounts: vec![account], ..SqsConfig::default() });
     let samples = samples::signed(&tailwater.server.address().to_string(), tailwater.env.wall_ms());

@@ -134,8 +134,7 @@ fn a_change_of_visibility_whose_message_somebody_else_receives_before_it_is_dura
     let receipts = node.receive(NOW, 2);
     let half_a_minute = Duration::from_secs(30);
     let heartbeat = receipts.iter().map(|receipt| (*receipt, half_a_minute)).collect();
-    let mut changed =
-        node.ask(NOW + 29_998, |reply| Request::ChangeVisibility(QUEUE, heartbeat, reply));
+    let mut changed = node.ask(NOW + 29_998, |reply| Request::ChangeVisibility(QUEUE, heartbeat, reply));
     // The disk takes its time, and both are visible: one of them is received.
     let other = node.receive(NOW + 30_000, 1)[0];
     assert_eq!(other.sequence, receipts[0].sequence);

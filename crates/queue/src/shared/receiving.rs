@@ -183,13 +183,14 @@ impl Front {
             if chosen.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
         .await?;
-        let mut takes = known.takes.lock();
-        chosen.retain(|tuple| takes.is_free(&(tuple.visible_at, tuple.number), reading.begun));
-        chosen.truncate(count);
-        let tuples: Vec<_> = chosen.iter().map(|tuple| (tuple.visible_at, tuple.number)).collect();
-        takes.take(tuples.iter().copied());
-        drop(takes);
-        let _taking = Taking { known, tuples };
+        let _taking = {
+            let mut takes = known.takes.lock();
+            chosen.retain(|tuple| takes.is_free(&(tuple.visible_at, tuple.number), reading.begun));
+            chosen.truncate(count);
+            let tuples: Vec<_> = chosen.iter().map(|tuple| (tuple.visible_at, tuple.number)).collect();
+            takes.take(tuples.iter().copied());
+            Taking { known, tuples }
+        };
         let visibility_ms = u64::try_from(visibility.as_millis()).unwrap_or(u64::MAX);
         let (messages, failure) = self.take_all(known, chosen, visibility_ms).await;
         match failure {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::{BoxFuture, Env};
+use tokio::sync::Semaphore;
 
 use super::numbers::{FRONTS_MAX, Numbers, PLACE_S};
 use super::rows::{Rows, RowsError};

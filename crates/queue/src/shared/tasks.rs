@@ -227,12 +227,7 @@ impl Front {
     }
 
     /// Moves a message; `false` if it is not known where it goes.
-    async fn move_one(
-        &self,
-        known: &Known,
-        task: &MoveTask,
-        message: &Message,
-    ) -> Result<bool, QueueError> {
+    async fn move_one(&self, known: &Known, task: &MoveTask, message: &Message) -> Result<bool, QueueError> {
         let target = match (&task.target, &message.source) {
             (Some(target), _) => target.as_str(),
             (None, Some(source)) => source,

@@ -595,7 +595,8 @@ mod tests {
         with_cluster(|cluster, [env, _]| async move {
             let settings = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
             let record = QueueRecord::new("a", "q.fifo", settings);
-            let queue = start(&cluster, &env, Consistency::Quorum).await.create(record).await.expect("created");
+            let queue =
+                start(&cluster, &env, Consistency::Quorum).await.create(record).await.expect("created");
             let front = start(&cluster, &env, Consistency::One).await;
             let send = async |id: &str| {
                 let (group, deduplication) = (Some("g".to_owned()), Some(id.to_owned()));
@@ -733,8 +734,7 @@ mod tests {
                     let _ = env.timeout(patience, front.send(&queue, sends)).await;
                 }
                 env.sleep(Duration::from_secs(5)).await;
-                let receive =
-                    || front.receive(&queue, Receive { count: 10, ..Receive::default() });
+                let receive = || front.receive(&queue, Receive { count: 10, ..Receive::default() });
                 let bodies = front.peek(&queue, Sequence(0), 100).await.expect("read").len() as u64;
                 assert!(bodies > 20, "{name}: {bodies} were sent");
                 let counts = async || front.figures(&queue).await.expect("counted").counts;

@@ -67,9 +67,7 @@ struct AttributeOut {
     data_type: String,
 }
 
-pub(super) async fn receive(
-    context: &Context<'_>,
-) -> Result<(ReceivedAnswer, Option<Taken>, Held), Refusal> {
+pub(super) async fn receive(context: &Context<'_>) -> Result<(ReceivedAnswer, Option<Taken>, Held), Refusal> {
     if context.body_bytes > SMALL_BYTES {
         // While it waits it would hold room that sends need.
         let message = format!("The body of a ReceiveMessage is longer than {SMALL_BYTES} bytes.");
@@ -95,6 +93,8 @@ pub(super) async fn receive(
     )?;
     let attempt = checked_id(parameters.receive_request_attempt_id, "ReceiveRequestAttemptId")?;
     let (queues, accounts) = (&context.front.queues, &context.front.accounts);
+    let waits_s = wait.map_or(u64::from(queue.record().settings.wait_s), |wait| wait.as_secs());
+    let _waiting = if waits_s > 0 { accounts.admit_waiting(&context.identity)? } else { None };
     let count = accounts.admit_receive(&queue.account, count, &**queues).await?;
     context.front.wait_for_room().await?;
     let messages = queues.receive(&queue, Receive { count, visibility, wait, attempt }).await?;

@@ -20,6 +20,7 @@ fn two_accounts() -> SqsConfig {
         bytes_per_s: 0,
         queues_max: 1,
         in_flight_max: 0,
+        waiting_max: 0,
     };
     SqsConfig {
         accounts: vec![account("111111111111", 0), account("222222222222", 3)],
@@ -228,4 +229,23 @@ async fn an_account_has_so_many_messages_in_flight_and_no_more_in_all_its_queues
         }
     };
     assert_eq!(received.len(), 1);
+}
+
+#[tokio::test]
+async fn an_account_has_its_part_of_the_receives_that_wait_and_no_more() {
+    let mut config = two_accounts();
+    config.accounts[0].waiting_max = 1;
+    let api = Api::open(config);
+    let one = "111111111111";
+    let url =
+        api.signed(one, "CreateQueue", json!({"QueueName": "q"})).await.expect("created")["QueueUrl"].clone();
+    let receive =
+        |wait_s: u32| api.signed(one, "ReceiveMessage", json!({"QueueUrl": url, "WaitTimeSeconds": wait_s}));
+    let mut waiting = std::pin::pin!(receive(20));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    assert_eq!(receive(20).await, Err("RequestThrottled".to_owned()));
+    assert_eq!(receive(0).await, Ok(json!({})), "it does not wait");
+    api.signed(one, "SendMessage", json!({"QueueUrl": url, "MessageBody": "m"})).await.expect("sent");
+    assert!(waiting.await.expect("received")["Messages"].is_array());
+    assert_eq!(receive(1).await, Ok(json!({})), "the other one does not wait any more");
 }

@@ -278,7 +278,9 @@ impl Group {
 
     /// Nobody took what was received: it is visible, and as if it had not been received.
     pub(super) fn give_back(&mut self, sequence: Sequence, token: Token, now: u64) {
-        let Some(mut slot) = self.slot(sequence).copied().filter(|slot| slot.token == token.0) else { return };
+        let Some(mut slot) = self.slot(sequence).copied().filter(|slot| slot.token == token.0) else {
+            return;
+        };
         // Nobody has this receipt: given back twice it is given back once.
         slot.token = !slot.token;
         slot.receives = slot.receives.saturating_sub(1);

@@ -180,7 +180,9 @@ impl Model {
             let was_before = *other_until <= begun + SLACK;
             let is_after = *other_ended + SLACK >= until;
             ensure(was_before || is_after, || {
-                format!("message {name} of {queue} was received although the timeout of its receiver was changed")
+                format!(
+                    "message {name} of {queue} was received although the timeout of its receiver was changed"
+                )
             })?;
             if is_after {
                 return Ok(());
