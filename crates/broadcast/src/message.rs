@@ -4,8 +4,8 @@
 //! frame      u32 length of what follows, u8 kind, body (numbers little-endian; pieces as in wire.rs)
 //!   1 hello        u16 version, u8 role (0 client, 1 replica), text region, u64 replica, u128 client
 //!   2 chain        u64 epoch, text region, members, joining: lists of (u64 replica, text address)
-//!   3 publish      stream, u128 client, u64 first, batch        4 published  stream, u64 number, u64 seq, u8 repeated?
-//!   5 refused      stream, u64 first, u8 reason, u16 length, text
+//!   3 publish      stream, u128 client, u64 answered, u64 first, batch
+//!   4 published    stream, u64 number, u64 seq, u8 repeated?    5 refused    stream, u64 first, u8 reason, u16 length, text
 //!   6 advertise    list of (stream, u64 count)                  7 subscribe  stream, u64 after
 //!   8 unsubscribe  stream                                       9 events     stream, batch
 //!  10 follow       u64 epoch, list of (stream, u64 count)      11 publishers stream, list of (u128, u64)
@@ -111,7 +111,7 @@ impl Chain {
 pub enum Reason {
     /// This replica is not the head, or not of the stream's region: ask for the chain again.
     NotHead,
-    /// The publisher's earlier events are missing here: send them again first.
+    /// Events that the publisher published before, and was not answered, are missing here: send them again first.
     Gap,
     /// It would undo an earlier garbage collection, or its predicate is no predicate.
     Invalid,
@@ -141,7 +141,9 @@ pub enum Message {
         stream: Stream,
         /// The publisher.
         client: PublisherId,
-        /// The publisher's own number of the first one, from 1, without gaps.
+        /// The publisher's own number up to which all of its events were answered, so that the head need not know them.
+        answered: u64,
+        /// The publisher's own number of the first one, from 1, without gaps behind what was answered.
         first: u64,
         /// The events, not numbered.
         batch: Batch,
@@ -331,10 +333,11 @@ impl Message {
                 out.put_u8(2);
                 put_chain(out, chain);
             }
-            Message::Publish { stream, client, first, batch } => {
+            Message::Publish { stream, client, answered, first, batch } => {
                 out.put_u8(3);
                 put_stream(out, stream);
                 out.put_u128_le(*client);
+                out.put_u64_le(*answered);
                 out.put_u64_le(*first);
                 put_batch(out, batch);
             }
@@ -462,6 +465,7 @@ impl Message {
             3 => Message::Publish {
                 stream: from.stream()?,
                 client: from.u128()?,
+                answered: from.u64()?,
                 first: from.u64()?,
                 batch: from.batch()?,
             },
@@ -620,7 +624,7 @@ mod tests {
             Message::Hello { version: VERSION, region: region.clone(), role: Role::Client(1 << 100) },
             Message::Hello { version: VERSION, region, role: Role::Replica(4) },
             Message::Chain(chain),
-            Message::Publish { stream: stream.clone(), client: 5, first: 6, batch: batch.clone() },
+            Message::Publish { stream: stream.clone(), client: 5, answered: 4, first: 6, batch: batch.clone() },
             Message::Published { stream: stream.clone(), number: 1, seq: 2, repeated: true },
             Message::Refused { stream: stream.clone(), first: 1, reason: Reason::Invalid, text },
             Message::Advertise { counts: counts.clone() },

@@ -14,16 +14,25 @@ fn head() -> Replica {
     head
 }
 
-/// What the head answers to one event.
-fn publish(head: &mut Replica, stream: &Stream, client: PublisherId, first: u64) -> Message {
+/// One event of a publisher all of whose events before it were answered.
+fn event(stream: &Stream, client: PublisherId, answered: u64, first: u64) -> Message {
     let mut events = Writer::new(0);
     events.publish(&Content::default(), None).unwrap();
-    head.receive(0, 7, Message::Publish { stream: stream.clone(), client, first, batch: events.finish(0) });
-    let answer = head.outputs().into_iter().find_map(|output| match output {
+    Message::Publish { stream: stream.clone(), client, answered, first, batch: events.finish(0) }
+}
+
+/// What a replica answers its publisher now.
+fn answer(replica: &mut Replica) -> Option<Message> {
+    replica.outputs().into_iter().find_map(|output| match output {
         Output::Send(7, message) => Some(message),
         _ => None,
-    });
-    answer.expect("it is the only replica")
+    })
+}
+
+/// What the head answers to one event.
+fn publish(head: &mut Replica, stream: &Stream, client: PublisherId, first: u64) -> Message {
+    head.receive(0, 7, event(stream, client, 0, first));
+    answer(head).expect("it is the only replica")
 }
 
 #[test]
@@ -41,4 +50,57 @@ fn what_is_refused_begins_no_stream() {
     let refused = publish(&mut head, &stream, 1, 2);
     assert!(matches!(refused, Message::Refused { reason: Reason::Gap, .. }), "{refused:?}");
     assert_eq!(head.streams().count(), 0);
+}
+
+/// A replica of a chain, with a publisher's connection and, unless it is the last, one of the replica behind it.
+fn member(id: u64, members: &[u64]) -> Replica {
+    let mut replica = Replica::new(Config::new("here", id));
+    replica.configure(0, chain(1, members));
+    replica.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
+    replica.outputs();
+    replica
+}
+
+fn chain(epoch: u64, members: &[u64]) -> Chain {
+    let members = members.iter().map(|&id| Member { id, address: format!("replica-{id}") }).collect();
+    Chain { epoch, region: "here".to_owned(), members, joining: Vec::new() }
+}
+
+#[test]
+fn an_event_that_comes_again_to_a_head_which_was_removed_and_then_to_one_that_has_it_appears_once() {
+    let stream = Stream::parse("here/news").unwrap();
+    // The chain without the head that does not know it, whose last member is left.
+    let mut last = member(3, &[3]);
+    for first in 1..=6 {
+        let published = Message::Published { stream: stream.clone(), number: first, seq: first, repeated: false };
+        assert_eq!(publish(&mut last, &stream, 5, first), published);
+    }
+    // Its publisher was answered all but the last, and the old head has none of it.
+    let mut old = member(1, &[1, 2, 3]);
+    old.receive(0, 7, event(&stream, 5, 5, 6));
+    assert_eq!(answer(&mut old), None, "it refuses nothing that others may have, and acknowledges nothing");
+    old.configure(0, chain(2, &[3]));
+    let told = answer(&mut old);
+    assert!(matches!(told, Some(Message::Chain(_) | Message::Refused { reason: Reason::NotHead, .. })), "{told:?}");
+    assert_eq!(old.stream(&stream).unwrap().last(), 0, "it comes to nothing there");
+    last.receive(0, 7, event(&stream, 5, 5, 6));
+    let repeated = Message::Published { stream: stream.clone(), number: 6, seq: 6, repeated: true };
+    assert_eq!(answer(&mut last), Some(repeated));
+}
+
+#[test]
+fn the_first_event_that_is_not_answered_may_follow_what_the_chain_forgot_and_a_later_one_may_not() {
+    let (mut head, stream) = (head(), Stream::parse("here/news").unwrap());
+    head.receive(0, 7, event(&stream, 1, 5, 7));
+    let refused = answer(&mut head);
+    assert!(matches!(refused, Some(Message::Refused { reason: Reason::Gap, first: 7, .. })), "{refused:?}");
+    for (first, seq) in [(6, 1), (7, 2)] {
+        head.receive(0, 7, event(&stream, 1, 5, first));
+        let published = Message::Published { stream: stream.clone(), number: first, seq, repeated: false };
+        assert_eq!(answer(&mut head), Some(published));
+    }
+    // Whatever it says: what it repeats is left out.
+    head.receive(0, 7, event(&stream, 1, u64::MAX, 7));
+    let repeated = Message::Published { stream: stream.clone(), number: 7, seq: 2, repeated: true };
+    assert_eq!(answer(&mut head), Some(repeated));
 }

@@ -35,7 +35,7 @@ impl Told {
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();
         let (first, batch) = (self.published, events.finish(0));
-        let publish = Message::Publish { stream: stream(), client: 3, first, batch };
+        let publish = Message::Publish { stream: stream(), client: 3, answered: 0, first, batch };
         self.replica.receive(self.now_ms, 7, publish);
         self.outputs();
     }

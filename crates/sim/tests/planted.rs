@@ -172,6 +172,16 @@ fn a_publisher_that_tries_again_as_another_is_caught() {
 }
 
 #[test]
+fn a_publisher_that_goes_on_as_another_where_its_earlier_events_are_not_known_is_caught() {
+    is_caught(Plant::RenamedOnGap, "broadcast", &["repeated, or out of order", "and is not there"]);
+}
+
+#[test]
+fn a_listener_that_goes_on_one_number_too_far_is_caught() {
+    is_caught(Plant::ResumedTooFar, "broadcast", &["came an event that covers"]);
+}
+
+#[test]
 fn a_tombstone_for_an_event_that_nothing_collected_is_caught() {
     is_caught(Plant::TombstoneForNothing, "broadcast", &["nothing that came later collects it"]);
 }

@@ -7,8 +7,10 @@
 mod link;
 mod listener;
 mod publisher;
+pub mod queue;
 mod sharing;
 
 pub use listener::{ListenError, Listener, Received};
-pub use publisher::{Acknowledged, PublishError, Publisher};
+pub use publisher::{PublishError, Publisher};
+pub use queue::Acknowledged;
 pub use sharing::{Sharing, SharingStats};

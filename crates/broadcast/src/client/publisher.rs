@@ -2,9 +2,9 @@
 //!
 //! Events of one stream leave in the order in which they were given. While some are on their way the next ones
 //! gather, so batches grow with the load and a lone event waits for nothing. What is not acknowledged is sent
-//! again to whoever is the head by then, under the numbers that it had: the chain leaves out what it has.
+//! again to whoever is the head by then, under the numbers that it had: the chain leaves out what it has (`queue.rs`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::batch::{Batch, Malformed, TooLarge, Writer};
 use crate::client::link::{self, CLIENT, End, Link};
+use crate::client::queue::{Acknowledged, Queue};
 use crate::event::{Collect, Content};
 use crate::message::{GATEWAY, Message, PublisherId, Reason};
 use crate::name::Stream;
@@ -22,10 +23,6 @@ use crate::name::Stream;
 const GATHERED_MAX: usize = 4096;
 /// Bytes of events that are not acknowledged yet; beyond it nothing more is taken.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 64 << 20;
-/// Batches of a stream on their way.
-const IN_FLIGHT_MAX: usize = 8;
-/// Bytes of events in one message.
-const MESSAGE_BYTES: usize = 256 << 10;
 /// A pause between two tries to reach the head.
 const RETRY: Duration = Duration::from_millis(50);
 /// How long the head may say nothing: it says that it is alive more often than that.
@@ -58,16 +55,6 @@ pub enum PublishError {
     Ended,
 }
 
-/// What a publisher is told of an event that all replicas of its region hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acknowledged {
-    /// The event's number in its stream. If it was `repeated`, a number up to which all replicas hold the stream, which is not
-    /// smaller.
-    pub seq: u64,
-    /// Whether an earlier try had published it, so that its own number is not known any more.
-    pub repeated: bool,
-}
-
 /// Publishes events. Dropping it gives up what is not acknowledged.
 #[derive(Debug)]
 pub struct Publisher {
@@ -81,62 +68,6 @@ struct Request {
     stream: Stream,
     batch: Batch,
     answer: Answer,
-}
-
-/// A message's worth of events, with who waits for which of them.
-#[derive(Debug)]
-struct Pending {
-    first: u64,
-    /// What was given, in order; one batch once it was sent.
-    batches: Vec<Batch>,
-    count: u64,
-    bytes: usize,
-    answers: Vec<(u64, Answer)>,
-    sent: bool,
-    /// Whether nothing is put together with it: something was, and was refused, or the head may have it already.
-    alone: bool,
-}
-
-impl Pending {
-    /// What each one asked for, by itself.
-    fn apart(mut self) -> Vec<Self> {
-        let whole = self.joined();
-        let mut next = self.first;
-        let each = self.answers.into_iter().map(|(last, answer)| {
-            let first = std::mem::replace(&mut next, last + 1);
-            let part = whole.rest(whole.after + (first - self.first)).ok().flatten();
-            let part = part.and_then(|rest| rest.up_to(whole.after + (next - self.first)).ok().flatten());
-            let batch = part.expect("each has events, and no tombstones");
-            let (count, bytes) = (u64::from(batch.count), batch.bytes.len());
-            let (batches, answers) = (vec![batch], vec![(last, answer)]);
-            Self { first, batches, count, bytes, answers, sent: false, alone: true }
-        });
-        each.collect()
-    }
-
-    /// All of it as one batch.
-    fn joined(&mut self) -> Batch {
-        if let [first, .., _] = self.batches.as_slice() {
-            let mut writer = Writer::new(first.after);
-            for batch in &self.batches {
-                writer.extend(batch).expect("they were checked when they were given");
-            }
-            self.batches = vec![writer.finish(0)];
-        }
-        self.batches[0].clone()
-    }
-}
-
-#[derive(Debug)]
-struct Queue {
-    /// As whom it publishes in this stream.
-    client: PublisherId,
-    /// Whether any of it was published.
-    began: bool,
-    /// Whether it goes on from an earlier publisher's numbers, and so can't take others.
-    resumed: bool,
-    pending: VecDeque<Pending>,
-    next: u64,
 }
 
 impl Publisher {
@@ -156,10 +87,19 @@ impl Publisher {
     /// given is the one that `client` gave the number `next`, from 1. What of that the chain has is left out, and
     /// answered how far the stream is, also after a restart of whoever publishes.
     ///
-    /// An event is refused with [`Reason::Gap`] if the chain does not know the one before it, because its replicas lost
-    /// the stream or forgot the publisher: then it needs another `client`.
-    pub fn resume(env: &Env, addresses: Vec<String>, stream: Stream, client: PublisherId, next: u64) -> Self {
-        let queue = Queue { client, began: true, resumed: true, pending: VecDeque::new(), next };
+    /// An event is refused with [`Reason::Gap`] if whoever says that it is the head does not know the one before it: its
+    /// replicas lost the stream or forgot the publisher, or it does not count any more. Who knows that the stream is not
+    /// lost goes on as the same publisher, with the number before `next` as `forgotten`: what it was given up to there is not
+    /// asked for. (Another publisher would publish again what the chain has.) Otherwise that is 0.
+    pub fn resume(
+        env: &Env,
+        addresses: Vec<String>,
+        stream: Stream,
+        client: PublisherId,
+        next: u64,
+        forgotten: u64,
+    ) -> Self {
+        let queue = Queue::resume(client, next, forgotten);
         Self::begin(env, addresses, GATEWAY, [(stream, queue)].into())
     }
 
@@ -171,7 +111,7 @@ impl Publisher {
         env: &Env,
         addresses: Vec<String>,
         region: &'static str,
-        queues: BTreeMap<Stream, Queue>,
+        queues: BTreeMap<Stream, Queue<Answer>>,
     ) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
         let state = State { env: env.clone(), addresses, region, queues };
@@ -253,7 +193,7 @@ struct State {
     addresses: Vec<String>,
     /// As what it says hello.
     region: &'static str,
-    queues: BTreeMap<Stream, Queue>,
+    queues: BTreeMap<Stream, Queue<Answer>>,
 }
 
 impl State {
@@ -264,11 +204,7 @@ impl State {
                 self.env.sleep(RETRY).await;
                 continue;
             };
-            for pending in self.queues.values_mut().flat_map(|queue| &mut queue.pending) {
-                // What the head may have is sent as it was, so that it has all of it or nothing.
-                pending.alone |= pending.sent;
-                pending.sent = false;
-            }
+            self.queues.values_mut().for_each(Queue::reconnected);
             match self.serve(link, &mut requests).await {
                 Ok(()) => return,
                 Err(error) => tracing::debug!(%error, "the publisher looks for the head again"),
@@ -289,20 +225,12 @@ impl State {
         let _ = chain;
         loop {
             for (stream, queue) in &mut self.queues {
-                let sent = queue.pending.iter().take_while(|pending| pending.sent).count();
-                for pending in queue.pending.iter_mut().skip(sent).take(IN_FLIGHT_MAX.saturating_sub(sent)) {
-                    let (first, batch) = (pending.first, pending.joined());
-                    pending.sent = true;
-                    writer.add(&Message::Publish {
-                        stream: stream.clone(),
-                        client: queue.client,
-                        first,
-                        batch,
-                    });
+                while let Some(message) = queue.next(stream) {
+                    writer.add(&message);
                 }
             }
             writer.flush().await?;
-            let room = self.queues.values().all(|queue| queue.pending.len() < 2 * IN_FLIGHT_MAX);
+            let room = self.queues.values().all(Queue::has_room);
             tokio::select! {
                 message = env.timeout(SILENCE, reader.next()) => match message {
                     None => anyhow::bail!("{address} said nothing for {SILENCE:?}"),
@@ -323,84 +251,31 @@ impl State {
         }
     }
 
-    /// Adds a request to the last message that was not sent, or begins another one.
     fn queue(&mut self, request: Request) {
         let Request { stream, batch, answer } = request;
         let env = &self.env;
-        let new = || Queue {
-            client: fresh_id(env),
-            began: false,
-            resumed: false,
-            pending: VecDeque::new(),
-            next: 1,
-        };
-        let queue = self.queues.entry(stream).or_insert_with(new);
-        let first = queue.next;
-        queue.next += u64::from(batch.count);
-        let answer = (queue.next - 1, answer);
-        let (count, bytes) = (u64::from(batch.count), batch.bytes.len());
-        match queue.pending.back_mut() {
-            Some(pending) if !pending.sent && !pending.alone && pending.bytes + bytes <= MESSAGE_BYTES => {
-                pending.batches.push(batch);
-                pending.count += count;
-                pending.bytes += bytes;
-                pending.answers.push(answer);
-            }
-            _ => {
-                let (batches, answers) = (vec![batch], vec![answer]);
-                queue.pending.push_back(Pending {
-                    first,
-                    batches,
-                    count,
-                    bytes,
-                    answers,
-                    sent: false,
-                    alone: false,
-                });
-            }
-        }
+        self.queues.entry(stream).or_insert_with(|| Queue::new(fresh_id(env))).push(batch, answer);
     }
 
     fn answered(&mut self, message: Message, address: &str) -> anyhow::Result<()> {
         match message {
             Message::Published { stream, number, seq, repeated } => {
                 let Some(queue) = self.queues.get_mut(&stream) else { return Ok(()) };
-                queue.began = true;
-                while queue.pending.front().is_some_and(|p| p.first + p.count - 1 <= number) {
-                    for (last, answer) in queue.pending.pop_front().into_iter().flat_map(|p| p.answers) {
-                        // The numbers of one message follow each other, and no two events have the same.
-                        let seq = seq.saturating_sub(number - last);
-                        let _ = answer.answer.send(Ok(Acknowledged { seq, repeated }));
-                    }
+                for (answer, acknowledged) in queue.published(number, seq, repeated) {
+                    let _ = answer.answer.send(Ok(acknowledged));
                 }
                 Ok(())
             }
             Message::Refused { reason: Reason::NotHead, text, .. } => anyhow::bail!("{text}"),
-            Message::Refused { stream, first, reason: Reason::Gap, text } => {
-                if let Some(queue) = self.queues.get_mut(&stream)
-                    && queue.pending.front().is_some_and(|oldest| oldest.first == first)
-                {
-                    if queue.resumed {
-                        for (_, answer) in queue.pending.drain(..).flat_map(|pending| pending.answers) {
-                            let (stream, reason, text) = (stream.clone(), Reason::Gap, text.clone());
-                            let _ = answer.answer.send(Err(PublishError::Refused { stream, reason, text }));
-                        }
-                        return Ok(());
-                    }
-                    // The chain has forgotten this publisher: nothing of what waits is published.
-                    queue.client = fresh_id(&self.env);
-                    queue.renumber(0, 1);
-                }
-                // Else what was refused before it is sent again, and this after it.
-                Ok(())
-            }
             Message::Refused { stream, first, reason, text } => {
-                if let Some(queue) = self.queues.get_mut(&stream) {
-                    queue.refused(&stream, first, reason, &text);
-                    // Of streams that are refused there may be any number.
-                    if queue.pending.is_empty() && !queue.began {
-                        self.queues.remove(&stream);
-                    }
+                let Some(queue) = self.queues.get_mut(&stream) else { return Ok(()) };
+                for answer in queue.refused(first, reason) {
+                    let (stream, text) = (stream.clone(), text.clone());
+                    let _ = answer.answer.send(Err(PublishError::Refused { stream, reason, text }));
+                }
+                // Of streams that are refused there may be any number.
+                if queue.is_unused() {
+                    self.queues.remove(&stream);
                 }
                 Ok(())
             }
@@ -414,43 +289,6 @@ impl State {
             }
             _ => Ok(()),
         }
-    }
-}
-
-impl Queue {
-    /// The head refused the message that begins with `first`. What follows it gets its numbers, and is sent
-    /// again: the head refused it as well, for the gap.
-    fn refused(&mut self, stream: &Stream, first: u64, reason: Reason, text: &str) {
-        let Some(at) = self.pending.iter().position(|pending| pending.first == first && pending.sent) else {
-            return;
-        };
-        let Some(refused) = self.pending.remove(at) else { return };
-        if matches!(reason, Reason::Invalid | Reason::Limit) && refused.answers.len() > 1 {
-            // One of those who asked did so for something that can't be: each is asked for alone.
-            for (place, pending) in refused.apart().into_iter().enumerate() {
-                self.pending.insert(at + place, pending);
-            }
-            return self.renumber(at, first);
-        }
-        for (_, answer) in refused.answers {
-            let (stream, text) = (stream.clone(), text.to_owned());
-            let _ = answer.answer.send(Err(PublishError::Refused { stream, reason, text }));
-        }
-        self.renumber(at, first);
-    }
-
-    /// Gives what waits from the place `at` on the numbers from `next` on, to be sent again.
-    fn renumber(&mut self, at: usize, mut next: u64) {
-        for pending in self.pending.iter_mut().skip(at) {
-            let moved = pending.first - next;
-            pending.first = next;
-            pending.sent = false;
-            for (last, _) in &mut pending.answers {
-                *last -= moved;
-            }
-            next += pending.count;
-        }
-        self.next = next;
     }
 }
 
@@ -474,7 +312,7 @@ mod tests {
         let room = Room { bytes: 0, waiting: Arc::default() };
         let (batch, answer) = (events.finish(0), Answer { answer, _room: room });
         state.queue(Request { stream: stream.clone(), batch, answer });
-        state.queues.get_mut(&stream).unwrap().pending[0].sent = true;
+        assert!(state.queues.get_mut(&stream).unwrap().next(&stream).is_some());
         let refused =
             Message::Refused { stream, first: 1, reason: Reason::Limit, text: "too many".to_owned() };
         state.answered(refused, "here").unwrap();

@@ -350,8 +350,8 @@ impl Replica {
             self.watch.heard_of_before();
         }
         match (message, peer) {
-            (Message::Publish { stream, client, first, batch }, Peer::In(..)) => {
-                self.publish(from, stream, client, first, batch);
+            (Message::Publish { stream, client, answered, first, batch }, Peer::In(..)) => {
+                self.publish(from, stream, client, (answered, first), batch);
             }
             (Message::Subscribe { stream, after }, Peer::In(..)) => self.subscribe(from, stream, after),
             (Message::Listen { positions, others }, Peer::In(_, Role::Client(_))) => {

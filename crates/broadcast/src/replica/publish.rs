@@ -12,13 +12,15 @@ const ANSWERS_MAX: usize = 1 << 18;
 
 impl Replica {
     /// A publisher's events, in its order: `first` is its own number of the first one. What it published before
-    /// is left out; what would leave a gap in its numbers is refused, as it may be a retry that overtook another.
+    /// is left out; what would leave a gap in its numbers is refused, as it may be a retry that overtook another. What was
+    /// answered is no gap: if this head counts, the chain forgot it, or it was refused; and if it does not count, what it
+    /// takes comes to nothing, and is known to the others when it comes again.
     pub(super) fn publish(
         &mut self,
         from: ConnectionId,
         stream: Stream,
         client: PublisherId,
-        first: u64,
+        (answered, first): (u64, u64),
         mut batch: Batch,
     ) {
         let count = u64::from(batch.count);
@@ -44,8 +46,9 @@ impl Replica {
             }
         }
         let Some(last) = first.checked_add(count - 1) else { return };
-        // One that is not known has to begin with its first: a later one may have overtaken it.
+        // One that is not known has to begin with the first that is not answered: a later one may have overtaken it.
         let newest = self.streams.get(&stream).and_then(|state| state.publishers.newest(client)).unwrap_or(0);
+        let newest = newest.max(answered.min(first - 1));
         if first > newest + 1 {
             let text = format!("the publisher's event {} is missing here", newest + 1);
             return refuse(self, Reason::Gap, text);

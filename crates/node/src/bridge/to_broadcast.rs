@@ -14,6 +14,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -86,7 +87,7 @@ async fn carry_stream(
     for shard in shards {
         let (context, config, status) = (context.clone(), config.clone(), Arc::clone(status));
         let shard =
-            Shard { context, config, from: from.clone(), shard: ShardNumber(shard), to: to.clone(), status };
+            Shard { context, config, from: from.clone(), shard: ShardNumber(shard), to: to.clone(), status, forgotten: AtomicBool::new(false) };
         tasks.push(shard.context.env.clone().spawn("bridge-shard", async move {
             let once = || async {
                 match shard.carry().await {
@@ -114,6 +115,8 @@ struct Shard {
     shard: ShardNumber,
     to: Stream,
     status: Arc<Status>,
+    /// Whether a head did not know the shard's publisher, of a stream that is not lost.
+    forgotten: AtomicBool,
 }
 
 /// Events of one piece, and where the shard is behind them.
@@ -142,7 +145,10 @@ impl Shard {
             None => self.begin().await?,
         };
         let client = PublisherId::from_str_radix(&state.publisher, 16).context("its publisher's number")?;
-        let publisher = Publisher::resume(env, addresses.clone(), self.to.clone(), client, state.number);
+        // As the same publisher, also where it is not known: others may know it, and what it published.
+        let forgotten = if self.forgotten.swap(false, Ordering::Relaxed) { state.number.saturating_sub(1) } else { 0 };
+        let (addresses, to) = (addresses.clone(), self.to.clone());
+        let publisher = Publisher::resume(env, addresses, to, client, state.number, forgotten);
         // First the listener, then the look: nothing comes unnoticed between them.
         let listener = log.listen([self.id()]);
         let mut reading = state.next;
@@ -266,7 +272,8 @@ impl Shard {
         if let PublishError::Refused { reason: Reason::Gap, .. } = &error {
             let known = self.unless_lost(state.clone()).await?;
             if known == *state {
-                self.renew(state, state.next).await?;
+                save(&**self.context.log.meta(), &self.key(), state).await?;
+                self.forgotten.store(true, Ordering::Relaxed);
             }
             return Ok(anyhow!(
                 "the chain of {} does not know this bridge any more: it is told anew",

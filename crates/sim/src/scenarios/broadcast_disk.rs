@@ -225,7 +225,8 @@ async fn run_replica(env: Env, mut replica: Replica, mut keeper: Keeper, model: 
                     }
                     let (first, batch) = (next, writer.finish(0));
                     next += count;
-                    let publish = Message::Publish { stream: stream(), client: CLIENT, first, batch };
+                    let publish =
+                        Message::Publish { stream: stream(), client: CLIENT, answered: 0, first, batch };
                     replica.receive(now_ms(&env), LINK, publish);
                 }
             }

@@ -321,7 +321,7 @@ impl World {
         let head = self.head(region);
         self.watch.published(now, index);
         let done = self.lines.work(now, head, cost);
-        let message = Message::Publish { stream, client: u128::from(region), first, batch };
+        let message = Message::Publish { stream, client: u128::from(region), answered: 0, first, batch };
         self.replica(head).receive(done / MS, publisher(region), message);
         self.replica_outputs(done, head);
         let next = now + if now < self.start { TRICKLE } else { self.setup.lot };

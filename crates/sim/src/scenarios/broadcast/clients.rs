@@ -1,14 +1,16 @@
-//! Publishers and listeners, as the client library behaves.
+//! Publishers and listeners, as the client library behaves: what a publisher sends is decided by the library's own queue.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tailwater_broadcast::checks::Observer;
+use tailwater_broadcast::client::queue::Queue;
 use tailwater_broadcast::message::{Chain, Message, PublisherId, Reason};
-use tailwater_broadcast::{Batch, Stream, Writer};
+use tailwater_broadcast::{Stream, Writer};
 
 use super::net::{LinkId, Pid};
 use super::truth::{Truths, content};
 use crate::checkers::Violation;
+use crate::planted::Plant;
 
 /// What a client does about a message.
 pub(super) enum Next {
@@ -26,13 +28,19 @@ pub(super) struct Publisher {
     pub(super) link: Option<LinkId>,
     pub(super) wanted: Option<String>,
     pub(super) at: String,
+    plant: Plant,
     ready: bool,
     next: u64,
-    pending: VecDeque<(u64, Batch)>,
+    /// Its own first and last numbers of what was published together and is not answered, in order.
+    waiting: VecDeque<(u64, u64)>,
+    queue: Queue<(u64, u64)>,
+    /// How many names it had, and its own number before the first one that it gave the queue under this one.
+    names: u128,
+    before: u64,
 }
 
 impl Publisher {
-    pub(super) fn new(region: usize, id: PublisherId, stream: Stream) -> Self {
+    pub(super) fn new(region: usize, id: PublisherId, stream: Stream, plant: Plant) -> Self {
         Self {
             region,
             id,
@@ -40,74 +48,95 @@ impl Publisher {
             link: None,
             wanted: None,
             at: String::new(),
+            plant,
             ready: false,
             next: 1,
-            pending: VecDeque::new(),
+            waiting: VecDeque::new(),
+            queue: Queue::new(id),
+            names: 1,
+            before: 0,
         }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.pending.is_empty()
+        self.queue.is_empty()
     }
 
     /// Its own number of the first event that is not answered.
     pub(super) fn oldest(&self) -> Option<u64> {
-        self.pending.front().map(|(first, _)| *first)
+        self.waiting.front().map(|(first, _)| *first)
     }
 
     /// Publishes `count` more events; answers what to send.
-    pub(super) fn publish(&mut self, count: u64) -> Option<Message> {
+    pub(super) fn publish(&mut self, count: u64) -> Vec<Message> {
+        let numbers = (self.next, self.next + count - 1);
+        self.next += count;
+        self.waiting.push_back(numbers);
+        self.push(numbers);
+        self.messages()
+    }
+
+    fn push(&mut self, (first, last): (u64, u64)) {
         let mut writer = Writer::new(0);
-        for number in self.next..self.next + count {
+        for number in first..=last {
             let (content, collect) = content(self.id, number);
             writer.publish(&content, collect.as_ref()).expect("it is small");
         }
-        let batch = writer.finish(0);
-        self.pending.push_back((self.next, batch.clone()));
-        let message = self.message(self.next, batch);
-        self.next += count;
-        self.ready.then_some(message)
+        self.queue.push(writer.finish(0), (first, last));
     }
 
-    fn message(&self, first: u64, batch: Batch) -> Message {
-        Message::Publish { stream: self.stream.clone(), client: self.id, first, batch }
+    fn messages(&mut self) -> Vec<Message> {
+        if !self.ready {
+            return Vec::new();
+        }
+        std::iter::from_fn(|| self.queue.next(&self.stream)).map(|message| self.plant.broadcast_publish(message)).collect()
+    }
+
+    /// A bug: it goes on as somebody else, with all that is not answered.
+    pub(super) fn rename(&mut self) {
+        self.queue = Queue::new(self.id + (self.names << 80));
+        self.names += 1;
+        self.before = self.waiting.front().map_or(self.next, |(first, _)| *first) - 1;
+        for numbers in self.waiting.clone() {
+            self.push(numbers);
+        }
     }
 
     pub(super) fn lost(&mut self) {
         self.ready = false;
         self.link = None;
+        self.queue.reconnected();
     }
 
     pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<Next, Violation> {
         match message {
             Message::Chain(chain) => match chain.members.first() {
                 Some(head) if head.address == self.at => {
-                    if self.ready {
-                        return Ok(Next::Nothing);
-                    }
                     self.ready = true;
-                    let again = self.pending.iter().map(|(first, batch)| self.message(*first, batch.clone()));
-                    Ok(Next::Send(again.collect()))
+                    Ok(Next::Send(self.messages()))
                 }
                 head => Ok(Next::Reconnect(head.map(|head| head.address.clone()))),
             },
             Message::Published { stream, number, seq, repeated } => {
-                while let Some((first, batch)) = self.pending.front() {
-                    let last = first + u64::from(batch.count) - 1;
-                    if last > number {
-                        break;
+                for ((first, last), told) in self.queue.published(number, seq, repeated) {
+                    for each in first..=last {
+                        let seq = told.seq.saturating_sub(last - each);
+                        truths.acknowledged(&stream, self.id, each, (seq, told.repeated));
                     }
-                    for each in *first..=last {
-                        let told = seq.saturating_sub(number - each);
-                        truths.acknowledged(&stream, self.id, each, (told, repeated));
-                    }
-                    self.pending.pop_front();
+                    self.waiting.pop_front();
                 }
-                Ok(Next::Nothing)
+                Ok(Next::Send(self.messages()))
             }
             Message::Refused { reason: Reason::NotHead, .. } => Ok(Next::Reconnect(None)),
-            // It became the head between two messages, and refused the first one.
-            Message::Refused { reason: Reason::Gap, .. } => Ok(Next::Nothing),
+            Message::Refused { reason: Reason::Gap, first, .. } => {
+                let is_oldest = self.oldest().is_some_and(|oldest| oldest - self.before == first);
+                if self.plant == Plant::RenamedOnGap && is_oldest {
+                    self.rename();
+                } else {
+                    self.queue.refused(first, Reason::Gap);
+                }
+                Ok(Next::Send(self.messages()))
+            }
             Message::Refused { text, reason, .. } => {
                 Err(Violation::new(format!("a publish was refused ({reason:?}): {text}")))
             }
@@ -123,16 +152,18 @@ pub(super) struct Listener {
     pub(super) wanted: Option<String>,
     pub(super) at: String,
     pub(super) observers: BTreeMap<Stream, Observer>,
+    plant: Plant,
 }
 
 impl Listener {
-    pub(super) fn new(region: usize) -> Self {
-        Self { region, link: None, wanted: None, at: String::new(), observers: BTreeMap::new() }
+    pub(super) fn new(region: usize, plant: Plant) -> Self {
+        Self { region, link: None, wanted: None, at: String::new(), observers: BTreeMap::new(), plant }
     }
 
     pub(super) fn listen(&self) -> Message {
         let positions = self.observers.iter().map(|(stream, observer)| (stream.clone(), observer.at()));
-        Message::Listen { positions: positions.collect(), others: true }
+        let positions = self.plant.broadcast_positions(positions.collect());
+        Message::Listen { positions, others: true }
     }
 
     pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<Next, Violation> {

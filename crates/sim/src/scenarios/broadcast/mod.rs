@@ -109,7 +109,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     sim.net.cuts.clear();
     for region in 0..sim.regions.len() {
         // One that has to get all of it from what is left.
-        sim.client(Client::Listener(Listener::new(region)));
+        sim.client(Client::Listener(Listener::new(region, plant)));
     }
     sim.disks_go_on();
     sim.settle()?;
@@ -140,11 +140,11 @@ impl Sim {
                 let stream = Stream::parse(&name).expect("it is a name");
                 for _ in 0..self.rng.between(1, 2) {
                     let id = u128::from(self.rng.next_u64()) * 2 + kind as u128;
-                    self.client(Client::Publisher(Publisher::new(region, id, stream.clone())));
+                    self.client(Client::Publisher(Publisher::new(region, id, stream.clone(), self.plant)));
                 }
             }
             for _ in 0..2 {
-                self.client(Client::Listener(Listener::new(region)));
+                self.client(Client::Listener(Listener::new(region, self.plant)));
             }
         }
     }
@@ -398,7 +398,7 @@ impl Sim {
                 if self.plant == Plant::RetryAsAnother
                     && let Client::Publisher(publisher) = client
                 {
-                    publisher.id += 1 << 80;
+                    publisher.rename();
                 }
             }
         }
@@ -410,8 +410,14 @@ impl Sim {
         let tail = self.regions[region].service.chain().tail();
         // With a bug that makes tails of others only the true one's word counts. One that does not know yet that another
         // is the tail now has settled what that one has as well.
-        let tails_are_right =
-            matches!(self.plant, Plant::None | Plant::WaitsNotTold | Plant::TombstoneForNothing);
+        let tails_are_right = matches!(
+            self.plant,
+            Plant::None
+                | Plant::WaitsNotTold
+                | Plant::TombstoneForNothing
+                | Plant::RenamedOnGap
+                | Plant::ResumedTooFar
+        );
         if node.replica.chain().tail() == Some(pid) && (tails_are_right || tail == Some(pid)) {
             for (stream, state) in node.replica.streams() {
                 if stream.region() == REGIONS[region] {
@@ -466,11 +472,12 @@ impl Sim {
             } else if active
                 && let Client::Publisher(publisher) = client
                 && self.rng.chance(100_000)
-                && let Some(message) = publisher.publish(self.rng.between(1, 5))
-                && let Some(link) = publisher.link
             {
-                self.net.send(self.now_ms, &mut self.rng, link, pid, message);
-                self.report.count("publishes", 1);
+                let messages = publisher.publish(self.rng.between(1, 5));
+                self.report.count("publishes", messages.len() as u64);
+                for (message, link) in messages.into_iter().zip(publisher.link.into_iter().cycle()) {
+                    self.net.send(self.now_ms, &mut self.rng, link, pid, message);
+                }
             }
         }
     }
@@ -511,11 +518,11 @@ impl Sim {
                 }
             }
             5 => {
-                // A replica is cut off from its region, its configuration service perhaps excepted.
+                // A replica is cut off from its region, its clients perhaps excepted, or its configuration service as well.
                 if !self.regions[region].slots[slot].0.is_some_and(|pid| self.can_spare(region, pid)) {
                     return;
                 }
-                for other in 0..if self.rng.chance(500_000) { 10 } else { 8 } {
+                for other in 0..self.rng.between(8, 10) as u32 {
                     self.cut(site(region, slot), site(region, other));
                 }
                 self.report.count("replicas cut off", 1);
