@@ -9,8 +9,9 @@ pub struct Event {
     pub seq: u64,
     /// How many numbers it covers, from 1; for all but tombstones 1.
     pub range: u64,
-    /// When the head of the stream's chain gave it its number, in milliseconds since 1970 by that head's clock.
-    /// It may go back between events. A tombstone has that of the event before it.
+    /// When the head of the stream's chain gave it its number, in milliseconds since 1970 by that head's clock;
+    /// or the time of the event before it, if that is later.
+    /// A tombstone has that of the event before it.
     pub time_ms: u64,
     /// What it says.
     pub kind: Kind,

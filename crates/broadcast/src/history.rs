@@ -5,6 +5,7 @@
 //!   a greater number matches it. The last event of a stream is matched by none.
 //! - What is read is a run of successive numbers, in order. It may have events that are collected already; it
 //!   has no tombstone for one that is not.
+//! - Times never go back: each event's is the one before it's, or later.
 //! - An event that [`admit`](History::admit) lets through brings back nothing: what an earlier collection
 //!   matches stays matched by an event that is not collected itself (section 2.1's condition).
 //! - No call takes long, however much is stored: besides reading what it is given, an
@@ -73,6 +74,7 @@ pub struct HistoryOptions {
 #[derive(Clone, Debug)]
 pub struct History {
     last: u64,
+    time_ms: u64,
     blocks: Blocks,
     keys: Keys,
     registry: Registry,
@@ -123,6 +125,7 @@ impl History {
     pub fn new(options: HistoryOptions) -> Self {
         Self {
             last: 0,
+            time_ms: 0,
             blocks: Blocks::default(),
             keys: Keys::new(options.seed),
             registry: Registry::default(),
@@ -135,8 +138,13 @@ impl History {
         self.last
     }
 
+    /// The time of its last event, the latest of all: the next event may not have an earlier one.
+    pub fn time_ms(&self) -> u64 {
+        self.time_ms
+    }
+
     /// Whether the head may give the batch's events their numbers: that it follows what is there, and that its
-    /// collections are final. Later events of the batch see the earlier ones. Where it takes more than it may
+    /// collections are final. Their times are none before [`time_ms`](Self::time_ms). Later events of the batch see the earlier ones. Where it takes more than it may
     /// to find out, it refuses, and says so.
     pub fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
         finality::admit(self, batch)
@@ -156,6 +164,7 @@ impl History {
         let (mut has_keys, mut slow, mut floor) = (false, false, 0);
         let block = Block::new(batch.clone(), |event, alike| {
             has_keys |= event.key.is_some();
+            self.time_ms = self.time_ms.max(event.time_ms);
             self.registry.see(event, alike);
             match event.collect {
                 None | Some(Collect::SameKey) => {}

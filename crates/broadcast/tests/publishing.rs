@@ -1,8 +1,10 @@
 //! What publishers are answered.
 
 use tailwater_broadcast::message::{Chain, Member, Message, PublisherId, Reason, Role};
+use tailwater_broadcast::record::Record;
+use tailwater_broadcast::recovered::Recovered;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
-use tailwater_broadcast::{Content, Stream, Writer};
+use tailwater_broadcast::{Collect, Content, HistoryOptions, Stream, Writer};
 
 /// The only member of a chain, with a publisher's connection.
 fn head() -> Replica {
@@ -52,7 +54,7 @@ fn what_is_refused_begins_no_stream() {
     assert_eq!(head.streams().count(), 0);
 }
 
-/// A replica of a chain, with a publisher's connection and, unless it is the last, one of the replica behind it.
+/// A replica of a chain, with a publisher's connection.
 fn member(id: u64, members: &[u64]) -> Replica {
     let mut replica = Replica::new(Config::new("here", id));
     replica.configure(0, chain(1, members));
@@ -103,4 +105,47 @@ fn the_first_event_that_is_not_answered_may_follow_what_the_chain_forgot_and_a_l
     head.receive(0, 7, event(&stream, 1, u64::MAX, 7));
     let repeated = Message::Published { stream: stream.clone(), number: 7, seq: 2, repeated: true };
     assert_eq!(answer(&mut head), Some(repeated));
+}
+
+/// A replica that becomes the only member of the next chain, with what is left in another one's history.
+fn takes_over(id: u64, of: &Replica, stream: &Stream) -> Replica {
+    let mut recovered = Recovered::new(HistoryOptions::default());
+    let history = &of.stream(stream).unwrap().history;
+    let mut after = 0;
+    while let Some(batch) = history.read(after, u64::MAX, 1000) {
+        after = batch.last;
+        recovered.apply(Record::Stored { stream: stream.clone(), batch, origin: None }).unwrap();
+    }
+    let mut replica = Replica::recovered(Config::new("here", id), recovered.into_streams());
+    replica.configure(0, chain(id, &[id]));
+    replica.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
+    replica.outputs();
+    replica
+}
+
+#[test]
+fn no_event_has_an_earlier_time_than_the_one_before_it_whichever_head_s_clock_is_ahead() {
+    let stream = Stream::parse("here/news").unwrap();
+    let publish = |head: &mut Replica, wall_ms: u64, client, collect: Option<Collect>| {
+        let content = Content { key: Some("key".into()), ..Content::default() };
+        let mut events = Writer::new(0);
+        events.publish(&content, collect.as_ref()).unwrap();
+        let batch = events.finish(0);
+        head.tick(0, wall_ms);
+        let publish = Message::Publish { stream: stream.clone(), client, answered: 0, first: 1, batch };
+        head.receive(0, 7, publish);
+        let answer = answer(head);
+        assert!(matches!(answer, Some(Message::Published { .. })), "{answer:?}");
+        head.stream(&stream).unwrap().time_ms()
+    };
+    let mut first = member(1, &[1]);
+    assert_eq!(publish(&mut first, 1000, 11, None), 1000);
+    let mut second = takes_over(2, &first, &stream);
+    assert_eq!(publish(&mut second, 900, 12, Some(Collect::SameKey)), 1000);
+    // It has a tombstone for the first event, and admits whatever does not bring that back.
+    let mut third = takes_over(3, &second, &stream);
+    assert_eq!(publish(&mut third, 800, 13, Some(Collect::OlderThan(950))), 1000);
+    let batch = third.stream(&stream).unwrap().history.read(0, u64::MAX, 1000).unwrap();
+    let events: Vec<(u64, u64)> = batch.events().map(|event| event.unwrap()).map(|e| (e.seq, e.time_ms)).collect();
+    assert_eq!(events, [(1, 1000), (2, 1000), (3, 1000)], "a tombstone, what explains it, and what removes neither");
 }

@@ -12,8 +12,8 @@
 //!   one on the key, those that collect by key. Of the other kinds, those are looked at for which it may hold: by
 //!   key if the predicate pins it, else all. What `g'` collects is turned into facts about an event, and the
 //!   predicate has to hold given the facts alone.
-//! - One by age matches `g'` with an earlier time. It is final if no event before `g'` has a later time than
-//!   that: if no clock went back. So the times of collections that are behind an earlier event's are known.
+//! - One by age matches `g'` with an earlier time. No event before `g'` has a later time than that (the head gives
+//!   none that is earlier than the one before, whatever its clock says), so it is always final.
 //!
 //! All of this errs on the safe side: where ranges had to be put together, a collection may be refused that
 //! would have been final.
@@ -43,8 +43,6 @@ const PREDICATES_MAX: usize = 256;
 /// Runs of garbage-collection events that are known apart, and numbers that one has at least.
 const RUNS_MAX: usize = 1024;
 const RUN_LENGTH: u64 = 64;
-/// Ranges of times that are known apart.
-const LATE_MAX: usize = 64;
 
 /// Why events get no numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,24 +98,10 @@ pub enum Refusal {
 
 const NOT_BY_KEY: &str = "that one does not collect by key only";
 const NOT_IMPLIED: &str = "the predicate does not hold for everything that one collects";
-const LATE: &str = "it may collect events with a later time, since a clock went back before it";
-
-/// Garbage-collection events whose time is behind that of an event before them: a collection by a time in
-/// (`from`, `to`] matches one of them, and may not match what that one does.
-#[derive(Clone, Debug)]
-struct Late {
-    from: u64,
-    to: u64,
-    first: u64,
-    last: u64,
-}
 
 /// What is known about the garbage-collection events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registry {
-    /// The greatest time so far.
-    time_max: u64,
-    late: VecDeque<Late>,
     /// The last event that has a key with this hash and collects, but not by key only.
     not_by_key: Table,
     /// Where there are garbage-collection events, and of which kinds: before the last run, and that.
@@ -163,14 +147,9 @@ impl Registry {
     /// Notes the next event, and the `alike - 1` before it that differ from it in their numbers only.
     #[inline]
     pub(super) fn see(&mut self, event: &EventRef<'_>, alike: u32) {
-        let time_max = self.time_max;
-        self.time_max = time_max.max(event.time_ms);
         let Some(collect) = event.collect.filter(|collect| !is_vacuous(event, collect)) else { return };
         let (seq, kind) = (event.seq, kind(collect));
         let mut first = seq - u64::from(alike - 1);
-        if event.time_ms < time_max {
-            self.see_late(first, event, collect);
-        }
         while first <= seq {
             if self.run.kinds != kind && first - self.run.first >= RUN_LENGTH {
                 self.see_run(Run { first, last: first, kinds: kind });
@@ -222,30 +201,6 @@ impl Registry {
         }
     }
 
-    fn see_late(&mut self, first: u64, event: &EventRef<'_>, collect: &Collect) {
-        let to = match collect {
-            // All that it matches is matched by any later time.
-            Collect::OlderThan(time_ms) => self.time_max.min(time_ms - 1),
-            _ => self.time_max,
-        };
-        if to <= event.time_ms {
-            return;
-        }
-        match self.late.back_mut() {
-            Some(late) if late.to == to => {
-                late.from = late.from.min(event.time_ms);
-                late.last = event.seq;
-            }
-            _ => self.late.push_back(Late { from: event.time_ms, to, first, last: event.seq }),
-        }
-        if self.late.len() > LATE_MAX
-            && let (Some(a), Some(b)) = (self.late.pop_front(), self.late.pop_front())
-        {
-            let (from, to) = (a.from.min(b.from), a.to.max(b.to));
-            self.late.push_front(Late { from, to, first: a.first, last: b.last });
-        }
-    }
-
     /// Notes an event that has a key with this hash and is not collected by the floor.
     #[inline]
     pub(super) fn see_keyed(&mut self, hash: u64, event: &EventRef<'_>, floor: u64) {
@@ -271,13 +226,12 @@ impl Registry {
     /// The kinds of garbage-collection events for which it is open whether a predicate that holds for one of
     /// them holds for all that it collects.
     fn open_kinds(&self, predicate: &Predicate, floor: u64, steps: &mut Steps) -> Result<u8, Refusal> {
-        let time_before = |time_ms| self.undone_by_age(time_ms, floor).is_none();
         let live = self.runs(floor).fold(0, |kinds, run| kinds | run.kinds);
-        if live == 0 || predicate.is_stable(false, time_before) {
+        if live == 0 || predicate.is_stable(false) {
             return Ok(0);
         }
         let mut open = live;
-        if predicate.is_stable(true, time_before) {
+        if predicate.is_stable(true) {
             open &= !BY_KEY;
         }
         if open & BY_PREDICATE != 0 && self.unknown <= floor {
@@ -300,13 +254,11 @@ impl Registry {
         &self,
         predicate: &Predicate,
         collection: &EventRef<'_>,
-        floor: u64,
         steps: &mut Steps,
     ) -> Result<bool, Refusal> {
         let seq = collection.seq;
-        let is_late = self.late.iter().any(|late| late.last > floor && late.first <= seq && seq <= late.last);
-        let time_max = if is_late { self.time_max } else { collection.time_ms };
-        let mut facts = Facts { seq: Numbers::below(seq), time_ms: Numbers(0, time_max), ..Facts::default() };
+        let time_ms = Numbers(0, collection.time_ms);
+        let mut facts = Facts { seq: Numbers::below(seq), time_ms, ..Facts::default() };
         let mut parsed = None;
         match collection.collect {
             None => return Ok(true),
@@ -336,15 +288,6 @@ impl Registry {
         if self.predicates.len() >= PREDICATES_MAX / 2 {
             self.predicates.retain(|_, known| known.last > floor);
         }
-        while self.late.front().is_some_and(|late| late.last <= floor) {
-            self.late.pop_front();
-        }
-    }
-
-    /// A garbage-collection event that a collection by this time may undo.
-    fn undone_by_age(&self, time_ms: u64, floor: u64) -> Option<u64> {
-        let mut late = self.late.iter().filter(|late| late.last > floor);
-        late.find(|late| late.from < time_ms && time_ms <= late.to).map(|late| late.first.max(floor + 1))
     }
 
     /// Bytes that it takes.
@@ -386,24 +329,23 @@ pub(super) fn admit(history: &History, batch: &Batch) -> Result<(), Refusal> {
     if batch.after != history.last {
         return Err(Refusal::NotNext { after: batch.after, last: history.last });
     }
-    // By number only, or not at all: most batches.
+    // By number or age only, or not at all: most batches.
     let mut cursor = batch.cursor();
     let mut final_anyway = true;
     while let Some((event, _)) = cursor.next_alike(u32::MAX)? {
-        final_anyway &= matches!(event.collect, None | Some(Collect::KeepLast(_) | Collect::Before(_)));
+        final_anyway &= !matches!(event.collect, Some(Collect::SameKey | Collect::Matching(_)));
     }
     if final_anyway {
         return Ok(());
     }
-    let fresh = Registry { time_max: history.registry.time_max, ..Registry::default() };
+    let fresh = Registry::default();
     let mut admission = Admission { history, batch, fresh, left: ADMIT_ALL_STEPS_MAX, passes: 0, pass: None };
     let mut cursor = batch.cursor();
     let mut place = 0;
     let mut before: Option<Collect> = None;
     while let Some(event) = cursor.next()? {
         // What the event right before was admitted for needs no second look.
-        let same = matches!(event.collect, Some(Collect::OlderThan(_) | Collect::Matching(_)))
-            && before.as_ref() == event.collect;
+        let same = matches!(event.collect, Some(Collect::Matching(_))) && before.as_ref() == event.collect;
         admission.admit(place, &event, same)?;
         if !same {
             before = event.collect.cloned();
@@ -435,13 +377,6 @@ impl Admission<'_> {
         match (event.collect, hash) {
             _ if same => {}
             (Some(Collect::SameKey), Some((key, hash))) => self.admit_by_key(place, key, hash, &mut steps)?,
-            (Some(Collect::OlderThan(time_ms)), _) => {
-                let registries = [&self.history.registry, &self.fresh];
-                let undone = registries.iter().find_map(|known| known.undone_by_age(*time_ms, floor));
-                if let Some(earlier) = undone {
-                    return Err(Refusal::Undoes { place, earlier, why: LATE });
-                }
-            }
             (Some(Collect::Matching(text)), _) => self.admit_by_predicate(text, event.seq, &mut steps)?,
             _ => {}
         }
@@ -516,7 +451,7 @@ impl Admission<'_> {
             let matched = event.collect.is_some_and(|collect| {
                 kind(collect) & kinds != 0 && !is_vacuous(event, collect) && predicate.holds(event)
             });
-            if matched && !registry.is_implied(&predicate, event, floor, steps)? {
+            if matched && !registry.is_implied(&predicate, event, steps)? {
                 return Err(Refusal::Undoes { place, earlier: event.seq, why: NOT_IMPLIED });
             }
             Ok(())

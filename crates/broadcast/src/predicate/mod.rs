@@ -213,23 +213,20 @@ impl Node {
 
     /// Whether it holds for every event `e` before an event `g` that it holds for, if `e` has `g`'s key
     /// (`by_key`) or any.
-    fn is_stable(&self, negated: bool, by_key: bool, time_before: &impl Fn(u64) -> bool) -> bool {
+    fn is_stable(&self, negated: bool, by_key: bool) -> bool {
         match self {
             Self::Constant(_) => true,
             Self::And(nodes) | Self::Or(nodes) => {
-                nodes.iter().all(|node| node.is_stable(negated, by_key, time_before))
+                nodes.iter().all(|node| node.is_stable(negated, by_key))
             }
-            Self::Not(node) => node.is_stable(!negated, by_key, time_before),
+            Self::Not(node) => node.is_stable(!negated, by_key),
             Self::Test(Field::Key, _) => by_key,
             Self::Test(Field::Header(_), _) => false,
-            Self::Test(field, Check::Number(order, value)) => {
-                let below = match (order, negated) {
-                    (Order::Less, false) | (Order::AtLeast, true) => Some(*value),
-                    (Order::AtMost, false) | (Order::Greater, true) => value.checked_add(1),
-                    _ => return false,
-                };
-                *field == Field::Seq || below.is_none_or(time_before)
-            }
+            // Of the number or the time: what comes before has a smaller number, and no later time.
+            Self::Test(_, Check::Number(order, _)) => matches!(
+                (order, negated),
+                (Order::Less | Order::AtMost, false) | (Order::AtLeast | Order::Greater, true)
+            ),
             Self::Test(..) => false,
         }
     }
@@ -293,9 +290,8 @@ impl Predicate {
     }
 
     /// Whether it holds for every event that comes before one that it holds for: for those with the same key
-    /// (`by_key`), or for all. `time_before` tells whether no event before one with a smaller time than this
-    /// has a later time.
-    pub fn is_stable(&self, by_key: bool, time_before: impl Fn(u64) -> bool) -> bool {
-        self.root.is_stable(false, by_key, &time_before)
+    /// (`by_key`), or for all.
+    pub fn is_stable(&self, by_key: bool) -> bool {
+        self.root.is_stable(false, by_key)
     }
 }

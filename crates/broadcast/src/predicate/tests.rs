@@ -194,7 +194,7 @@ proptest! {
     fn a_stable_predicate_holds_for_what_comes_before(text in predicate(), g in any_event(), e in any_event()) {
         let predicate = parse(&text);
         let same_key = Subject::key(&g) == Subject::key(&e);
-        if predicate.holds(&g) && e.seq < g.seq && e.time_ms <= g.time_ms && predicate.is_stable(same_key, |_| true) {
+        if predicate.holds(&g) && e.seq < g.seq && e.time_ms <= g.time_ms && predicate.is_stable(same_key) {
             prop_assert!(predicate.holds(&e));
         }
     }

@@ -80,7 +80,6 @@ impl Replica {
                 _ => return,
             }
         }
-        let now_ms = self.wall_ms;
         // What is refused begins no stream.
         let new;
         let state = match self.streams.get(&stream) {
@@ -97,7 +96,8 @@ impl Replica {
         }
         let after = state.last();
         if !batch.has_one_time() {
-            // Events have the time at which they got their number, whatever their publisher says.
+            // Events have the time at which they got their number, whatever their publisher says; and none that is before
+            // another's in front of it, whatever this replica's clock says.
             let mut writer = Writer::new(after);
             if let Err(malformed) = writer.extend(&batch) {
                 return refuse(self, Reason::Invalid, malformed.to_string());
@@ -110,7 +110,7 @@ impl Replica {
         }
         batch.last = after + u64::from(batch.count);
         batch.after = after;
-        batch.state.time_ms = now_ms;
+        batch.state.time_ms = self.wall_ms.max(state.time_ms());
         let collects = match state.admit(&batch) {
             Ok(collects) => collects,
             Err(refusal @ Refusal::Busy { .. }) => return refuse(self, Reason::Limit, refusal.to_string()),

@@ -107,6 +107,22 @@ impl StreamState {
         self.history.last()
     }
 
+    /// The time of the last event that this replica has, or a later one: the next event gets none before it. The last event is
+    /// never collected, so whoever becomes the head knows it, whatever it was told of those before.
+    pub fn time_ms(&self) -> u64 {
+        let held = self.history.time_ms();
+        let Some(newest) = self.unsettled.back() else { return held };
+        let mut time_ms = held.max(newest.batch.state.time_ms);
+        // What was published has one time; what came out of another one's history may have many.
+        let mut cursor = newest.batch.cursor();
+        while newest.origin.is_none()
+            && let Ok(Some((event, _))) = cursor.next_alike(u32::MAX)
+        {
+            time_ms = time_ms.max(event.time_ms);
+        }
+        time_ms
+    }
+
     /// What is on its way, in order.
     pub fn unsettled(&self) -> impl Iterator<Item = &Unsettled> {
         self.unsettled.iter()
@@ -214,6 +230,29 @@ mod tests {
 
     use super::*;
     use crate::Content;
+
+    #[test]
+    fn the_time_of_the_last_event_is_known_also_while_it_is_on_its_way() {
+        let mut stream = StreamState::new(HistoryOptions::default());
+        let events = |after, time_ms| {
+            let mut writer = Writer::new(after);
+            (0..2).for_each(|_| writer.publish(&Content::default(), None).unwrap());
+            let mut batch = writer.finish(0);
+            batch.state.time_ms = time_ms;
+            batch
+        };
+        // As another one's history has them.
+        let two = Batch::joined(&[events(0, 1000), events(2, 2000)]).unwrap();
+        assert_eq!(stream.store(&two, None, Collects::UNKNOWN), Ok(true));
+        assert_eq!(stream.time_ms(), 2000);
+        stream.settle(4);
+        assert_eq!(stream.time_ms(), 2000);
+        let origin = Some(Origin { client: 5, first: 1 });
+        assert_eq!(stream.store(&events(4, 3000), origin, Collects::UNKNOWN), Ok(true));
+        assert_eq!(stream.time_ms(), 3000);
+        stream.forget_unsettled();
+        assert_eq!(stream.time_ms(), 2000);
+    }
 
     #[test]
     fn what_a_batch_collects_by_number_and_then_by_key_is_admitted_with_its_own_numbers() {

@@ -50,8 +50,6 @@ struct Node {
     region: usize,
     slot: usize,
     skew_ms: u64,
-    /// The time that it gives to events: that of its last tick.
-    wall_ms: u64,
     joined: bool,
     links: BTreeMap<LinkId, Pid>,
 }
@@ -213,7 +211,6 @@ impl Sim {
                     region,
                     slot,
                     skew_ms,
-                    wall_ms: 0,
                     joined: false,
                     links: BTreeMap::new(),
                 };
@@ -244,8 +241,7 @@ impl Sim {
     fn tick(&mut self, pid: Pid) {
         let wanted = self.wanted(pid);
         let Some(node) = self.nodes.get_mut(&pid) else { return };
-        node.wall_ms = WALL_MS_AT_START + self.now_ms + node.skew_ms;
-        node.replica.tick(self.now_ms, node.wall_ms);
+        node.replica.tick(self.now_ms, WALL_MS_AT_START + self.now_ms + node.skew_ms);
         for acceptor in wanted {
             if self.net.between(pid, acceptor).is_none() {
                 self.net.dial(self.now_ms, &mut self.rng, pid, acceptor);
@@ -353,7 +349,7 @@ impl Sim {
                     // What it has numbered just now are the last of what was published.
                     batch.after = last - u64::from(batch.count);
                     batch.last = last;
-                    batch.state.time_ms = node.wall_ms;
+                    batch.state.time_ms = replica.stream(&stream).map_or(0, |state| state.time_ms());
                 }
                 // What it has already it does not take again, from whom ever: one that does not know the newest chain may have
                 // numbered others so.

@@ -96,6 +96,10 @@ impl Truths {
             ensure(seq == truth.published.last() + 1, || {
                 format!("{stream}: the tail {tail} has number {seq} after {}", truth.published.last())
             })?;
+            let before_ms = truth.published.get(seq - 1).map_or(0, |before| before.time_ms);
+            ensure(event.time_ms >= before_ms, || {
+                format!("{stream}: event {seq} has the time {}, before that of the one before it", event.time_ms)
+            })?;
             truth.seqs.insert((publisher, number), seq);
             truth.published.push(event);
         }
