@@ -143,6 +143,8 @@ struct Connection {
     listens_to_all: bool,
     /// As whose follower down the chain it gets events.
     follows: Option<Follower>,
+    /// How far it says it is, if it is another region's tail.
+    told: proxy::Told,
 }
 
 /// A publish that is not answered yet.
@@ -311,6 +313,7 @@ impl Replica {
             filled: None,
             listens_to_all: false,
             follows: None,
+            told: proxy::Told::default(),
         };
         self.connections.insert(connection, opened);
         match peer {

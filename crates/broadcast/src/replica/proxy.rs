@@ -1,17 +1,28 @@
 //! The proxy-level protocol (section 3.1): the head subscribes each stream of another region at whichever proxy
 //! is ahead in it, directly or over other regions, and moves when another one gets far enough ahead.
 //!
-//! The paper's rule is [`Expects::is_passed`]. Four things it leaves open:
+//! The paper's rule is [`Expects::is_passed`]. What it leaves open:
 //! - Two proxies that are as far may pass each other's threshold, subscribe to each other, and then both wait until
 //!   somebody else passes it again. So only one that has more than we do is subscribed to, or as much if the stream is
-//!   its own region's: what it has is never from us. That also brings a stream back to the direct way once that is healed.
+//!   its own region's: what it has is never from us.
+//! - It compares what was said at different moments: of several that are as far, whoever speaks next is ahead of what the
+//!   source said a moment ago. So what another one said is compared with what the source says after it, or with what it
+//!   said last if it says nothing for two of its turns.
 //! - A source that died or fell silent may have advertised more than anybody else will have soon. So a source
 //!   whose connection ended, or that said nothing for `silence_ms`, is none, and the next one that has more is
 //!   subscribed to at once.
+//! - A source may live and get nothing itself: it is cut off, or its chain stands still. A slow stream would have to fall
+//!   far behind before the rule says so. So a source that brings nothing for `silence_ms`, in which another one has
+//!   more than we do, is left for that one, first of all for the stream's own region. If that brings nothing either,
+//!   because much else is on its way, there is twice as long for the next one.
+//! - One that is as far as the others never passes them. So a stream is moved back to its own region's proxy once that
+//!   was as far as we are for [`RETURN_SILENCES`] times `silence_ms`, so that a link which comes and goes is not relied on.
 //! - What comes may be more than the chain takes. So a stream of which too much is on its way down the chain is asked
 //!   of nobody until half of that has left.
 //! - A subscription always begins at our own count, and what does not continue it is left out; then the
 //!   subscription is made again.
+
+use std::collections::BTreeMap;
 
 use crate::batch::Batch;
 use crate::limits::STREAMS_MAX;
@@ -20,22 +31,79 @@ use crate::name::Stream;
 use crate::replica::stream::Collects;
 use crate::replica::{Connection, ConnectionId, Peer, Replica};
 
+/// A stream is moved back to its own region's proxy once that was as far as we are for so many times `silence_ms`.
+const RETURN_SILENCES: u64 = 10;
+/// A source that brings nothing is left after `silence_ms`, doubled so many times at most.
+const DOUBLED_MAX: u32 = 4;
+
 /// From whom a stream's events are expected.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expects {
     /// The connection subscribed to.
     source: Option<ConnectionId>,
-    /// How far the stream was when it was last advertised further, and when that was.
+    /// How far the source was when it was last advertised further, and when that was.
     seq: u64,
     time_ms: u64,
+    /// Since when another one has had more than we do, and nothing came.
+    starves_ms: Option<u64>,
+    /// How often in a row a source was left for that.
+    starved: u32,
+    /// Since when the stream's own region's proxy, while it is not the source, has been as far as we are, and when it last
+    /// said so.
+    direct_ms: Option<(u64, u64)>,
 }
 
 impl Expects {
-    /// Figure 1's condition: `cnt > expects.seq + C / (T - expects.time)`.
-    fn is_passed(&self, count: u64, now_ms: u64, damping: f64) -> bool {
+    /// Figure 1's condition: `cnt > expects.seq + C / (T - expects.time)`, if the source is at `seq` now.
+    fn is_passed(&self, count: u64, seq: u64, now_ms: u64, damping: f64) -> bool {
         let seconds = now_ms.saturating_sub(self.time_ms) as f64 / 1000.0;
-        seconds > 0.0 && count as f64 > self.seq as f64 + damping / seconds
+        seconds > 0.0 && count as f64 > seq as f64 + damping / seconds
     }
+
+    /// The stream's own region's proxy, which is not the source, says how far it is; answers whether it has been as far as
+    /// we are for long enough.
+    fn may_return(&mut self, is_as_far: bool, now_ms: u64, silence_ms: u64) -> bool {
+        if !is_as_far {
+            self.direct_ms = None;
+            return false;
+        }
+        let (since_ms, last_ms) = self.direct_ms.get_or_insert((now_ms, now_ms));
+        if now_ms.saturating_sub(*last_ms) > silence_ms {
+            *since_ms = now_ms;
+        }
+        *last_ms = now_ms;
+        now_ms.saturating_sub(*since_ms) >= RETURN_SILENCES * silence_ms
+    }
+
+    /// Whether nothing came for too long, though another one has more than we do.
+    fn starves(&mut self, has_other: bool, now_ms: u64, silence_ms: u64) -> bool {
+        if !has_other {
+            self.starves_ms = None;
+            return false;
+        }
+        let since_ms = *self.starves_ms.get_or_insert(now_ms);
+        now_ms.saturating_sub(since_ms) >= silence_ms << self.starved.min(DOUBLED_MAX)
+    }
+
+    fn subscribed(&mut self, source: ConnectionId, seq: u64, now_ms: u64) {
+        (self.source, self.seq, self.time_ms) = (Some(source), seq, now_ms);
+        (self.starves_ms, self.direct_ms) = (None, None);
+    }
+}
+
+/// Another one than the source.
+struct Other {
+    id: ConnectionId,
+    count: u64,
+    /// Whether it is the stream's own region's.
+    is_direct: bool,
+}
+
+/// What the other end of a connection, another region's tail, advertised last.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    counts: BTreeMap<Stream, u64>,
+    at_ms: u64,
 }
 
 impl Replica {
@@ -71,12 +139,7 @@ impl Replica {
         if !self.is_head() || region == self.config.region {
             return;
         }
-        // One that says nothing of a stream any more is not the tail any more, and sends none of it.
-        for (stream, expects) in &mut self.expects {
-            if expects.source == Some(from) && !counts.iter().any(|(told, _)| told == stream) {
-                expects.source = None;
-            }
-        }
+        let mut told = Told { counts: BTreeMap::new(), at_ms: self.now_ms };
         for (stream, count) in counts {
             if self.is_local(&stream) {
                 continue;
@@ -84,30 +147,87 @@ impl Replica {
             if !self.streams.contains_key(&stream) && self.streams.len() >= STREAMS_MAX {
                 continue;
             }
-            let state = self.state_of(&stream);
-            let (own, has_room) = (state.last(), state.has_room());
-            let (now_ms, damping) = (self.now_ms, self.config.damping);
-            let expects = self.expects.entry(stream.clone()).or_default();
-            let has_more = count > own || (count == own && region == stream.region());
-            let (move_here, old) = match expects.source {
-                None if has_more && has_room => (true, None),
-                Some(source) if (source == from || has_more) && expects.is_passed(count, now_ms, damping) => {
-                    (source != from, Some(source))
-                }
-                _ => continue,
-            };
-            expects.seq = count.max(expects.seq);
-            expects.time_ms = now_ms;
-            if !move_here {
-                continue;
+            self.state_of(&stream);
+            told.counts.insert(stream, count);
+        }
+        // One that says nothing of a stream any more is not the tail any more, and sends none of it.
+        for (stream, expects) in &mut self.expects {
+            if expects.source == Some(from) && !told.counts.contains_key(stream) {
+                expects.source = None;
             }
-            expects.source = Some(from);
-            if let Some(old) = old {
+        }
+        for (stream, count) in &told.counts {
+            self.consider(from, stream, *count, region == stream.region());
+        }
+        if let Some(connection) = self.connections.get_mut(&from) {
+            connection.told = told;
+        }
+    }
+
+    /// Subscribes a stream elsewhere if that is better; `from` has it up to `count`, and says so now.
+    fn consider(&mut self, from: ConnectionId, stream: &Stream, count: u64, is_direct: bool) {
+        let (now_ms, silence_ms, damping) = (self.now_ms, self.config.silence_ms, self.config.damping);
+        let state = self.state_of(stream);
+        let (own, has_room) = (state.last(), state.has_room());
+        let mut expects = self.expects.get(stream).copied().unwrap_or_default();
+        let better = match expects.source {
+            None => {
+                let has_more = count > own || (count == own && is_direct);
+                (has_more && has_room).then_some((from, count))
+            }
+            Some(source) => {
+                // What the others said came before what this one says now.
+                let more: Vec<_> =
+                    self.others(stream, source, (from, count)).filter(|o| o.count > own).collect();
+                let says_now = source == from;
+                let seq = if says_now { count } else { expects.seq }.max(own);
+                let heard_ms = self.connections.get(&source).map_or(0, |source| source.told.at_ms);
+                let is_due = now_ms.saturating_sub(heard_ms) > 2 * self.config.advertise_ms;
+                let passes = |other: &&Other| {
+                    (says_now || is_due) && expects.is_passed(other.count, seq, now_ms, damping)
+                };
+                let passed = more.iter().filter(passes).max_by_key(|other| (other.count, other.is_direct));
+                let starves = expects.starves(!more.is_empty(), now_ms, silence_ms);
+                let first =
+                    more.iter().filter(|_| starves).max_by_key(|other| (other.is_direct, other.count));
+                let returns = is_direct && !says_now && expects.may_return(count >= own, now_ms, silence_ms);
+                if says_now && count > expects.seq {
+                    (expects.seq, expects.time_ms) = (count, now_ms);
+                }
+                if starves {
+                    expects.starved += 1;
+                }
+                passed.or(first).map(|other| (other.id, other.count)).or(returns.then_some((from, count)))
+            }
+        };
+        if let Some((to, count)) = better {
+            if let Some(old) = expects.source {
                 self.counters.moved += 1;
                 self.send(old, Message::Unsubscribe { stream: stream.clone() });
             }
-            self.send(from, Message::Subscribe { stream, after: own });
+            expects.subscribed(to, count, now_ms);
+            self.send(to, Message::Subscribe { stream: stream.clone(), after: own });
         }
+        self.expects.insert(stream.clone(), expects);
+    }
+
+    /// How far those are besides a stream's source that spoke lately, `from` just now.
+    fn others<'a>(
+        &'a self,
+        stream: &'a Stream,
+        source: ConnectionId,
+        (from, count): (ConnectionId, u64),
+    ) -> impl Iterator<Item = Other> + 'a {
+        let others = self.connections.iter().filter(move |(id, _)| **id != source);
+        others.filter_map(move |(&id, other)| {
+            let Peer::Out(region, _) = &other.peer else { return None };
+            let is_silent = self.now_ms.saturating_sub(other.told.at_ms) > self.config.silence_ms;
+            let count = match id == from {
+                true => count,
+                false => *other.told.counts.get(stream).filter(|_| !is_silent)?,
+            };
+            Some(Other { id, count, is_direct: region == stream.region() })
+        })
     }
 
     /// Events of another region's stream.
@@ -126,6 +246,9 @@ impl Replica {
         }
         match state.store(batch, None, Collects::UNKNOWN) {
             Ok(true) => {
+                if let Some(expects) = self.expects.get_mut(stream) {
+                    (expects.starves_ms, expects.starved) = (None, 0);
+                }
                 self.counters.remote += u64::from(batch.count);
                 self.stored(stream.clone(), batch.clone(), None);
             }
@@ -206,6 +329,8 @@ impl Replica {
                 self.send(source, Message::Unsubscribe { stream });
             }
         }
+        // Nobody listens to what is advertised any more.
+        self.connections.values_mut().for_each(|connection| connection.told = Told::default());
     }
 
     /// Gives up sources that said nothing for too long.
