@@ -19,7 +19,13 @@ fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing(
     for first in 1..=2 * (UNSETTLED_BYTES_MAX >> 20) as u64 {
         let mut events = Writer::new(0);
         events.publish(&Content { payload: payload.clone(), ..Content::default() }, None).unwrap();
-        let publish = Message::Publish { stream: stream.clone(), client: 3, answered: 0, first, batch: events.finish(1) };
+        let publish = Message::Publish {
+            stream: stream.clone(),
+            client: 3,
+            answered: 0,
+            first,
+            batch: events.finish(1),
+        };
         head.receive(0, 7, publish);
         refused = head.outputs().into_iter().find_map(|output| match output {
             Output::Send(7, Message::Refused { first, reason, .. }) => Some((first, reason)),
@@ -57,7 +63,8 @@ fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
     let [busy, lone] = ["here/busy", "here/lone"].map(|name| Stream::parse(name).unwrap());
     for (stream, count) in [(&busy, 8), (&lone, 1)] {
         for first in 1..=count {
-            let publish = Message::Publish { stream: stream.clone(), client: 3, answered: 0, first, batch: large(0) };
+            let publish =
+                Message::Publish { stream: stream.clone(), client: 3, answered: 0, first, batch: large(0) };
             tail.receive(0, 7, publish);
         }
     }

@@ -169,7 +169,13 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
     let large = |tail: &mut Replica, first: u64| {
         let mut events = Writer::new(0);
         events.publish(&Content { payload: payload.clone(), ..Content::default() }, None).unwrap();
-        let publish = Message::Publish { stream: stream.clone(), client: 5, answered: 0, first, batch: events.finish(0) };
+        let publish = Message::Publish {
+            stream: stream.clone(),
+            client: 5,
+            answered: 0,
+            first,
+            batch: events.finish(0),
+        };
         tail.receive(0, 7, publish);
         all_sent(tail, 7)
     };
@@ -211,7 +217,13 @@ fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything()
     let publish = |tail: &mut Replica, first: u64| {
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();
-        let publish = Message::Publish { stream: stream.clone(), client: 5, answered: 0, first, batch: events.finish(0) };
+        let publish = Message::Publish {
+            stream: stream.clone(),
+            client: 5,
+            answered: 0,
+            first,
+            batch: events.finish(0),
+        };
         tail.receive(0, 7, publish);
         let answered = |output: Output| matches!(output, Output::Send(7, Message::Published { .. }));
         tail.outputs().into_iter().any(answered)

@@ -74,7 +74,8 @@ fn an_event_that_comes_again_to_a_head_which_was_removed_and_then_to_one_that_ha
     // The chain without the head that does not know it, whose last member is left.
     let mut last = member(3, &[3]);
     for first in 1..=6 {
-        let published = Message::Published { stream: stream.clone(), number: first, seq: first, repeated: false };
+        let published =
+            Message::Published { stream: stream.clone(), number: first, seq: first, repeated: false };
         assert_eq!(publish(&mut last, &stream, 5, first), published);
     }
     // Its publisher was answered all but the last, and the old head has none of it.
@@ -83,7 +84,10 @@ fn an_event_that_comes_again_to_a_head_which_was_removed_and_then_to_one_that_ha
     assert_eq!(answer(&mut old), None, "it refuses nothing that others may have, and acknowledges nothing");
     old.configure(0, chain(2, &[3]));
     let told = answer(&mut old);
-    assert!(matches!(told, Some(Message::Chain(_) | Message::Refused { reason: Reason::NotHead, .. })), "{told:?}");
+    assert!(
+        matches!(told, Some(Message::Chain(_) | Message::Refused { reason: Reason::NotHead, .. })),
+        "{told:?}"
+    );
     assert_eq!(old.stream(&stream).unwrap().last(), 0, "it comes to nothing there");
     last.receive(0, 7, event(&stream, 5, 5, 6));
     let repeated = Message::Published { stream: stream.clone(), number: 6, seq: 6, repeated: true };
@@ -146,6 +150,11 @@ fn no_event_has_an_earlier_time_than_the_one_before_it_whichever_head_s_clock_is
     let mut third = takes_over(3, &second, &stream);
     assert_eq!(publish(&mut third, 800, 13, Some(Collect::OlderThan(950))), 1000);
     let batch = third.stream(&stream).unwrap().history.read(0, u64::MAX, 1000).unwrap();
-    let events: Vec<(u64, u64)> = batch.events().map(|event| event.unwrap()).map(|e| (e.seq, e.time_ms)).collect();
-    assert_eq!(events, [(1, 1000), (2, 1000), (3, 1000)], "a tombstone, what explains it, and what removes neither");
+    let events: Vec<(u64, u64)> =
+        batch.events().map(|event| event.unwrap()).map(|e| (e.seq, e.time_ms)).collect();
+    assert_eq!(
+        events,
+        [(1, 1000), (2, 1000), (3, 1000)],
+        "a tombstone, what explains it, and what removes neither"
+    );
 }

@@ -77,6 +77,8 @@ pub struct Cursor {
     waiter: Arc<Waiter>,
     /// The last block that was taken from the feed that is read now.
     seen: Option<u64>,
+    /// What [`SharedFeed::changes`] said when the shared feed had nothing more.
+    front_at: Option<u64>,
     /// The block that the shared feed knows this as a reader of.
     counted: Option<u64>,
     /// The segment of the last block.
@@ -99,8 +101,8 @@ impl Cursor {
         let shared = reader.inner.follow(shard, &waiter);
         // Counted from here on and not from its first look, which may come late where many begin at once.
         let counted = shared.feed.lock().joined(place);
-        let (private, seen, segment) = (None, None, None);
-        Self { reader, shared, private, waiter, seen, counted, segment, place, next_offset: offset }
+        let (private, seen, front_at, segment) = (None, None, None, None);
+        Self { reader, shared, private, waiter, seen, front_at, counted, segment, place, next_offset: offset }
     }
 
     /// The shard.
@@ -124,6 +126,11 @@ impl Cursor {
     /// `interval`), those that took their offsets come next, in a higher term.
     pub fn poll(&mut self) -> Result<Option<Entries>, ReadError> {
         loop {
+            let changes = self.shared.changes();
+            if self.front_at == Some(changes) {
+                // Most polls of a thread with many consumers end here.
+                return Ok(None);
+            }
             let look = match &self.private {
                 Some(private) => self.look(&private.feed.lock()),
                 None => self.look_at_shared(),
@@ -135,7 +142,11 @@ impl Cursor {
                     }
                 }
                 Look::Front if self.private.is_some() && self.return_to_shared() => {}
-                Look::Front => return Ok(None),
+                Look::Front => {
+                    // A shared feed that has not begun, or does not count this cursor, is looked at again.
+                    self.front_at = self.counted.filter(|_| self.private.is_none()).map(|_| changes);
+                    return Ok(None);
+                }
                 Look::Behind => self.read_alone(),
                 Look::Failed(error) => return Err(error),
             }
@@ -217,6 +228,7 @@ impl Cursor {
         if self.private.is_none() {
             self.shared.feed.lock().left(self.counted.take());
         }
+        self.front_at = None;
         self.private = Some(self.reader.inner.read_alone(&self.shared, self.place, read_term, &self.waiter));
         self.seen = None;
     }

@@ -20,7 +20,7 @@ mod config;
 mod lengths;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -93,10 +93,22 @@ pub(crate) struct SharedFeed {
     pub(crate) feed: Mutex<Feed>,
     lane: Lane,
     waiters: Mutex<Vec<Arc<Waiter>>>,
+    /// Counts the changes of what a cursor at its front can see.
+    changes: AtomicU64,
 }
 
 impl SharedFeed {
+    fn new(shard: ShardId, feed: Feed, lane: Lane) -> Self {
+        Self { shard, feed: Mutex::new(feed), lane, waiters: Mutex::default(), changes: AtomicU64::new(0) }
+    }
+
+    /// As long as this is the same as before a look that found the front, the next look finds it, too.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
     fn wake_cursors(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
         for waiter in self.waiters.lock().iter() {
             waiter.wake();
         }
@@ -172,12 +184,7 @@ impl Inner {
             };
             let mut feed = Feed::shared(shard, config, now);
             feed.set_silent(!self.follows_cell);
-            Arc::new(SharedFeed {
-                shard,
-                feed: Mutex::new(feed),
-                lane: Lane::Tail,
-                waiters: Mutex::default(),
-            })
+            Arc::new(SharedFeed::new(shard, feed, Lane::Tail))
         });
         let feed = Arc::clone(feed);
         // Under the state's lock, or `unfollow` could take the feed away in between.
@@ -228,8 +235,8 @@ impl Inner {
         };
         let shard = shared.shard;
         let feed = Feed::private(shard, config, self.env.now(), place, read_term);
-        let waiters = Mutex::new(vec![Arc::clone(waiter)]);
-        let feed = Arc::new(SharedFeed { shard, feed: Mutex::new(feed), lane: Lane::CatchUp, waiters });
+        let feed = Arc::new(SharedFeed::new(shard, feed, Lane::CatchUp));
+        feed.waiters.lock().push(Arc::clone(waiter));
         {
             let mut state = self.state.lock();
             state.private.retain(|feed| feed.strong_count() > 0);
@@ -371,7 +378,14 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, lane: Lane, turn: usiz
         if *under_way.count(lane) >= fetches_max {
             break;
         }
-        let plan = feed.feed.lock().plan(now);
+        let (plan, has_failed) = {
+            let mut feed = feed.feed.lock();
+            let had_failed = feed.has_failed();
+            (feed.plan(now), feed.has_failed() && !had_failed)
+        };
+        if has_failed {
+            inner.announce(&feed);
+        }
         match plan {
             Plan::Wait { at } => wake_at = wake_at.min(at.unwrap_or(wake_at)),
             Plan::Fetch { range, durable: false } => {

@@ -132,7 +132,8 @@ impl<A> Queue<A> {
             }
             _ => {
                 let (batches, answers) = (vec![batch], vec![answer]);
-                let new = Pending { first, batches, count, bytes, answers, sent: None, gap: false, alone: false };
+                let new =
+                    Pending { first, batches, count, bytes, answers, sent: None, gap: false, alone: false };
                 self.pending.push_back(new);
             }
         }

@@ -216,9 +216,7 @@ impl Node {
     fn is_stable(&self, negated: bool, by_key: bool) -> bool {
         match self {
             Self::Constant(_) => true,
-            Self::And(nodes) | Self::Or(nodes) => {
-                nodes.iter().all(|node| node.is_stable(negated, by_key))
-            }
+            Self::And(nodes) | Self::Or(nodes) => nodes.iter().all(|node| node.is_stable(negated, by_key)),
             Self::Not(node) => node.is_stable(!negated, by_key),
             Self::Test(Field::Key, _) => by_key,
             Self::Test(Field::Header(_), _) => false,

@@ -86,8 +86,15 @@ async fn carry_stream(
     let mut tasks = Vec::new();
     for shard in shards {
         let (context, config, status) = (context.clone(), config.clone(), Arc::clone(status));
-        let shard =
-            Shard { context, config, from: from.clone(), shard: ShardNumber(shard), to: to.clone(), status, forgotten: AtomicBool::new(false) };
+        let shard = Shard {
+            context,
+            config,
+            from: from.clone(),
+            shard: ShardNumber(shard),
+            to: to.clone(),
+            status,
+            forgotten: AtomicBool::new(false),
+        };
         tasks.push(shard.context.env.clone().spawn("bridge-shard", async move {
             let once = || async {
                 match shard.carry().await {
@@ -146,7 +153,8 @@ impl Shard {
         };
         let client = PublisherId::from_str_radix(&state.publisher, 16).context("its publisher's number")?;
         // As the same publisher, also where it is not known: others may know it, and what it published.
-        let forgotten = if self.forgotten.swap(false, Ordering::Relaxed) { state.number.saturating_sub(1) } else { 0 };
+        let forgotten =
+            if self.forgotten.swap(false, Ordering::Relaxed) { state.number.saturating_sub(1) } else { 0 };
         let (addresses, to) = (addresses.clone(), self.to.clone());
         let publisher = Publisher::resume(env, addresses, to, client, state.number, forgotten);
         // First the listener, then the look: nothing comes unnoticed between them.

@@ -89,7 +89,9 @@ impl Publisher {
         if !self.ready {
             return Vec::new();
         }
-        std::iter::from_fn(|| self.queue.next(&self.stream)).map(|message| self.plant.broadcast_publish(message)).collect()
+        std::iter::from_fn(|| self.queue.next(&self.stream))
+            .map(|message| self.plant.broadcast_publish(message))
+            .collect()
     }
 
     /// A bug: it goes on as somebody else, with all that is not answered.

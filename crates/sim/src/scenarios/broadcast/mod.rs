@@ -206,14 +206,7 @@ impl Sim {
                 }
                 let (pid, replica) = self.new_replica(region, slot, name)?;
                 let skew_ms = self.rng.below(2_000);
-                let node = Node {
-                    replica,
-                    region,
-                    slot,
-                    skew_ms,
-                    joined: false,
-                    links: BTreeMap::new(),
-                };
+                let node = Node { replica, region, slot, skew_ms, joined: false, links: BTreeMap::new() };
                 self.nodes.insert(pid, node);
                 self.net.sites.insert(pid, site(region, slot));
                 self.regions[region].slots[slot].0 = Some(pid);

@@ -98,7 +98,10 @@ impl Truths {
             })?;
             let before_ms = truth.published.get(seq - 1).map_or(0, |before| before.time_ms);
             ensure(event.time_ms >= before_ms, || {
-                format!("{stream}: event {seq} has the time {}, before that of the one before it", event.time_ms)
+                format!(
+                    "{stream}: event {seq} has the time {}, before that of the one before it",
+                    event.time_ms
+                )
             })?;
             truth.seqs.insert((publisher, number), seq);
             truth.published.push(event);
