@@ -11,6 +11,7 @@
 
 mod clock;
 mod disk;
+pub mod panics;
 mod random;
 mod real;
 mod tasks;

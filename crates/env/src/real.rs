@@ -66,14 +66,15 @@ impl Tasks for RealTasks {
 
     fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
         let (future, abort) = futures::future::abortable(future);
-        // Timers of its own: those of `runtime` panic in whoever still sleeps when it ends, and this thread may outlive it.
-        let timers = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .expect("timers take nothing of the operating system");
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
+                // Timers of its own: those of `runtime` panic in whoever still sleeps when it ends, and this thread may
+                // outlive it.
+                let timers = tokio::runtime::Builder::new_current_thread()
+                    .enable_time()
+                    .build()
+                    .expect("timers take nothing of the operating system");
                 // The output says only whether it was aborted.
                 let _ = timers.block_on(future);
             })

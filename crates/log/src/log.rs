@@ -447,6 +447,14 @@ impl Log {
     /// Whether appends are taken, and if not, why, in words.
     pub fn health(&self) -> Result<(), String> {
         self.inner.journal.health().map_err(|failure| failure.to_string())?;
+        if self.inner.owners.iter().any(OwnerHandle::has_ended) {
+            let why = if self.inner.closed.load(Ordering::Acquire) {
+                "was closed"
+            } else {
+                "lost a task: restart the node"
+            };
+            return Err(format!("the log {why}"));
+        }
         self.inner.store.health().map_err(|error| error.to_string())
     }
 

@@ -78,6 +78,11 @@ impl OwnerHandle {
                 append.waiter.forget();
             }
             why
+    /// Whether nobody takes requests any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.requests.is_closed()
+    }
+
         })
     }
 

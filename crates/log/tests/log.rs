@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{
-    batch, config, create, faulty, in_world, log_start, open, open_with, read_all, shard, until, values,
-    values_of,
+    batch, config, create, faulty, in_world, log_start, losing, open, open_with, read_all, shard, until,
+    values, values_of,
 };
 use futures::future::join_all;
 use tailwater_env::{Env, OpenMode};
@@ -46,6 +46,25 @@ fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
         assert_eq!((third.base_offset, third.term), (Offset(3), Term(2)));
         assert_eq!(third.dlsn.expect("new").segment, SegmentNumber(1), "an old segment is never appended to");
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three", "four"]);
+    });
+}
+
+#[test]
+fn a_log_that_lost_an_owner_or_was_closed_says_that_it_takes_no_appends() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (world, owners) = losing(&env, "log-owner");
+        let log = open(&world, dir.path()).await;
+        assert_eq!(log.health(), Ok(()));
+        owners.lock()[1].abort();
+        until(&env, || log.health().is_err()).await;
+        let why = log.health().expect_err("one of its owners is gone");
+        assert!(why.contains("restart"), "{why}");
+        drop(log);
+
+        let log = open(&env, dir.path()).await;
+        log.close().await;
+        assert_eq!(log.health(), Err("the log was closed".to_owned()));
     });
 }
 

@@ -21,6 +21,7 @@ mod config;
 mod http;
 pub mod logging;
 mod metrics;
+pub mod panics;
 mod queues;
 pub mod signal;
 mod views;

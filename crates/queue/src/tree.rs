@@ -321,7 +321,7 @@ impl Tree {
 /// redb takes the pages that it has synced for what it wrote. Where a disk has lost them it panics: here that is damage
 /// of the tree, and no reason to take the process along.
 fn guarded<T>(run: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|_| {
+    tailwater_env::panics::catch(run).unwrap_or_else(|_| {
         let damaged = "its pages make no sense: restore the data directory from a copy";
         Err(redb::StorageError::Corrupted(damaged.to_owned()).into())
     })

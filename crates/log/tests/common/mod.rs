@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{AbortHandle, BoxFuture, FutureExt, abortable};
+use parking_lot::Mutex;
 use tailwater_env::{Clock, Disk, Env, File, Instant, LockGuard, OpenMode, Random, Task, Tasks};
 use tailwater_format::{
     BatchBuilder, Codec, Decompressor, Offset, Position, Producer, SegmentId, SegmentNumber, ShardId,
@@ -193,6 +194,35 @@ impl Tasks for Parts {
     fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
         self.0.spawn_dedicated(name, future)
     }
+}
+
+/// Tasks of one name, which can be lost.
+struct Losing {
+    env: Env,
+    name: &'static str,
+    tasks: Arc<Mutex<Vec<AbortHandle>>>,
+}
+
+impl Tasks for Losing {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        if name != self.name {
+            return self.env.spawn(name, future);
+        }
+        let (future, handle) = abortable(future);
+        self.tasks.lock().push(handle);
+        self.env.spawn(name, future.map(|_| ()))
+    }
+    fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        self.env.spawn_dedicated(name, future)
+    }
+}
+
+/// The real world in which the tasks of that name end when their handles are told to, as they do in a panic.
+pub fn losing(env: &Env, name: &'static str) -> (Env, Arc<Mutex<Vec<AbortHandle>>>) {
+    let tasks = Arc::<Mutex<Vec<AbortHandle>>>::default();
+    let losing = Losing { env: env.clone(), name, tasks: Arc::clone(&tasks) };
+    let parts = Arc::new(Parts(env.clone()));
+    (Env::new(parts.clone(), parts, Arc::new(losing), Arc::clone(env.disk())), tasks)
 }
 
 struct FaultyDisk {

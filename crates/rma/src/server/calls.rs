@@ -1,13 +1,12 @@
 //! Workers that run the application's CALLs, so that engines never wait for it.
 
 use std::collections::VecDeque;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tailwater_access::Peer;
-use tailwater_env::Env;
+use tailwater_env::{Env, panics};
 
 use crate::atomics::{AtomicUsize, Ordering};
 use crate::frame::CallAnswer;
@@ -34,8 +33,7 @@ impl Job {
             engine.send(Message::Answer { connection, request, answer });
         });
         // A panic has dropped, and so answered, the reply; the thread is there for what comes next.
-        let run = AssertUnwindSafe(|| service.call(&peer, method, payload, reply));
-        if std::panic::catch_unwind(run).is_err() {
+        if panics::catch(|| service.call(&peer, method, payload, reply)).is_err() {
             tracing::error!(peer = peer.address, method, "the application panicked in a call");
         }
     }

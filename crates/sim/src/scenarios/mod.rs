@@ -18,7 +18,7 @@ pub mod queue;
 pub mod queue_cassandra;
 pub mod store;
 
-use std::panic::AssertUnwindSafe;
+use tailwater_env::panics;
 
 use crate::checkers::{Report, Violation};
 use crate::planted::Plant;
@@ -156,8 +156,7 @@ impl Scenario {
         let mut world = World::new(seed);
         world.set_print_events(print_events);
         // A world that panicked is looked at, and never run again.
-        let run = AssertUnwindSafe(|| (self.run)(&mut world, plant));
-        let result = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        let result = panics::catch(|| (self.run)(&mut world, plant)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
             Err(Violation::new(format!("panic: {}", text.unwrap_or("not in words"))))

@@ -110,6 +110,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return Ok(());
     }
     tailwater_node::logging::init(&config.logging)?;
+    tailwater_node::panics::end_the_process();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::caught();

@@ -5,7 +5,7 @@ mod under_load;
 use std::io::{Read, Write};
 use std::path::Path;
 
-use crate::support::{Follower, Node, Process, namespaces, wait_for};
+use crate::support::{Follower, Node, Process, namespaces, preloaded, wait_for};
 
 fn numbered(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|number| format!("line {number}")).collect()
@@ -352,18 +352,9 @@ fn a_node_killed_on_a_full_disk_starts_again_and_again_and_what_was_acknowledged
 #[test]
 fn a_failing_sync_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_resumes() {
     let dir = tempfile::tempdir().expect("a directory");
-    let library = dir.path().join("failing_sync.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/support/failing_sync.c");
-    let compiled = std::process::Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .arg(&library)
-        .args([source, "-ldl"])
-        .status()
-        .expect("a C compiler links Rust programs too");
-    assert!(compiled.success());
+    let library = preloaded(dir.path(), "failing_sync");
     let trigger = dir.path().join("fail");
-    let paths = [library, trigger.clone()].map(|path| path.to_str().expect("text").to_owned());
-    let environment = [("LD_PRELOAD", paths[0].as_str()), ("FAILING_SYNC", paths[1].as_str())];
+    let environment = [("LD_PRELOAD", library.as_str()), ("FAILING_SYNC", trigger.to_str().expect("text"))];
     let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
     node.run(&["stream", "create", "s"]);
     node.produce("s", &numbered(0..500));

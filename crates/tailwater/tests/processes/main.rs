@@ -21,6 +21,7 @@ mod kafka_groups;
 mod kafka_kcat;
 mod library;
 mod metrics;
+mod panics;
 mod queues;
 mod queues_cassandra;
 mod sqs_clients;

@@ -52,6 +52,16 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Compiles a library of this directory into `dir`, for `LD_PRELOAD`.
+pub fn preloaded(dir: &Path, name: &str) -> String {
+    let library = dir.join(format!("{name}.so"));
+    let source = format!("{}/tests/processes/support/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-o"]).arg(&library).args([&source, "-ldl"]);
+    assert!(compile.status().expect("a C compiler links Rust programs too").success());
+    library.to_str().expect("text").to_owned()
+}
+
 /// A process that is killed with the test.
 pub struct Process {
     child: Child,
@@ -87,7 +97,12 @@ impl Process {
     /// Asks it to stop, and waits until it did; whether it ended well.
     pub fn stop(&mut self) -> bool {
         self.signal(rustix::process::Signal::TERM);
-        wait_for("a process to stop", || self.child.try_wait().expect("it is ours")).success()
+        self.ended().success()
+    }
+
+    /// Waits until it ended, and says how.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
+        wait_for("a process to end", || self.child.try_wait().expect("it is ours"))
     }
 
     /// Whether it still runs.
