@@ -18,6 +18,6 @@ mod version;
 pub use backend::{Backend, BackendConfig, BackendStats};
 pub use cell::{
     Backends, Cell, CellConfig, CellConfigError, CellStats, Connector, Failure, Lookup, Mode, Seen, SetError,
-    connect_any,
+    instance_of,
 };
 pub use version::{Version, VersionClock};

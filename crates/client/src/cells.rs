@@ -1,7 +1,10 @@
 //! The cells that a node tells of, and the way to their backends.
 //!
-//! A backend that is connected again is first asked for at the node: one that runs inside the node has another TCP port
-//! after each start. Where the node does not answer, the addresses that it told last are tried.
+//! A backend that was not reached at once, or is connected again, is first asked for at the node: one that runs inside the
+//! node has another TCP port after each start. Where the node does not answer, the addresses that it told last are tried.
+//!
+//! What answers at an address may be another node's backend, most of all at a path, which every host has its own of: there
+//! every read would miss. So a node says which start of a backend it uses, and another one is not taken.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,7 +13,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_cache::{Backends, Cell, CellConfig, Connector, Mode, connect_any};
+use tailwater_cache::{Backends, Cell, CellConfig, Connector, Mode, instance_of};
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
 use tailwater_rma::{Address, Connection};
@@ -49,8 +52,8 @@ pub(crate) async fn connect(
             hello: hello.clone(),
             config_id: info.config_id,
             transport,
-            connected: info.backends.iter().map(|_| AtomicBool::new(false)).collect(),
-            addresses: Mutex::new(addresses(info, transport)?),
+            tried: info.backends.iter().map(|_| AtomicBool::new(false)).collect(),
+            places: Mutex::new(places(info, transport)?),
         };
         // Unique enough: it only breaks ties between versions of the same microsecond.
         let client_id = env.random_u64() as u32;
@@ -74,10 +77,27 @@ struct Told {
     hello: Hello,
     config_id: u64,
     transport: Transport,
-    /// Of each backend, whether it was connected before.
-    connected: Vec<AtomicBool>,
+    /// Of each backend, whether it was looked for before.
+    tried: Vec<AtomicBool>,
     /// Of each backend, as they were told last.
-    addresses: Mutex<Vec<Vec<Address>>>,
+    places: Mutex<Vec<Place>>,
+}
+
+/// Where a backend is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    addresses: Vec<Address>,
+    instance: Instance,
+}
+
+/// Which start of a backend is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instance {
+    This(u64),
+    /// The node does not know.
+    Unknown,
+    /// The node is one that does not say.
+    Any,
 }
 
 impl Told {
@@ -88,10 +108,10 @@ impl Told {
         let cells = [info.data_cell, info.metadata_cell];
         let mut cells = cells.iter().flatten();
         if let Some(info) = cells.find(|info| info.config_id == self.config_id)
-            && info.backends.len() == self.connected.len()
-            && let Ok(addresses) = addresses(info, self.transport)
+            && info.backends.len() == self.tried.len()
+            && let Ok(places) = places(info, self.transport)
         {
-            *self.addresses.lock() = addresses;
+            *self.places.lock() = places;
         }
     }
 }
@@ -99,19 +119,45 @@ impl Told {
 impl Connector for Told {
     fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
         Box::pin(async move {
-            if self.connected[backend].load(Ordering::Relaxed) {
+            if self.tried[backend].swap(true, Ordering::Relaxed) {
                 self.ask().await;
             }
-            let addresses = self.addresses.lock()[backend].clone();
-            let connection = connect_any(&self.env, &addresses).await?;
-            self.connected[backend].store(true, Ordering::Relaxed);
-            Ok(connection)
+            let place = self.places.lock()[backend].clone();
+            place.connect(&self.env).await
         })
     }
 }
 
+impl Place {
+    /// Connects at the first address where the backend is; an error is why not at the last one.
+    async fn connect(&self, env: &Env) -> Result<Arc<dyn Connection>, String> {
+        let mut why = "it has no address".to_owned();
+        for address in &self.addresses {
+            if self.instance == Instance::Unknown && matches!(address, Address::Unix(_)) {
+                why = format!(
+                    "{address}: the node does not know the backend at the moment, so it may be another's"
+                );
+                continue;
+            }
+            match tailwater_rma::connect(env, address).await {
+                Ok(connection) if self.is_right(&*connection) => return Ok(connection),
+                Ok(_) => why = format!("{address}: another backend than the node's"),
+                Err(error) => why = format!("{address}: {error}"),
+            }
+        }
+        Err(why)
+    }
+
+    fn is_right(&self, connection: &dyn Connection) -> bool {
+        match self.instance {
+            Instance::This(instance) => instance_of(connection) == Some(instance),
+            Instance::Unknown | Instance::Any => true,
+        }
+    }
+}
+
 /// Of each backend, the addresses that `transport` may take.
-fn addresses(info: &CellInfo, transport: Transport) -> Result<Vec<Vec<Address>>, Error> {
+fn places(info: &CellInfo, transport: Transport) -> Result<Vec<Place>, Error> {
     let of_backend = |backend: &BackendInfo| {
         let mut addresses = Vec::new();
         for address in &backend.addresses {
@@ -125,7 +171,12 @@ fn addresses(info: &CellInfo, transport: Transport) -> Result<Vec<Vec<Address>>,
                 addresses.push(address);
             }
         }
-        Ok(addresses)
+        let instance = match backend.instance {
+            Some(0) => Instance::Unknown,
+            Some(instance) => Instance::This(instance),
+            None => Instance::Any,
+        };
+        Ok(Place { addresses, instance })
     };
     info.backends.iter().map(of_backend).collect()
 }
@@ -139,6 +190,19 @@ fn is_socket(path: &std::path::Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn which_start_of_a_backend_is_meant_a_node_says_or_does_not_know_or_is_too_old_to_say() {
+        let told = |instance| {
+            let addresses = vec!["tcp:127.0.0.1:1".to_owned()];
+            let info =
+                CellInfo { backends: vec![BackendInfo { addresses, instance }], ..CellInfo::default() };
+            places(&info, Transport::Auto).expect("addresses")[0].instance
+        };
+        assert_eq!(told(Some(7)), Instance::This(7));
+        assert_eq!(told(Some(0)), Instance::Unknown);
+        assert_eq!(told(None), Instance::Any);
+    }
 
     #[test]
     fn lengths_are_expected_as_often_as_the_node_says_that_it_writes_them() {

@@ -88,6 +88,14 @@ impl Client {
         Ok(Self { inner: Arc::new(Inner { env, node, reader }) })
     }
 
+    /// The id of the node at `address`, which it has for the life of its data directory. Asks nothing else, and once.
+    pub async fn node_id(address: &str) -> Result<String, Error> {
+        let node = Node::new(Env::real(), parse_address(address)?);
+        let hello = Hello { version: CALL_VERSION, client: String::new() };
+        let info: NodeInfo = node.call(Method::Hello, &hello).await?;
+        Ok(info.node_id)
+    }
+
     /// Finds a stream by its name.
     pub async fn stream(&self, name: &str) -> Result<Stream, Error> {
         let find = FindStream { name: name.to_owned() };

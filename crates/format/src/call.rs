@@ -269,6 +269,10 @@ pub struct BackendInfo {
     /// Ways to reach it, the best one first, as `rma` writes addresses.
     #[prost(string, repeated, tag = "1")]
     pub addresses: Vec<String>,
+    /// Which start of the backend it is that the node uses: the generation of its index region, which no other one has. 0
+    /// where the node does not know, as it is not connected to it. Not there: the node does not say.
+    #[prost(uint64, optional, tag = "2")]
+    pub instance: Option<u64>,
 }
 
 /// Asks for a stream by its name.

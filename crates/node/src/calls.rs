@@ -36,22 +36,22 @@ const READ_BYTES_MAX: u32 = 2 << 20;
 pub struct NodeService {
     env: Env,
     log: Log,
-    info: NodeInfo,
+    info: Box<dyn Fn() -> NodeInfo + Send + Sync>,
     meters: Arc<Meters>,
     authorizer: Arc<dyn Authorizer>,
 }
 
 impl NodeService {
-    /// A service in front of `log`; `info` is what it answers to a greeting, `meters` count what it does, and
+    /// A service in front of `log`; `info` says what it answers to a greeting, `meters` count what it does, and
     /// `authorizer` says what each peer may do.
     pub fn new(
         env: Env,
         log: Log,
-        info: NodeInfo,
+        info: impl Fn() -> NodeInfo + Send + Sync + 'static,
         meters: Arc<Meters>,
         authorizer: Arc<dyn Authorizer>,
     ) -> Self {
-        Self { env, log, info, meters, authorizer }
+        Self { env, log, info: Box::new(info), meters, authorizer }
     }
 
     fn authorize(&self, peer: &Peer, method: Method) -> Result<(), CallRefusal> {
@@ -113,7 +113,7 @@ impl NodeService {
         match method {
             Method::Append => self.append(payload, reply),
             Method::Hello => {
-                reply.send(Ok(encode_call(&self.info)));
+                reply.send(Ok(encode_call(&(self.info)())));
                 Ok(())
             }
             Method::FindStream => {

@@ -84,7 +84,7 @@ impl NodeCell {
         Ok(Self { kind, config, cell, addresses, own: Some(own) })
     }
 
-    /// What clients are told.
+    /// What clients are told, at this moment.
     pub fn info(&self) -> CellInfo {
         let mode = match self.config.mode {
             CellMode::R1 => WireMode::R1,
@@ -96,7 +96,11 @@ impl NodeCell {
             backends: self
                 .addresses
                 .iter()
-                .map(|addresses| BackendInfo { addresses: addresses.clone() })
+                .zip(self.cell.instances())
+                .map(|(addresses, instance)| BackendInfo {
+                    addresses: addresses.clone(),
+                    instance: Some(instance.unwrap_or(0)),
+                })
                 .collect(),
             config_id: self.kind.config_id(),
             deadline_ms: self.config.deadline_ms,

@@ -68,8 +68,8 @@ struct Shared {
     data: SocketAddr,
     unix: Option<PathBuf>,
     log: Log,
-    data_cell: NodeCell,
-    metadata_cell: NodeCell,
+    data_cell: Arc<NodeCell>,
+    metadata_cell: Arc<NodeCell>,
     server: Server,
     kafka: Option<tailwater_kafka::Server>,
     queues: Arc<dyn QueueStore>,
@@ -90,7 +90,7 @@ struct Shared {
 
 impl Shared {
     fn cells(&self) -> impl Iterator<Item = &NodeCell> {
-        [&self.data_cell, &self.metadata_cell].into_iter()
+        [&*self.data_cell, &*self.metadata_cell].into_iter()
     }
 }
 
@@ -145,8 +145,8 @@ impl Node {
         };
         // The directory's lock comes first of all: a second node must not touch the first one's sockets.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
-        let data_cell = NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?;
-        let metadata_cell = NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?;
+        let data_cell = Arc::new(NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?);
+        let metadata_cell = Arc::new(NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?);
         let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
         let mut recovery = queues::Recovery::begin(&env, &config)?;
         let mut others = |tag, position, bytes: &[u8]| match tag {
@@ -157,12 +157,16 @@ impl Node {
         let log = Log::open_locked(&env, log_config, &config.data, lock, Some(cells), &mut others).await?;
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
-        let info = NodeInfo {
-            node_id: id.clone(),
-            version: CALL_VERSION,
-            program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
-            data_cell: Some(data_cell.info()),
-            metadata_cell: Some(metadata_cell.info()),
+        let info = {
+            let (id, data_cell, metadata_cell) =
+                (id.clone(), Arc::clone(&data_cell), Arc::clone(&metadata_cell));
+            move || NodeInfo {
+                node_id: id.clone(),
+                version: CALL_VERSION,
+                program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
+                data_cell: Some(data_cell.info()),
+                metadata_cell: Some(metadata_cell.info()),
+            }
         };
         let meters = Arc::new(Meters::default());
         let kafka = match kafka {

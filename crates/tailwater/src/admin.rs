@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tailwater_client::Client;
 use tailwater_node::api::{ErrorBody, NodeView};
 
 /// What a node answered instead of doing it.
@@ -52,11 +53,26 @@ impl Server {
     /// Where the node's clients connect: through its Unix socket if that is on this host.
     pub fn data_address(&self) -> anyhow::Result<String> {
         let node: NodeView = self.get("/v1/node")?;
-        let local = node.unix.filter(|path| std::os::unix::net::UnixStream::connect(path).is_ok());
-        Ok(match local {
-            Some(path) => format!("unix:{}", path.display()),
-            None => format!("tcp:{}", node.data),
-        })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // What the node calls an address may be another node's from here: every host has paths, and a loopback, of its own.
+        let id_at = |address: &str| runtime.block_on(Client::node_id(address));
+        if let Some(path) = node.unix.filter(|path| path.exists()) {
+            let local = format!("unix:{}", path.display());
+            if id_at(&local).is_ok_and(|id| id == node.id) {
+                return Ok(local);
+            }
+        }
+        let address = format!("tcp:{}", node.data);
+        match id_at(&address) {
+            Ok(id) if id != node.id => Err(anyhow!(
+                "the node at {} tells its clients to connect to {}, but from here another node answers there: set \
+                 advertised_data below [listen] in its configuration to an address that it has for others",
+                self.server,
+                node.data
+            )),
+            // One that can't be connected to is waited for, and told of, by who needs it.
+            _ => Ok(address),
+        }
     }
 
     /// Where the node speaks Kafka's protocol.

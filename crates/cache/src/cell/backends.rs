@@ -6,6 +6,8 @@ use futures::future::BoxFuture;
 use tailwater_env::Env;
 use tailwater_rma::{Address, Connection};
 
+use crate::layout::INDEX_KIND;
+
 /// Makes connections to the backends of a cell.
 pub trait Connector: Send + Sync + 'static {
     /// Connects to backend `backend`, counted from 0. The cell bounds the time it takes.
@@ -53,11 +55,15 @@ impl Connector for ByAddress {
     }
 }
 
-/// Connects at the first of some addresses that answers, in their order.
-///
-/// # Errors
-/// Why the last one did not.
-pub async fn connect_any(env: &Env, addresses: &[Address]) -> Result<Arc<dyn Connection>, String> {
+/// Which start of which backend is at the other end: the generation of its index region, which no other one has. `None` if
+/// that is no backend.
+pub fn instance_of(connection: &dyn Connection) -> Option<u64> {
+    let regions = connection.regions();
+    regions.iter().find(|region| region.kind == INDEX_KIND).map(|region| region.generation)
+}
+
+/// Connects at the first of some addresses that answers, in their order; an error is why the last one did not.
+async fn connect_any(env: &Env, addresses: &[Address]) -> Result<Arc<dyn Connection>, String> {
     let mut why = "it has no address".to_owned();
     for address in addresses {
         match tailwater_rma::connect(env, address).await {

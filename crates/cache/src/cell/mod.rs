@@ -34,7 +34,7 @@ use tailwater_env::{Env, Task};
 use tailwater_rma::CallError;
 use tokio::sync::watch;
 
-pub use backends::{Backends, Connector, connect_any};
+pub use backends::{Backends, Connector, instance_of};
 pub use placement::Mode;
 pub use stats::CellStats;
 
@@ -354,6 +354,12 @@ impl Cell {
     /// Backends that are connected.
     pub fn live_backends(&self) -> usize {
         self.inner.replicas.iter().filter(|replica| replica.is_live()).count()
+    }
+
+    /// Of each backend that is connected, in their order, which start of it that is ([`instance_of`]).
+    pub fn instances(&self) -> Vec<Option<u64>> {
+        let instance = |replica: &Arc<Replica>| Some(replica.live()?.index.generation);
+        self.inner.replicas.iter().map(instance).collect()
     }
 
     /// What this handle's family counted.

@@ -69,6 +69,70 @@ fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
     });
 }
 
+/// Has the sockets of `theirs` at the paths that `node` tells of its own.
+fn take_the_sockets(node: &Node, theirs: &Node, names: &[&str]) {
+    for name in names {
+        let path = node.dir.join(name);
+        std::fs::remove_file(&path).expect("the node's own");
+        std::fs::hard_link(theirs.dir.join(name), path).expect("linked");
+    }
+}
+
+#[test]
+fn another_node_s_cells_at_the_paths_that_a_node_tells_are_not_read_and_its_own_are_over_tcp() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [here, there] = ["here", "there"].map(|name| Node::start(&dir.path().join(name)));
+    take_the_sockets(&there, &here, &["data-cell.sock", "metadata-cell.sock"]);
+    there.run(&["stream", "create", "s"]);
+    runtime().block_on(async {
+        // By TCP, as from another host, where the same paths are its own node's.
+        let client = Client::connect(&there.data).await.expect("connected");
+        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        let config = ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
+        let mut consumer = client.consumer("s", config).await.expect("a consumer");
+        for number in 0.. {
+            producer.send(None, b"value").expect("room").await.expect("appended");
+            let batch = consumer.next().await.expect("readable").expect("records");
+            assert_eq!(batch.records().count(), 1);
+            // Whoever reads the wrong cells misses for ever.
+            if client.reader_stats().cell_bytes > 0 {
+                break;
+            }
+            assert!(number < 10_000, "nothing came from a cell: {:?}", client.reader_stats());
+        }
+    });
+}
+
+#[test]
+fn the_command_line_appends_to_the_node_that_was_named_although_another_one_has_its_socket_s_path_here() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [here, there] = ["here", "there"].map(|name| Node::start(&dir.path().join(name)));
+    take_the_sockets(&there, &here, &["node.sock"]);
+    for node in [&here, &there] {
+        node.run(&["stream", "create", "news"]);
+    }
+    there.produce("news", &["for there".to_owned()]);
+    assert_eq!(there.consume("news"), ["for there"]);
+    assert_eq!(here.consume("news"), Vec::<String>::new());
+}
+
+#[test]
+fn a_node_whose_address_is_another_node_s_from_here_is_an_error_that_says_what_to_set() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let here = Node::start(&dir.path().join("here"));
+    let environment = [
+        ("TAILWATER_LISTEN__ADVERTISED_DATA", here.data.as_str()),
+        ("TAILWATER_LISTEN__UNIX", "elsewhere.sock"),
+    ];
+    let there = Node::start_with(&dir.path().join("there"), &[], &environment);
+    std::fs::remove_file(there.dir.join("elsewhere.sock")).expect("its socket");
+    for node in [&here, &there] {
+        node.run(&["stream", "create", "news"]);
+    }
+    let error = there.run_failing(&["produce", "news"]);
+    assert!(error.contains("another node answers") && error.contains("advertised_data"), "{error}");
+}
+
 #[test]
 fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
     use tailwater_format::batch::Codec;
