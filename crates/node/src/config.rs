@@ -281,6 +281,27 @@ impl Default for Listen {
     }
 }
 
+impl Listen {
+    /// Clients are told an address of the node, and of its cells', that they can connect to.
+    fn check(&self) -> anyhow::Result<()> {
+        if let Some(advertised) = self.advertised_data {
+            anyhow::ensure!(
+                !advertised.ip().is_unspecified() && advertised.port() != 0,
+                "[listen] advertised_data = \"{advertised}\" is nothing that clients can connect to: use the address and \
+                 the port that they reach this node at, as in 10.0.0.5:7420"
+            );
+        }
+        anyhow::ensure!(
+            self.advertised_data.is_some() || !self.data.ip().is_unspecified(),
+            "[listen] data = \"{}\" (--listen) is all addresses of this host, and clients have to be told one of them, or \
+             each would connect to itself: set advertised_data, or TAILWATER_LISTEN__ADVERTISED_DATA, to the one that they \
+             reach this node at, as in 10.0.0.5:7420",
+            self.data
+        );
+        Ok(())
+    }
+}
+
 impl Default for AdminConfig {
     fn default() -> Self {
         Self {
@@ -509,6 +530,7 @@ impl Config {
 
     fn check(&self) -> anyhow::Result<()> {
         self.check_sockets()?;
+        self.listen.check()?;
         let admin = &self.admin;
         anyhow::ensure!(
             admin.connections_max >= 1,
@@ -694,6 +716,24 @@ mod tests {
             let error = config.check().expect_err(named).to_string();
             assert!(error.contains(named), "{error}");
         }
+    }
+
+    #[test]
+    fn all_addresses_are_none_that_clients_can_be_told() {
+        let told = |data: &str, advertised: Option<&str>| {
+            let mut config = Config::default();
+            config.listen.data = data.parse().expect("an address");
+            config.listen.advertised_data = advertised.map(|address| address.parse().expect("an address"));
+            config.check().map_err(|error| error.to_string())
+        };
+        for all in ["0.0.0.0:7420", "[::]:7420"] {
+            let error = told(all, None).expect_err("refused");
+            assert!(error.contains(all) && error.contains("set advertised_data"), "{error}");
+            told(all, Some("10.0.0.5:7420")).expect("clients are told that one");
+            assert!(told(all, Some(all)).is_err());
+        }
+        assert!(told("10.0.0.5:7420", Some("10.0.0.5:0")).is_err());
+        told("10.0.0.5:0", None).expect("the port that it gets is told");
     }
 
     #[test]
