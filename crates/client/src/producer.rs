@@ -90,6 +90,15 @@ impl Default for ProducerConfig {
     }
 }
 
+/// Why a producer does not get on: [`Producer::trouble`].
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// Why a batch was not acknowledged when it was sent last. It is sent again.
+    pub error: Error,
+    /// For how long batches of its shard have been sent again.
+    pub lasts: Duration,
+}
+
 /// Appends to one stream. Cheap to clone; records of clones share batches.
 #[derive(Clone)]
 pub struct Producer {
@@ -200,6 +209,13 @@ impl Producer {
             }
             done.await;
         }
+    }
+
+    /// Why records wait that were sent: what the node said, or that it does not answer. It is tried until
+    /// [`ProducerConfig::deadline`], which an application may not want to be silent for. `None` while all goes well.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let shared = &self.inner.shared;
+        shared.state.lock().trouble(shared.env.now())
     }
 
     fn put(

@@ -10,7 +10,7 @@
 //! - A shard is in the schedule exactly while it has something that may be sent at some time: whatever changes
 //!   that ends in [`State::reschedule`].
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use tailwater_env::Instant;
@@ -20,7 +20,7 @@ use tailwater_format::call::ErrorCode;
 use tailwater_format::limits::APPEND_ITEMS_MAX;
 
 use super::ack::{Ack, Promise};
-use super::{Partitioner, ProducerConfig, shard_of_key};
+use super::{Partitioner, ProducerConfig, Trouble, shard_of_key};
 use crate::Error;
 use crate::limits::{APPEND_BYTES_MAX, BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_MAX, RETRY_PAUSE};
 
@@ -102,6 +102,8 @@ pub(super) struct State {
     /// Batches below this number are sealed without waiting for more.
     flush_upto: u64,
     round_robin: u32,
+    /// Why the last batch of a shard that was answered has to be sent again, and since when that is so.
+    troubles: BTreeMap<u32, (Instant, Error)>,
     /// Why nothing more is taken.
     closed: Option<String>,
 }
@@ -121,8 +123,15 @@ impl State {
             next_number: 0,
             flush_upto: 0,
             round_robin: 0,
+            troubles: BTreeMap::new(),
             closed: None,
         }
+    }
+
+    /// Of the shards whose batches have to be sent again, the one for which that is so for longest.
+    pub(super) fn trouble(&self, now: Instant) -> Option<Trouble> {
+        let (since, error) = self.troubles.values().min_by_key(|(since, _)| *since)?;
+        Some(Trouble { error: error.clone(), lasts: now.since(*since) })
     }
 
     /// Whether [`State::put`] answers something else than that the buffer is full.
@@ -240,7 +249,10 @@ impl State {
             // Behind a batch that has to be sent again, the node sees a hole in the sequence.
             let is_behind = shard.in_flight > 0 || !shard.back.is_empty();
             match outcome {
-                Outcome::Acked(base_offset) => self.finish(batch, |count| Ok((base_offset, count))),
+                Outcome::Acked(base_offset) => {
+                    self.troubles.remove(&number);
+                    self.finish(batch, |count| Ok((base_offset, count)));
+                }
                 Outcome::Failed(error) if is_hole(&error) && is_behind && self.closed.is_none() => {
                     shard.back.push(batch);
                 }
@@ -250,8 +262,11 @@ impl State {
                     tracing::debug!(shard = number, %error, "sending a batch again");
                     shard.retry_at = now + RETRY_PAUSE;
                     shard.back.push(batch);
+                    let since = self.troubles.get(&number).map_or(now, |(since, _)| *since);
+                    self.troubles.insert(number, (since, error));
                 }
                 Outcome::Retry(error) | Outcome::Failed(error) => {
+                    self.troubles.remove(&number);
                     if self.identity.is_some() {
                         // The shard's sequence has a hole: nothing later can be appended.
                         self.closed.get_or_insert_with(|| error.to_string());
@@ -358,6 +373,7 @@ impl State {
 
     /// Fails everything that is not in flight.
     fn fail_rest(&mut self, why: &str) {
+        self.troubles.clear();
         for number in 0..self.shards.len() as u32 {
             let shard = &mut self.shards[number as usize];
             shard.sent.clear();

@@ -4,12 +4,19 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use indicatif::ProgressBar;
 use serde::Serialize;
 use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerConfig};
+use tailwater_env::Env;
+use tailwater_format::call::ErrorCode;
 
 use crate::admin::Server;
 use crate::lines::Lines;
 use crate::output::{self, Format};
+
+/// How long records wait before it is said why.
+const TROUBLE_TOLD_AFTER: Duration = Duration::from_secs(1);
+const TROUBLE_LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Flags of `produce`.
 #[derive(clap::Args)]
@@ -82,6 +89,24 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     let mut lines = Lines::open(args.file.as_deref()).await?;
     let progress = output::progress(size);
     let mut report = Report { name: &args.name, format: args.output, acks: VecDeque::new(), records: 0 };
+    tokio::select! {
+        done = append(&producer, &args, &mut lines, &mut report, &progress) => done?,
+        () = tell_trouble(&producer, &progress) => {}
+    }
+    progress.finish_and_clear();
+    if args.output == Format::Table {
+        eprintln!("{} records appended to {}", report.records, args.name);
+    }
+    Ok(())
+}
+
+async fn append(
+    producer: &Producer,
+    args: &Args,
+    lines: &mut Lines,
+    report: &mut Report<'_>,
+    progress: &ProgressBar,
+) -> anyhow::Result<()> {
     loop {
         // A terminal or a pipe may be silent for long: what was sent is reported meanwhile.
         let line = tokio::select! {
@@ -96,18 +121,41 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
         progress.inc(line.len() as u64);
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let (key, value) = split(line, args.key_delimiter.as_deref());
-        report.add(send(&producer, args.shard, key, value).await?);
+        report.add(send(producer, args.shard, key, value).await?);
         report.finished()?;
     }
     producer.flush().await;
     while !report.acks.is_empty() {
         report.next().await?;
     }
-    progress.finish_and_clear();
-    if args.output == Format::Table {
-        eprintln!("{} records appended to {}", report.records, args.name);
-    }
     Ok(())
+}
+
+/// Tells why nothing is acknowledged, for as long as that is so: batches are tried for minutes.
+async fn tell_trouble(producer: &Producer, progress: &ProgressBar) {
+    let env = Env::real();
+    let mut told = None;
+    loop {
+        env.sleep(TROUBLE_LOOK_EVERY).await;
+        let trouble = producer.trouble().filter(|trouble| trouble.lasts >= TROUBLE_TOLD_AFTER);
+        let error = trouble.map(|trouble| trouble.error);
+        progress.set_message(error.as_ref().map(Error::to_string).unwrap_or_default());
+        // The words of one reason have numbers in them that change.
+        let kind = error.as_ref().map(kind);
+        if let Some(error) = error.filter(|_| kind != told) {
+            progress.suspend(|| eprintln!("tailwater: not acknowledged, trying again: {error}"));
+        }
+        told = kind;
+    }
+}
+
+/// What tells one reason from another.
+fn kind(error: &Error) -> (std::mem::Discriminant<Error>, Option<ErrorCode>) {
+    let code = match error {
+        Error::Refused(refusal) => Some(refusal.code),
+        _ => None,
+    };
+    (std::mem::discriminant(error), code)
 }
 
 async fn send(

@@ -299,7 +299,8 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     std::fs::remove_file(&ballast).expect("removed");
     wait_for("service to resume", || try_produce(&node, &["after".to_owned()]).ok());
     wait_for("/readyz to say so", || node.get("/readyz"));
-    assert!(node.consume("s").contains(&"after".to_owned()));
+    let there = node.consume("s");
+    assert!(["patient", "after"].iter().all(|line| there.iter().any(|read| read == line)));
     node.process.kill();
     node.restart();
     assert!(node.consume("s").len() > acknowledged);
@@ -324,7 +325,10 @@ fn a_node_killed_on_a_full_disk_starts_again_and_again_and_what_was_acknowledged
     };
     let mut appended = 0;
     wait_for("five appends while there is room", || {
+    let patient = Producing::start(&node, "patient\n", dir.path());
+    wait_for("the reason why it waits", || patient.told().contains("space").then_some(()));
         appended += usize::from(append(&node).is_ok());
+    patient.finish();
         (appended == 5).then_some(())
     });
     let ballast = disk.0.join("ballast");
@@ -333,6 +337,22 @@ fn a_node_killed_on_a_full_disk_starts_again_and_again_and_what_was_acknowledged
         while file.write_all(&[1; 4096]).is_ok() {}
         append(&node).err().filter(|why| why.contains("space"))
     });
+#[test]
+fn a_producer_with_the_usual_patience_says_once_why_it_waits_and_goes_on_when_the_node_is_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let mut patient = Producing::start(&node, "first\n", dir.path());
+    wait_for("the first line", || node.consume("s").contains(&"first".to_owned()).then_some(()));
+    node.process.kill();
+    patient.write("second\n");
+    wait_for("the reason why it waits", || patient.told().contains("no node answers").then_some(()));
+    node.restart();
+    let told = patient.finish();
+    assert_eq!(told.matches("no node answers").count(), 1, "{told}");
+    assert_eq!(node.consume("s"), ["first", "second"]);
+}
+
     // Each start needs a file for the journal, and there is at most one spare.
     for start in 0..3 {
         node.process.kill();
@@ -402,6 +422,47 @@ struct SmallDisk(std::path::PathBuf);
 
 /// A node on a disk of 160 MiB below `dir`, with a journal of at most 64; [`SmallDisk::mount`] says when there is none.
 fn on_a_small_disk(dir: &Path, test: &str) -> Option<(SmallDisk, Node)> {
+/// `produce` with the usual deadline, and what it says on standard error.
+struct Producing {
+    child: std::process::Child,
+    told: std::path::PathBuf,
+}
+
+impl Producing {
+    fn start(node: &Node, input: &str, dir: &Path) -> Self {
+        let told = dir.join("told");
+        let mut command = node.command(&["produce", "s"]);
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+        let errors = std::fs::File::create(&told).expect("created");
+        let mut producing = Self { child: command.stderr(errors).spawn().expect("it starts"), told };
+        producing.write(input);
+        producing
+    }
+
+    fn write(&mut self, input: &str) {
+        self.child.stdin.as_mut().expect("piped").write_all(input.as_bytes()).expect("it reads");
+    }
+
+    fn told(&self) -> String {
+        std::fs::read_to_string(&self.told).expect("text")
+    }
+
+    /// Waits until all is acknowledged; what it said.
+    fn finish(mut self) -> String {
+        drop(self.child.stdin.take());
+        let ended = wait_for("it to end", || self.child.try_wait().expect("it is ours"));
+        assert!(ended.success(), "{}", self.told());
+        self.told()
+    }
+}
+
+impl Drop for Producing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
     let at = dir.join("disk");
     std::fs::create_dir(&at).expect("a directory");
     let disk = SmallDisk::mount(&at, "160m", test)?;

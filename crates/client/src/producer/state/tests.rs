@@ -320,6 +320,38 @@ fn a_batch_that_waits_for_its_answer_stays_among_those_that_the_node_remembers()
 }
 
 #[test]
+fn trouble_is_why_batches_are_sent_again_for_as_long_as_that_lasts_and_of_the_shard_where_it_lasts_longest() {
+    let mut rig = Rig::new(config());
+    let code = |rig: &Rig| {
+        let Trouble { error, lasts } = rig.state.trouble(rig.now)?;
+        let Error::Refused(refusal) = error else { panic!("{error}") };
+        Some((refusal.code, lasts))
+    };
+    rig.put(0, b"a");
+    rig.put(1, b"b");
+    let mut batches = rig.take();
+    assert_eq!(code(&rig), None, "nothing is known of what is in flight");
+    let second = batches.split_off(1);
+    rig.refuse(batches, ErrorCode::Overloaded);
+    rig.now = rig.now + Duration::from_secs(1);
+    rig.refuse(second, ErrorCode::StorageFailed);
+    assert_eq!(code(&rig), Some((ErrorCode::Overloaded, Duration::from_secs(1))));
+    // The first shard's reason is another one now, and is as old as the first.
+    let again = rig.take();
+    rig.refuse(again, ErrorCode::NoSpace);
+    assert_eq!(code(&rig), Some((ErrorCode::NoSpace, Duration::from_secs(1))));
+    rig.now = rig.now + Duration::from_secs(1);
+    let mut first = rig.take();
+    let second = first.split_off(1);
+    rig.answer(first);
+    assert_eq!(code(&rig), Some((ErrorCode::StorageFailed, Duration::from_secs(1))));
+    rig.answer(second);
+    assert_eq!(code(&rig), None);
+    rig.settle();
+    rig.assert_all_acked();
+}
+
+#[test]
 fn without_sequences_a_shard_has_one_batch_in_flight_so_that_order_is_kept() {
     let mut rig = Rig::new(ProducerConfig { idempotent: false, ..config() });
     for n in 0..12_u8 {
