@@ -3,7 +3,7 @@
 //! | path | |
 //! |---|---|
 //! | `GET /healthz`, `/livez` | the process runs |
-//! | `GET /readyz` | the log takes appends |
+//! | `GET /readyz` | the log takes appends; 503 with the reason if not, recovery among them |
 //! | `GET /metrics` | Prometheus |
 //! | `GET /v1/node` | addresses, cells |
 //! | `GET /v1/cells`, `POST /v1/cells/{cell}/clear` | the cells; forgets all that a cell holds |
@@ -20,7 +20,7 @@ mod broadcast;
 mod connections;
 mod groups;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
@@ -30,6 +30,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 pub use connections::{Limits, Sender, serve};
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use tailwater_access::{Authorizer, Denied, Protocol, Resource};
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
@@ -42,8 +44,8 @@ use crate::{metrics, views};
 
 type Answer<T> = Result<Json<T>, Failed>;
 
-/// The routes.
-pub fn router(shared: Arc<Shared>) -> Router {
+/// The routes of a node that has started.
+fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/livez", get(|| async { "ok\n" }))
@@ -65,6 +67,48 @@ pub fn router(shared: Arc<Shared>) -> Router {
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
+}
+
+/// The routes of a node that may not have started yet: until it has, that is what it answers.
+pub(crate) struct Starting {
+    authorizer: Arc<dyn Authorizer>,
+    started: OnceLock<TowerToHyperService<Router>>,
+}
+
+impl Starting {
+    /// None has started.
+    pub(crate) fn new(authorizer: Arc<dyn Authorizer>) -> Arc<Self> {
+        Arc::new(Self { authorizer, started: OnceLock::new() })
+    }
+
+    /// The routes, which are the node's own once there is one.
+    pub(crate) fn routes(self: Arc<Self>) -> Router {
+        Router::new().fallback(starting).layer(DefaultBodyLimit::disable()).with_state(self)
+    }
+
+    /// The node has started.
+    pub(crate) fn started(&self, shared: Arc<Shared>) {
+        // A node starts once.
+        let _ = self.started.set(TowerToHyperService::new(router(shared)));
+    }
+}
+
+async fn starting(State(starting): State<Arc<Starting>>, request: Request) -> Response {
+    if let Some(routes) = starting.started.get() {
+        return match routes.call(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        };
+    }
+    if let Err(denied) = ask(&*starting.authorizer, Protocol::Http, &request) {
+        return Failed(CallRefusal::new(ErrorCode::NotAuthorized, denied.to_string())).into_response();
+    }
+    let why = "the node is recovering: it replays its journal, and takes requests after that";
+    match request.uri().path() {
+        "/healthz" | "/livez" => "ok\n".into_response(),
+        "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        _ => Failed(CallRefusal::new(ErrorCode::Unavailable, why)).into_response(),
+    }
 }
 
 /// An error as JSON.

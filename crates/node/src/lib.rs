@@ -104,8 +104,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts everything, bottom up: cells, log (which recovers), calls, HTTP. After an error nothing is left
-    /// running.
+    /// Starts everything, bottom up: cells, log (which recovers), calls. Before all of it admin HTTP tells that the node is
+    /// there, and not ready. After an error nothing is left running.
+    ///
+    /// Recovery is for as long as the disk takes on a thread of its own, and goes on there if this is cancelled: then the
+    /// process should end.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         // It binds to loopback unless it is told otherwise, and whoever tells it otherwise puts it into a network that he
         // trusts.
@@ -115,6 +118,15 @@ impl Node {
     /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. SQS has accounts of
     /// its own, with keys and policies.
     pub async fn start_with(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
+        let (started, starting) = oneshot::channel();
+        let runtime = tokio::runtime::Handle::current();
+        let start = move || drop(started.send(runtime.block_on(Self::start_here(config, authorizer))));
+        std::thread::Builder::new().name("start".to_owned()).spawn(start)?;
+        starting.await.context("the node panicked when it started")?
+    }
+
+    /// The same on this thread, which waits for the disk.
+    async fn start_here(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let env = Env::real();
         env.disk()
             .create_dir_all(&config.data)
@@ -145,6 +157,13 @@ impl Node {
         };
         // The directory's lock comes first of all: a second node must not touch the first one's sockets.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
+        // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
+        let admin_addr = admin.local_addr()?;
+        let (stop_http, stopped) = oneshot::channel::<()>();
+        let starting = http::Starting::new(Arc::clone(&authorizer));
+        let routes = Arc::clone(&starting).routes();
+        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
+        let http = tokio::runtime::Handle::current().spawn(serve);
         let data_cell = Arc::new(NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?);
         let metadata_cell = Arc::new(NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?);
         let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
@@ -214,11 +233,7 @@ impl Node {
             group_shards_told_max: config.metrics.group_shards_max,
             queues_told_max: config.metrics.queues_max,
         });
-        let admin_addr = admin.local_addr()?;
-        let (stop_http, stopped) = oneshot::channel::<()>();
-        let routes = http::router(Arc::clone(&shared));
-        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
-        let http = tokio::runtime::Handle::current().spawn(serve);
+        starting.started(Arc::clone(&shared));
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })
     }

@@ -112,14 +112,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     tailwater_node::logging::init(&config.logging)?;
     tailwater_node::panics::end_the_process();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let started = runtime.block_on(async {
         let mut stop = StopSignals::caught();
         let node = tokio::select! {
             node = Node::start(config) => node?,
             // As if it had been killed; the next start goes on with what it left.
-            () = stop.next() => return Ok(()),
+            () = stop.next() => return anyhow::Ok(false),
         };
         stop.next().await;
-        node.stop().await
-    })
+        node.stop().await?;
+        Ok(true)
+    })?;
+    if !started {
+        tracing::info!("stopped before it had recovered");
+        // A thread recovers still, with tasks of the runtime: they end together, with the process.
+        std::mem::forget(runtime);
+    }
+    Ok(())
 }

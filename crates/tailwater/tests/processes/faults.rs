@@ -265,6 +265,34 @@ fn admin_http_refuses_what_is_too_much_too_long_or_too_slow_and_says_so() {
 }
 
 #[test]
+fn a_node_that_recovers_is_alive_and_not_ready_and_says_so_and_can_be_told_to_stop() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    node.produce("s", &numbered(0..100));
+    node.process.kill();
+    // The newest snapshot of metadata, which recovery reads, is a pipe in which nothing comes.
+    let pipe = node.dir.join("meta").join(format!("{:020}.snapshot", u64::MAX));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it is in coreutils");
+    assert!(made.success());
+    node.restart_recovering();
+    for _ in 0..3 {
+        assert_eq!(node.get("/healthz").as_deref(), Some("ok\n"));
+        let mut socket = connect(&node, 0);
+        socket.write_all(b"GET /readyz HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("answered");
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("recovering"), "{answer}");
+    }
+    let error = node.run_failing(&["stream", "ls"]);
+    assert!(error.contains("recovering"), "{error}");
+    assert!(node.process.stop(), "it was told to stop:\n{}", node.process.log());
+    std::fs::remove_file(&pipe).expect("removed");
+    node.restart();
+    assert_eq!(node.consume("s"), numbered(0..100));
+}
+
+#[test]
 fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_resumes_when_there_is_room() {
     let dir = tempfile::tempdir().expect("a directory");
     let Some((disk, mut node)) = on_a_small_disk(
@@ -296,7 +324,10 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     assert!(node.get("/readyz").is_none(), "it takes no appends, and says so");
     let there = node.consume("s");
     assert!(there.len() >= acknowledged, "{} of {acknowledged}", there.len());
+    let patient = Producing::start(&node, "patient\n", dir.path());
+    wait_for("the reason why it waits", || patient.told().contains("space").then_some(()));
     std::fs::remove_file(&ballast).expect("removed");
+    patient.finish();
     wait_for("service to resume", || try_produce(&node, &["after".to_owned()]).ok());
     wait_for("/readyz to say so", || node.get("/readyz"));
     let there = node.consume("s");
@@ -304,6 +335,22 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
     node.process.kill();
     node.restart();
     assert!(node.consume("s").len() > acknowledged);
+}
+
+#[test]
+fn a_producer_with_the_usual_patience_says_once_why_it_waits_and_goes_on_when_the_node_is_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s"]);
+    let mut patient = Producing::start(&node, "first\n", dir.path());
+    wait_for("the first line", || node.consume("s").contains(&"first".to_owned()).then_some(()));
+    node.process.kill();
+    patient.write("second\n");
+    wait_for("the reason why it waits", || patient.told().contains("no node answers").then_some(()));
+    node.restart();
+    let told = patient.finish();
+    assert_eq!(told.matches("no node answers").count(), 1, "{told}");
+    assert_eq!(node.consume("s"), ["first", "second"]);
 }
 
 #[test]
@@ -325,10 +372,7 @@ fn a_node_killed_on_a_full_disk_starts_again_and_again_and_what_was_acknowledged
     };
     let mut appended = 0;
     wait_for("five appends while there is room", || {
-    let patient = Producing::start(&node, "patient\n", dir.path());
-    wait_for("the reason why it waits", || patient.told().contains("space").then_some(()));
         appended += usize::from(append(&node).is_ok());
-    patient.finish();
         (appended == 5).then_some(())
     });
     let ballast = disk.0.join("ballast");
@@ -337,22 +381,6 @@ fn a_node_killed_on_a_full_disk_starts_again_and_again_and_what_was_acknowledged
         while file.write_all(&[1; 4096]).is_ok() {}
         append(&node).err().filter(|why| why.contains("space"))
     });
-#[test]
-fn a_producer_with_the_usual_patience_says_once_why_it_waits_and_goes_on_when_the_node_is_back() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
-    let mut patient = Producing::start(&node, "first\n", dir.path());
-    wait_for("the first line", || node.consume("s").contains(&"first".to_owned()).then_some(()));
-    node.process.kill();
-    patient.write("second\n");
-    wait_for("the reason why it waits", || patient.told().contains("no node answers").then_some(()));
-    node.restart();
-    let told = patient.finish();
-    assert_eq!(told.matches("no node answers").count(), 1, "{told}");
-    assert_eq!(node.consume("s"), ["first", "second"]);
-}
-
     // Each start needs a file for the journal, and there is at most one spare.
     for start in 0..3 {
         node.process.kill();
@@ -394,34 +422,6 @@ fn a_failing_sync_refuses_appends_with_the_reason_keeps_what_was_acknowledged_an
     assert_eq!(node.consume("s"), resumed);
 }
 
-/// Appends lines, waiting for no longer than a few seconds; the number acknowledged, or why not.
-fn try_produce(node: &Node, lines: &[String]) -> Result<usize, String> {
-    use std::io::Write;
-    let mut child = node
-        .command(&["produce", "s", "--deadline-ms", "3000"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut text = lines.join("\n");
-    text.push('\n');
-    let mut stdin = child.stdin.take().expect("piped");
-    let _ = stdin.write_all(text.as_bytes());
-    drop(stdin);
-    let output = child.wait_with_output().expect("it ends");
-    if output.status.success() {
-        Ok(lines.len())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
-    }
-}
-
-/// A memory file system of a given size, unmounted with the test.
-struct SmallDisk(std::path::PathBuf);
-
-/// A node on a disk of 160 MiB below `dir`, with a journal of at most 64; [`SmallDisk::mount`] says when there is none.
-fn on_a_small_disk(dir: &Path, test: &str) -> Option<(SmallDisk, Node)> {
 /// `produce` with the usual deadline, and what it says on standard error.
 struct Producing {
     child: std::process::Child,
@@ -463,6 +463,34 @@ impl Drop for Producing {
     }
 }
 
+/// Appends lines, waiting for no longer than a few seconds; the number acknowledged, or why not.
+fn try_produce(node: &Node, lines: &[String]) -> Result<usize, String> {
+    use std::io::Write;
+    let mut child = node
+        .command(&["produce", "s", "--deadline-ms", "3000"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut text = lines.join("\n");
+    text.push('\n');
+    let mut stdin = child.stdin.take().expect("piped");
+    let _ = stdin.write_all(text.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    if output.status.success() {
+        Ok(lines.len())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+/// A memory file system of a given size, unmounted with the test.
+struct SmallDisk(std::path::PathBuf);
+
+/// A node on a disk of 160 MiB below `dir`, with a journal of at most 64; [`SmallDisk::mount`] says when there is none.
+fn on_a_small_disk(dir: &Path, test: &str) -> Option<(SmallDisk, Node)> {
     let at = dir.join("disk");
     std::fs::create_dir(&at).expect("a directory");
     let disk = SmallDisk::mount(&at, "160m", test)?;

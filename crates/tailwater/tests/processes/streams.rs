@@ -308,7 +308,7 @@ fn a_node_that_is_told_to_stop_while_it_starts_ends_well_and_has_everything_when
     for _ in 0..5 {
         assert!(node.process.stop());
         // It answers before it has started all of its parts.
-        node.restart_unready();
+        node.restart_recovering();
     }
     assert!(node.process.stop());
     node.restart();
