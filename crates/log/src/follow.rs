@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use futures::FutureExt;
 use tailwater_journal::{Durable, Incarnation, JournalPosition};
 
-use crate::owner::Slot;
+use crate::slots::Slot;
 
 /// A journal record that a shard waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,6 +39,7 @@ mod producer_ids;
 mod retention;
 mod scan;
 mod shard;
+mod slots;
 mod source;
 mod stream;
 mod upkeep;

@@ -33,11 +33,12 @@ use crate::error::{AppendError, ReadError, StreamError};
 use crate::hot::Hot;
 use crate::limits::{APPEND_OVERHEAD_BYTES, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
 use crate::locate::{Locate, Location, locate};
-use crate::owner::{OwnerHandle, Request, Slot};
+use crate::owner::{OwnerHandle, Request};
 use crate::producer::Refused;
 use crate::producer_ids::ProducerIds;
 use crate::scan::read_error;
 use crate::shard::{Append, Appended, Waiter};
+use crate::slots::Slot;
 use crate::stream::StreamRecord;
 use crate::view::{SharedView, View};
 
@@ -446,7 +447,6 @@ impl Log {
 
     /// Whether appends are taken, and if not, why, in words.
     pub fn health(&self) -> Result<(), String> {
-        self.inner.journal.health().map_err(|failure| failure.to_string())?;
         if self.inner.owners.iter().any(OwnerHandle::has_ended) {
             let why = if self.inner.closed.load(Ordering::Acquire) {
                 "was closed"
@@ -455,6 +455,7 @@ impl Log {
             };
             return Err(format!("the log {why}"));
         }
+        self.inner.journal.health().map_err(|failure| failure.to_string())?;
         self.inner.store.health().map_err(|error| error.to_string())
     }
 

@@ -33,12 +33,9 @@ use crate::follow::{Follower, Placed};
 use crate::hot::Hot;
 use crate::limits::{BUSY_RETRY, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS};
 use crate::shard::{Append, ChangeError, Output, Shard, Truncation, Write, WriteError};
+use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
 use crate::view::SharedView;
-
-/// A shard's place at its owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Slot(u32);
 
 /// What an owner is asked to do.
 pub(crate) enum Request {
@@ -78,12 +75,12 @@ impl OwnerHandle {
                 append.waiter.forget();
             }
             why
+        })
+    }
+
     /// Whether nobody takes requests any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.requests.is_closed()
-    }
-
-        })
     }
 
     /// Puts a request into the queue, waiting for room. For the rare ones.
@@ -126,7 +123,7 @@ struct Owned {
 
 struct Owner {
     floor: Floor,
-    owned: Vec<Option<Box<Owned>>>,
+    owned: Slots<Box<Owned>>,
     touched: Vec<Slot>,
     /// Shards whose entry the store was too busy for, and when to offer it again.
     blocked: Vec<Slot>,
@@ -152,7 +149,7 @@ impl Owner {
         let tick_at = floor.env.now() + floor.tick;
         Self {
             floor,
-            owned: Vec::new(),
+            owned: Slots::new(),
             touched: Vec::new(),
             blocked: Vec::new(),
             blocked_until: Instant::default(),
@@ -217,7 +214,7 @@ impl Owner {
     fn take(&mut self, request: Request, now: Instant, wall_ms: i64) {
         match request {
             Request::Append(slot, append) => {
-                let Some(owned) = self.owned[slot.0 as usize].as_mut() else {
+                let Some(owned) = self.owned.get(slot) else {
                     append.waiter.answer(Err(AppendError::NoStream));
                     return;
                 };
@@ -225,7 +222,7 @@ impl Owner {
                 self.touch(slot);
             }
             Request::Truncate(slot, truncation) => {
-                let Some(owned) = self.owned[slot.0 as usize].as_mut() else {
+                let Some(owned) = self.owned.get(slot) else {
                     let _ = truncation.reply.send(Err(StreamError::NoStream(String::new())));
                     return;
                 };
@@ -233,19 +230,19 @@ impl Owner {
                 self.touch(slot);
             }
             Request::Open(shard, mut undone, view, reply) => {
-                let slot = Slot(u32::try_from(self.owned.len()).expect("shards are bounded far below"));
+                let slot = self.owned.reserve();
                 self.floor.tail.open(shard.id(), shard.tail());
                 let (touched, wake_at, closed) = (false, None, false);
                 let mut owned = Box::new(Owned { slot, shard: *shard, view, touched, wake_at, closed });
                 self.out.append(&mut undone);
                 self.perform(&mut owned);
-                self.owned.push(Some(owned));
+                self.owned.put(slot, owned);
                 self.touch(slot);
                 let _ = reply.send(slot);
             }
             Request::Configure(slots, config, reply) => {
                 for slot in slots {
-                    let Some(owned) = self.owned[slot.0 as usize].as_mut() else { continue };
+                    let Some(owned) = self.owned.get(slot) else { continue };
                     owned.shard.configure(Arc::clone(&config));
                     self.touch(slot);
                 }
@@ -253,7 +250,7 @@ impl Owner {
             }
             Request::Delete(slots, reply) => {
                 for slot in slots {
-                    let Some(mut owned) = self.owned[slot.0 as usize].take() else { continue };
+                    let Some(mut owned) = self.owned.remove(slot) else { continue };
                     owned.shard.delete(&mut self.out);
                     self.perform(&mut owned);
                     if let Some(wake_at) = owned.wake_at {
@@ -269,7 +266,7 @@ impl Owner {
             }
             Request::Close(reply) => {
                 self.closing = Some(reply);
-                for owned in self.owned.iter_mut().flatten() {
+                for owned in self.owned.all() {
                     owned.shard.close();
                 }
                 self.touch_all();
@@ -278,7 +275,7 @@ impl Owner {
     }
 
     fn touch(&mut self, slot: Slot) {
-        if let Some(owned) = self.owned[slot.0 as usize].as_mut()
+        if let Some(owned) = self.owned.get(slot)
             && !owned.touched
         {
             owned.touched = true;
@@ -287,8 +284,8 @@ impl Owner {
     }
 
     fn touch_all(&mut self) {
-        for slot in 0..self.owned.len() as u32 {
-            self.touch(Slot(slot));
+        for slot in self.owned.used().collect::<Vec<_>>() {
+            self.touch(slot);
         }
     }
 
@@ -297,7 +294,7 @@ impl Owner {
         let now = self.floor.env.now();
         while let Some(&(wake_at, slot)) = self.wakes.first().filter(|(wake_at, _)| *wake_at <= now) {
             self.wakes.remove(&(wake_at, slot));
-            if let Some(owned) = self.owned[slot.0 as usize].as_mut() {
+            if let Some(owned) = self.owned.get(slot) {
                 owned.wake_at = None;
             }
             self.touch(slot);
@@ -310,11 +307,11 @@ impl Owner {
         if now >= self.tick_at {
             self.tick_at = now + self.floor.tick;
             let wall_ms = self.floor.env.wall_ms();
-            for slot in 0..self.owned.len() {
-                let Some(mut owned) = self.owned[slot].take() else { continue };
+            for slot in self.owned.used().collect::<Vec<_>>() {
+                let Some(mut owned) = self.owned.take(slot) else { continue };
                 owned.shard.tick(now, wall_ms, &mut self.out);
                 self.perform(&mut owned);
-                self.owned[slot] = Some(owned);
+                self.owned.put(slot, owned);
             }
             self.upkeep.retry(&self.floor.store);
             self.touch_all();
@@ -324,10 +321,10 @@ impl Owner {
     fn work_on_touched(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
         for slot in touched.drain(..) {
-            let Some(mut owned) = self.owned[slot.0 as usize].take() else { continue };
+            let Some(mut owned) = self.owned.take(slot) else { continue };
             owned.touched = false;
             self.work(&mut owned);
-            self.owned[slot.0 as usize] = Some(owned);
+            self.owned.put(slot, owned);
         }
         if self.touched.is_empty() {
             self.touched = touched; // its memory serves the next round
@@ -404,7 +401,7 @@ impl Owner {
     }
 
     fn committed(&mut self, slot: Slot, result: Result<u64, ChangeError>) {
-        let Some(mut owned) = self.owned[slot.0 as usize].take() else { return };
+        let Some(mut owned) = self.owned.take(slot) else { return };
         match &result {
             Ok(_) => {}
             Err(ChangeError::Refused(why)) => tracing::error!(
@@ -418,7 +415,7 @@ impl Owner {
         }
         owned.shard.committed(self.floor.env.now(), result, &mut self.out);
         self.perform(&mut owned);
-        self.owned[slot.0 as usize] = Some(owned);
+        self.owned.put(slot, owned);
         self.touch(slot);
     }
 
@@ -454,10 +451,10 @@ impl Owner {
     }
 
     fn covered(&mut self, slot: Slot, step: impl FnOnce(&mut Shard, &mut Vec<Output>)) {
-        let Some(mut owned) = self.owned[slot.0 as usize].take() else { return };
+        let Some(mut owned) = self.owned.take(slot) else { return };
         step(&mut owned.shard, &mut self.out);
         let rolled = self.perform(&mut owned);
-        self.owned[slot.0 as usize] = Some(owned);
+        self.owned.put(slot, owned);
         if rolled || self.closing.is_some() {
             self.touch(slot);
         }
@@ -497,8 +494,8 @@ impl Owner {
         list_changed
     }
 
-    fn is_closed(&self) -> bool {
-        self.closing.is_some() && self.owned.iter().flatten().all(|owned| owned.closed)
+    fn is_closed(&mut self) -> bool {
+        self.closing.is_some() && self.owned.all().all(|owned| owned.closed)
     }
 }
 
