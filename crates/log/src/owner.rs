@@ -454,8 +454,9 @@ impl Owner {
         let Some(mut owned) = self.owned.take(slot) else { return };
         step(&mut owned.shard, &mut self.out);
         let rolled = self.perform(&mut owned);
+        let is_truncating = owned.shard.is_truncating();
         self.owned.put(slot, owned);
-        if rolled || self.closing.is_some() {
+        if rolled || is_truncating || self.closing.is_some() {
             self.touch(slot);
         }
     }

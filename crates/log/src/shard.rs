@@ -263,6 +263,19 @@ impl Shard {
         (std::mem::take(&mut self.tail_changed), std::mem::take(&mut self.list_changed))
     }
 
+    /// Offset after the last record that no loss takes back.
+    fn synced_next(&self) -> Offset {
+        let Some(Unsynced { reach, .. }) = self.unsynced.front() else { return self.acked_next };
+        let segment = self.rolling.iter().chain(&self.open).find(|open| open.id == reach.segment);
+        segment.expect("a segment is completed after its last entry is synced").synced_next
+    }
+
+    /// Whether records are to be removed: call [`Shard::next_change`] again when something was synced, which it may wait
+    /// for.
+    pub fn is_truncating(&self) -> bool {
+        self.changes.wanted_log_start() > self.changes.log_start()
+    }
+
     /// Whether some append waits for the journal.
     pub fn is_in_flight(&self) -> bool {
         !self.in_flight.is_empty() || !self.unsynced.is_empty()
@@ -318,11 +331,13 @@ impl Shard {
     }
 
     /// Up to where the journal has to be synced before the next segment can begin, if one waits for that or soon will:
-    /// what is synced by then need not be waited for.
+    /// what is synced by then need not be waited for. Or before a truncation can be recorded.
     pub fn awaited_sync(&self) -> Option<JournalPosition> {
         let roll_bytes = retention::roll_bytes(&self.config);
         let is_nearly_full = |open: &OpenSegment| open.length.0 > roll_bytes - roll_bytes / 8;
-        let is_awaited = self.waits_for_roll() || self.open.as_ref().is_some_and(is_nearly_full);
+        let is_awaited = self.waits_for_roll()
+            || self.open.as_ref().is_some_and(is_nearly_full)
+            || self.changes.wanted_log_start() > self.synced_next();
         if self.config.durability != Durability::Interval || !is_awaited {
             return None;
         }
@@ -568,7 +583,7 @@ impl Shard {
         self.next_offset = next_offset;
         self.transaction_id = transaction_id;
         self.producers.take_back(next_offset);
-        self.changes.cut_log_start(next_offset);
+        self.changes.cut_log_start(next_offset, out);
         self.visible = Visible::at_rest(&self.completed, self.changes.record(), next_offset);
         self.tail_changed = true;
         out.push(Output::Update(self.tail()));

@@ -790,6 +790,21 @@ fn interval_durability_acknowledges_and_reads_back() {
     });
 }
 
+#[test]
+fn a_truncation_of_what_was_acknowledged_and_not_synced_does_not_wait_for_the_interval() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = LogConfig { tick: Duration::from_secs(3_600), ..config() };
+        config.journal.sync_interval = Duration::from_secs(3_600);
+        let log = open_with(&env, dir.path(), config).await;
+        let interval = StreamConfig { durability: Durability::Interval, ..StreamConfig::default() };
+        let stream = create(&log, "a", interval).await;
+        log.append(stream, SHARD, values(&["one", "two", "three"])).await.expect("appended");
+        assert_eq!(log.truncate("a", SHARD, Offset(3)).await, Ok(Offset(3)));
+        assert_eq!(log_start(&log, shard(stream, 0)), Offset(3));
+    });
+}
+
 async fn alter(log: &Log, config: StreamConfig) -> Result<(), StreamError> {
     log.alter_stream("a", move |_| Ok::<_, StreamError>(config)).await.map(drop)
 }

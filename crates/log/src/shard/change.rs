@@ -106,18 +106,29 @@ impl Changes {
         self.log_start = self.log_start.max(log_start);
     }
 
-    /// The shard ends at `end` by now: what lay behind it is lost and can't be truncated.
-    pub(super) fn cut_log_start(&mut self, end: Offset) {
-        self.log_start = self.log_start.min(end).max(self.record.log_start);
+    /// The shard ends at `end` by now: what lay behind it is lost and can't be truncated, what lies before it still can.
+    pub(super) fn cut_log_start(&mut self, end: Offset, out: &mut Vec<Output>) {
+        let end = end.max(self.record.log_start);
+        self.log_start = self.log_start.min(end);
+        for truncation in &mut self.truncations {
+            truncation.before = truncation.before.min(end);
+        }
+        self.answer_truncations(out);
     }
 
     /// Whether something waits to be committed or answered.
     pub(super) fn is_pending(&self) -> bool {
-        self.committing.is_some()
-            || self.uncertain.is_some()
-            || self.claim
-            || !self.completed.is_empty()
-            || self.log_start > self.record.log_start
+        self.committing.is_some() || self.uncertain.is_some() || self.has_news(self.log_start)
+    }
+
+    /// Whether there is something to tell metadata, if the log starts at `log_start`.
+    fn has_news(&self, log_start: Offset) -> bool {
+        self.claim || !self.completed.is_empty() || log_start > self.record.log_start
+    }
+
+    /// The first offset that is to be kept, once that may be recorded.
+    pub(super) fn wanted_log_start(&self) -> Offset {
+        self.log_start
     }
 
     /// Why nothing can be committed for a while, if metadata can't take it.
@@ -135,6 +146,14 @@ impl Changes {
         self.uncertain.as_ref().map(|_| self.retry_at)
     }
 
+    /// Answers the truncations that are recorded.
+    fn answer_truncations(&mut self, out: &mut Vec<Output>) {
+        let log_start = self.record.log_start;
+        for truncation in self.truncations.extract_if(.., |waiting| waiting.before <= log_start) {
+            out.push(Output::Truncated(truncation, Ok(log_start)));
+        }
+    }
+
     pub(super) fn fail_truncations(&mut self, error: &StreamError, out: &mut Vec<Output>) {
         for truncation in self.truncations.drain(..) {
             out.push(Output::Truncated(truncation, Err(error.clone())));
@@ -143,7 +162,8 @@ impl Changes {
 }
 
 impl Shard {
-    /// Removes the records before an offset, at record granularity; segments wholly before it are deleted.
+    /// Removes the records before an offset, at record granularity; segments wholly before it are deleted. What may
+    /// still be lost (`interval`) is removed when it is synced.
     pub fn truncate(&mut self, now: Instant, truncation: Truncation, out: &mut Vec<Output>) {
         let refused = match self.state {
             State::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
@@ -182,17 +202,19 @@ impl Shard {
             self.changes.committing = self.changes.uncertain.take();
             return self.changes.committing.clone();
         }
-        let below = retention::below(self.completed.iter(), changes.log_start);
+        // Not what a loss may take back: a change that is repeated behind it would have the log start behind its end.
+        let log_start = changes.log_start.min(self.synced_next()).max(changes.record.log_start);
+        let below = retention::below(self.completed.iter(), log_start);
         // Those that metadata was never told of are told first, and go with the next change.
         let saved = self.completed.len() - changes.completed.len();
-        if !changes.is_pending() && below.min(saved) == 0 {
+        if !changes.has_news(log_start) && below.min(saved) == 0 {
             return None;
         }
         let deleted = self.completed.iter().take(below.min(saved)).map(|segment| segment.number);
         let deleted: Vec<SegmentNumber> = deleted.take(COMMIT_OPS_MAX / 2).collect();
         let completed: Vec<SegmentRecord> =
             changes.completed.iter().take(COMMIT_OPS_MAX / 4).copied().collect();
-        let mut record = ShardRecord { log_start: changes.log_start, owner: changes.owner, ..changes.record };
+        let mut record = ShardRecord { log_start, owner: changes.owner, ..changes.record };
         if changes.claim {
             record.term = record.term.next();
         }
@@ -287,10 +309,7 @@ impl Shard {
             self.list_changed = true;
             out.push(Output::Delete(self.segment_id(&segment)));
         }
-        let log_start = self.changes.record.log_start;
-        for truncation in self.changes.truncations.extract_if(.., |waiting| waiting.before <= log_start) {
-            out.push(Output::Truncated(truncation, Ok(log_start)));
-        }
+        self.changes.answer_truncations(out);
     }
 
     pub(super) fn segment_id(&self, segment: &SegmentRecord) -> SegmentId {
