@@ -9,7 +9,8 @@
 //! A batch is sealed when it is full, when its time is up, or as soon as nothing of its shard is in flight:
 //! alone, a record waits for nobody; under load, batches grow by themselves. What was not acknowledged is sent
 //! again with the same sequence, so the node can tell a repetition; the order within a shard never changes.
-//! (A producer that is not idempotent has one batch of a shard in flight at a time, for the order's sake.)
+//! (A producer that is not idempotent has one batch of a shard in flight at a time, for the order's sake; an idempotent
+//! one until the shard's first acknowledgement, from which on the node knows it.)
 //!
 //! When a batch of an idempotent producer fails for good, so does everything behind it, and the producer is
 //! closed: its sequence has a hole that the node would refuse.

@@ -6,6 +6,8 @@
 //! - A batch is only sent while the oldest unacknowledged one of its shard is among the last
 //!   [`BATCHES_IN_FLIGHT_MAX`] with it: the node remembers that many, and takes an older one that is sent again
 //!   for a gap in the sequence. Counting those in flight is not enough: answers may overtake one another.
+//! - Until a batch of a shard is acknowledged, one is sent at a time: the shard does not know the producer yet, and
+//!   takes any sequence from it, so of two CALLs the later one could be first.
 //! - Every batch is acknowledged or failed exactly once, whatever way it leaves: [`Promise`].
 //! - A shard is in the schedule exactly while it has something that may be sent at some time: whatever changes
 //!   that ends in [`State::reschedule`].
@@ -77,6 +79,8 @@ struct Shard {
     back: Vec<Sealed>,
     /// The places of those that were sent and are not acknowledged: in flight, or back.
     sent: BTreeSet<u64>,
+    /// The node knows the producer: one was acknowledged.
+    is_known: bool,
     next_order: u64,
     next_sequence: i32,
     retry_at: Instant,
@@ -250,6 +254,7 @@ impl State {
             let is_behind = shard.in_flight > 0 || !shard.back.is_empty();
             match outcome {
                 Outcome::Acked(base_offset) => {
+                    shard.is_known = true;
                     self.troubles.remove(&number);
                     self.finish(batch, |count| Ok((base_offset, count)));
                 }
@@ -293,8 +298,9 @@ impl State {
     /// When the shard may send a batch, if nothing happens until then.
     fn may_send_at(&self, number: u32) -> Option<Instant> {
         let shard = &self.shards[number as usize];
-        // Without sequences nobody but the sender keeps the order: one after the other.
-        let window = if self.identity.is_some() { BATCHES_IN_FLIGHT_MAX as u64 } else { 1 };
+        // Nobody but the sender keeps the order where there are no sequences, or the node does not know them yet.
+        let keeps_order = self.identity.is_some() && shard.is_known;
+        let window = if keeps_order { BATCHES_IN_FLIGHT_MAX as u64 } else { 1 };
         let next = shard.queue.front().map_or(shard.next_order, |first| first.order);
         let since = if let Some(back) = shard.back.first() {
             (shard.in_flight == 0).then_some(back.since)?

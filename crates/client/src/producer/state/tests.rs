@@ -20,7 +20,8 @@ fn refused(code: ErrorCode) -> Error {
     Error::Refused(CallRefusal::new(code, "a test"))
 }
 
-/// A producer of three shards, and a node that takes batches as one does: in sequence, each once.
+/// A producer of three shards, and a node that takes batches as one does: in sequence from the first one that it sees,
+/// each once.
 struct Rig {
     state: State,
     now: Instant,
@@ -31,7 +32,8 @@ struct Rig {
 #[derive(Default)]
 struct NodeShard {
     values: Vec<Vec<u8>>,
-    next_sequence: i32,
+    /// `None` until it knows the producer.
+    next_sequence: Option<i32>,
     /// The last five batches: first sequence, offset.
     last: VecDeque<(i32, u64)>,
 }
@@ -41,6 +43,14 @@ impl Rig {
         let identity = config.idempotent.then_some((7, 0));
         let node = (0..3).map(|_| NodeShard::default()).collect();
         Self { state: State::new(3, config, identity), now: at(1_000), node, acks: Vec::new() }
+    }
+
+    /// One whose shards have acknowledged something.
+    fn known(config: ProducerConfig) -> Self {
+        let mut rig = Self::new(config);
+        rig.state.shards.iter_mut().for_each(|shard| shard.is_known = true);
+        rig.node.iter_mut().for_each(|shard| shard.next_sequence = Some(0));
+        rig
     }
 
     fn put(&mut self, shard: u32, value: &[u8]) -> bool {
@@ -65,10 +75,10 @@ impl Rig {
             if let Some((_, offset)) = node.last.iter().find(|(first, _)| *first == producer.base_sequence) {
                 return Outcome::Acked(Offset(*offset));
             }
-            if producer.base_sequence != node.next_sequence {
+            if node.next_sequence.is_some_and(|next| producer.base_sequence != next) {
                 return Outcome::from_error(refused(ErrorCode::OutOfOrderSequence));
             }
-            node.next_sequence += parsed.header().record_count as i32;
+            node.next_sequence = Some(producer.base_sequence + parsed.header().record_count as i32);
             node.last.push_back((producer.base_sequence, offset));
             if node.last.len() > 5 {
                 node.last.pop_front();
@@ -154,7 +164,7 @@ fn alone_a_record_goes_at_once_and_under_load_batches_grow() {
 
 #[test]
 fn full_batches_do_not_wait_for_answers_up_to_as_many_as_the_node_remembers() {
-    let mut rig = Rig::new(config());
+    let mut rig = Rig::known(config());
     let mut taken = Vec::new();
     for _ in 0..100 {
         rig.put(0, &[1; 200]);
@@ -162,6 +172,27 @@ fn full_batches_do_not_wait_for_answers_up_to_as_many_as_the_node_remembers() {
     }
     assert_eq!(taken.len(), BATCHES_IN_FLIGHT_MAX);
     rig.answer(taken);
+    rig.settle();
+    rig.assert_all_acked();
+    rig.assert_in_order();
+}
+
+#[test]
+fn the_first_batches_of_a_shard_wait_for_its_first_answer_as_the_node_takes_any_sequence_till_then() {
+    let mut rig = Rig::new(config());
+    for n in 0..4_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    let first = rig.take();
+    for n in 4..12_u8 {
+        rig.put(0, &[n; 240]);
+    }
+    // The first CALL is lost with its connection; a second one would arrive on the next.
+    let second = rig.take();
+    let lost = Error::Unreachable { address: "node".to_owned(), reason: "reset".to_owned() };
+    let outcomes = first.into_iter().map(|batch| (batch, Outcome::from_error(lost.clone()))).collect();
+    rig.state.answered(rig.now, outcomes);
+    rig.answer(second);
     rig.settle();
     rig.assert_all_acked();
     rig.assert_in_order();
@@ -244,7 +275,7 @@ fn one_call_carries_many_shards_and_no_more_than_a_node_takes() {
 
 #[test]
 fn a_refusal_that_may_pass_is_followed_by_the_same_batches_in_order() {
-    let mut rig = Rig::new(config());
+    let mut rig = Rig::known(config());
     for n in 0..20_u8 {
         rig.put(0, &[n; 240]);
     }
@@ -265,7 +296,7 @@ fn a_refusal_that_may_pass_is_followed_by_the_same_batches_in_order() {
 
 #[test]
 fn batches_behind_a_refused_one_are_sent_again_and_not_failed() {
-    let mut rig = Rig::new(config());
+    let mut rig = Rig::known(config());
     for n in 0..12_u8 {
         rig.put(0, &[n; 240]);
     }
@@ -284,7 +315,7 @@ fn batches_behind_a_refused_one_are_sent_again_and_not_failed() {
 
 #[test]
 fn what_was_appended_but_not_answered_is_not_appended_twice() {
-    let mut rig = Rig::new(config());
+    let mut rig = Rig::known(config());
     for n in 0..12_u8 {
         rig.put(0, &[n; 240]);
     }
@@ -302,7 +333,7 @@ fn what_was_appended_but_not_answered_is_not_appended_twice() {
 
 #[test]
 fn a_batch_that_waits_for_its_answer_stays_among_those_that_the_node_remembers() {
-    let mut rig = Rig::new(config());
+    let mut rig = Rig::known(config());
     for n in 0..20_u8 {
         rig.put(0, &[n; 240]);
     }
@@ -379,7 +410,7 @@ fn without_sequences_a_failure_is_one_batch_s_own() {
 
 #[test]
 fn a_failure_for_good_fails_what_is_behind_it_and_closes_the_producer() {
-    let mut rig = Rig::new(config());
+    let mut rig = Rig::known(config());
     for n in 0..12_u8 {
         rig.put(0, &[n; 240]);
     }
