@@ -137,17 +137,15 @@ impl Mux {
         &self,
         encode: impl FnOnce(&mut Vec<u8>, u64),
     ) -> Result<Pending, ConnectionLost> {
-        loop {
-            self.alive()?;
-            let room = self.inner.room.notified();
-            {
-                let state = self.inner.state.lock();
-                if state.outgoing.len() < OUTGOING_BYTES_MAX {
-                    return Ok(self.inner.submit(state, encode));
-                }
+        let look = || {
+            if let Err(lost) = self.alive() {
+                return Some(Err(lost));
             }
-            room.await;
-        }
+            let state = self.inner.state.lock();
+            (state.outgoing.len() < OUTGOING_BYTES_MAX).then_some(Ok(state))
+        };
+        let state = look_until(&self.inner.room, look).await?;
+        Ok(self.inner.submit(state, encode))
     }
 
     /// A CALL from request to answer.
@@ -380,6 +378,18 @@ impl Inner {
     }
 }
 
+/// Looks until there is something, and again whenever `changed` was notified: also while it looked.
+async fn look_until<T>(changed: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        // Counts what is notified from here on.
+        let notified = changed.notified();
+        if let Some(found) = look() {
+            return found;
+        }
+        notified.await;
+    }
+}
+
 /// Waits for `moved`, but no longer than `deadline`, behind which the doorbell is `value` at that moment.
 pub(crate) async fn watch_until(
     env: &Env,
@@ -390,5 +400,25 @@ pub(crate) async fn watch_until(
     match env.timeout(deadline, moved).await {
         Some(moved) => moved,
         None => Ok(value()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn what_changes_while_somebody_looks_is_looked_at_again() {
+        let changed = Notify::new();
+        let mut looks = 0;
+        let found = look_until(&changed, || {
+            looks += 1;
+            // As when the connection is lost right behind the look: nobody notifies again.
+            changed.notify_waiters();
+            (looks > 1).then_some(looks)
+        });
+        assert_eq!(found.now_or_never(), Some(2), "it sleeps through the change");
     }
 }
