@@ -319,7 +319,6 @@ impl Core {
                         stored: stats.stored,
                         bytes: stats.bytes,
                         predicates: stats.predicates,
-                        predicates_dropped: stats.predicates_dropped,
                     }
                 })
                 .collect(),

@@ -60,8 +60,6 @@ pub struct StreamSnapshot {
     pub bytes: u64,
     /// Predicates that are being applied to all events.
     pub predicates: u64,
-    /// Predicates that were given up, as too many were: what they match stays.
-    pub predicates_dropped: u64,
 }
 
 /// A look at the replica that somebody waits for.

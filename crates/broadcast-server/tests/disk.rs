@@ -75,6 +75,35 @@ fn stream() -> Stream {
     Stream::parse("a/prices").unwrap()
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_ends_does_not_apply_again_what_it_had_applied_before_its_checkpoint() {
+    let region = Region { checkpoint_bytes: 4 << 10, ..Region::new(Durability::Interval) };
+    let server = region.start().await;
+    let publisher = Publisher::new(&region.env, vec![server.address().to_string()]);
+    let with = |n: u64| {
+        let headers = vec![(Bytes::from_static(b"n"), Bytes::from(n.to_string()))];
+        Content { headers, ..Content::default() }
+    };
+    for n in 0..100 {
+        publisher.publish(&stream(), &with(n), None).await.unwrap();
+    }
+    for n in 0..20 {
+        let collect = Collect::Matching(format!("header.n = \"{n}\"").into());
+        publisher.publish(&stream(), &Content::default(), Some(&collect)).await.unwrap();
+    }
+    let applied = |snapshot: &Snapshot| snapshot.streams.iter().all(|stream| stream.predicates == 0);
+    let before = server.handle().until(applied).await.unwrap().disk.unwrap().checkpoints;
+    // The second one from here on began when all were applied.
+    while server.handle().snapshot().await.unwrap().disk.unwrap().checkpoints < before + 2 {
+        publisher.publish(&stream(), &with(1_000), None).await.unwrap();
+    }
+    drop((publisher, server));
+    ended(&region).await;
+    let disk = region.open().unwrap();
+    let stats = disk.streams[&stream()].history.stats();
+    assert_eq!((stats.live, stats.predicates), (stats.last - 20, 0));
+}
+
 /// All that follows a position, up to the number `last`: what each event has, or nothing for those that are collected.
 async fn heard(env: &Env, server: &Server, from: Positions, last: u64) -> Vec<(u64, Option<Bytes>)> {
     let mut listener = Listener::new(env, vec![server.address().to_string()], from);

@@ -79,6 +79,15 @@ pub struct History {
     keys: Keys,
     registry: Registry,
     work: Work,
+    /// What [`History::applied_elsewhere`] said last.
+    elsewhere: Elsewhere,
+}
+
+/// Of the predicates of the events (`after`, `up_to`] what has been applied where the events come from.
+#[derive(Clone, Copy, Debug, Default)]
+struct Elsewhere {
+    after: u64,
+    up_to: u64,
 }
 
 /// A batch that does not follow what is there.
@@ -110,8 +119,6 @@ pub struct HistoryStats {
     pub memory_bytes: u64,
     /// Predicates that are being applied in the background.
     pub predicates: u64,
-    /// Predicates that were given up because too many were being applied; what they match stays.
-    pub predicates_dropped: u64,
 }
 
 impl Default for History {
@@ -130,6 +137,7 @@ impl History {
             keys: Keys::new(options.seed),
             registry: Registry::default(),
             work: Work::default(),
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -247,10 +255,17 @@ impl History {
 
     /// Collects those before an event for which a predicate holds, at once or later.
     fn match_all(&mut self, text: &[u8], before: u64) {
-        let Self { blocks, keys, registry, work, .. } = self;
+        let Self { blocks, keys, registry, work, elsewhere, .. } = self;
         // A head admits no other; elsewhere one that does not parse collects nothing.
         let Some(predicate) = registry.predicate(text) else { return };
-        let Some(pins) = predicate.pins() else { return work.pass(before, &predicate) };
+        let Some(pins) = predicate.pins() else {
+            let is_applied = elsewhere.after < before && before <= elsewhere.up_to;
+            let left = if is_applied { before.min(elsewhere.after + 1) } else { before };
+            if left > 1 {
+                work.pass(before, text, left);
+            }
+            return;
+        };
         for key in pins {
             let hash = keys.hash(key);
             match keys.entry(hash) {
@@ -277,6 +292,33 @@ impl History {
         self.blocks.read(after, up_to, bytes_max).expect("stored events were checked")
     }
 
+    /// As [`read`](Self::read), but nothing of it is collected already: who takes it over need not apply the predicates
+    /// up to [`applied`](Self::applied) to it, as that was before.
+    pub fn read_live(&self, after: u64, up_to: u64, bytes_max: usize) -> Option<Batch> {
+        let up_to = up_to.min(self.last);
+        if after >= up_to {
+            return None;
+        }
+        self.blocks.read_live(after, up_to, bytes_max).expect("stored events were checked")
+    }
+
+    /// The predicates of all events up to this number have been applied.
+    pub fn applied(&self) -> u64 {
+        self.work.first_predicate().map_or(self.last, |first| first - 1)
+    }
+
+    /// The events after number `after` are appended as somebody [reads](Self::read_live) them who has
+    /// [applied](Self::applied) the predicates up to number `up_to`: those after `after` of them have to be applied only
+    /// to what was here before. It holds until something else is said; an `up_to` of 0 is nothing.
+    pub fn applied_elsewhere(&mut self, after: u64, up_to: u64) {
+        self.elsewhere = Elsewhere { after, up_to };
+    }
+
+    /// Whether something is due, for [`sweep`](Self::sweep).
+    pub fn is_due(&self) -> bool {
+        self.work.is_due()
+    }
+
     /// Goes on with what is due: dropping what is collected, and looking for what the background collections
     /// match. A step is about the time to read one event. Answers whether something is left to do.
     pub fn sweep(&mut self, steps: usize) -> bool {
@@ -296,7 +338,6 @@ impl History {
                 + self.keys.memory_bytes()
                 + self.registry.memory_bytes()) as u64,
             predicates: self.work.predicates() as u64,
-            predicates_dropped: self.work.dropped(),
         }
     }
 }

@@ -15,6 +15,7 @@
 //!  17 alive        u64 epoch, list of u64, waits               18 listening  list of (stream, u64 after)
 //!  19 ready        u64 epoch                                   20 share      region member, list of (stream, u64 after)
 //!  21 region       a message of region/message.rs              22 bye        nothing
+//!  23 applied      u64 epoch, stream, u64 last
 //! waits      u64 disk ms, u64 before ms, u8 next?, u64 replica, u64 next ms
 //! ```
 
@@ -219,6 +220,16 @@ pub enum Message {
         /// The events.
         batch: Batch,
     },
+    /// To the replica behind, before a stream's first events: of those nothing is left that the predicates up to `last`
+    /// collect.
+    Applied {
+        /// The sender's epoch.
+        epoch: u64,
+        /// The stream.
+        stream: Stream,
+        /// The last number.
+        last: u64,
+    },
     /// To the replica before: all from here to the tail hold the streams up to these numbers. To a joining replica: the chain
     /// does.
     Held {
@@ -417,6 +428,12 @@ impl Message {
                 message.encode(out);
             }
             Message::Bye => out.put_u8(22),
+            Message::Applied { epoch, stream, last } => {
+                out.put_u8(23);
+                out.put_u64_le(*epoch);
+                put_stream(out, stream);
+                out.put_u64_le(*last);
+            }
             Message::Listen { positions, others } => {
                 out.put_u8(15);
                 put_counts(out, positions);
@@ -531,6 +548,7 @@ impl Message {
             },
             21 => Message::Region(region::Message::read(&mut from)?),
             22 => Message::Bye,
+            23 => Message::Applied { epoch: from.u64()?, stream: from.stream()?, last: from.u64()? },
             18 => Message::Listening { positions: take_counts(&mut from)? },
             17 => Message::Alive {
                 epoch: from.u64()?,
@@ -640,7 +658,8 @@ mod tests {
             Message::Follow { epoch: 2, counts: counts.clone() },
             Message::Publishers { stream: stream.clone(), numbers: vec![(5, 6)] },
             Message::Append { epoch: 2, stream: stream.clone(), origin, batch: batch.clone() },
-            Message::Append { epoch: 2, stream, origin: None, batch },
+            Message::Append { epoch: 2, stream: stream.clone(), origin: None, batch },
+            Message::Applied { epoch: 2, stream, last: 9 },
             Message::Held { epoch: 2, counts: counts.clone() },
             Message::Token { epoch: 2 },
             Message::Ready { epoch: 2 },
@@ -691,7 +710,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_frame_is_refused_or_read_without_a_panic(
-            which in 0..24usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..25usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut out = BytesMut::new();
             samples()[which].encode(&mut out);

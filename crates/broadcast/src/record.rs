@@ -8,6 +8,7 @@
 //! 3      publishers:  stream, list of (u128 publisher, u64 its last number that all replicas hold)
 //! 4      forgot
 //! 5      mark
+//! 6      applied:     stream, u64 last
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -47,6 +48,14 @@ pub enum Record {
     Forgot,
     /// Nothing: a checkpoint counts once the journal is durable up to here.
     Mark,
+    /// What is stored of the stream from here on comes from somebody who had applied the predicates up to here, and is
+    /// without what he had collected.
+    Applied {
+        /// The stream.
+        stream: Stream,
+        /// The last number.
+        last: u64,
+    },
 }
 
 impl Record {
@@ -77,6 +86,11 @@ impl Record {
             }
             Record::Forgot => out.put_u8(4),
             Record::Mark => out.put_u8(5),
+            Record::Applied { stream, last } => {
+                out.put_u8(6);
+                put_stream(out, stream);
+                out.put_u64_le(*last);
+            }
         }
     }
 
@@ -100,6 +114,7 @@ impl Record {
             },
             4 => Record::Forgot,
             5 => Record::Mark,
+            6 => Record::Applied { stream: from.stream()?, last: from.u64()? },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
         };
         from.end()?;
@@ -125,9 +140,10 @@ mod tests {
             Record::Stored { stream: stream.clone(), batch: batch.clone(), origin },
             Record::Stored { stream: stream.clone(), batch, origin: None },
             Record::Held { stream: stream.clone(), last: 9 },
-            Record::Publishers { stream, numbers: vec![(5, 6), (7, 8)] },
+            Record::Publishers { stream: stream.clone(), numbers: vec![(5, 6), (7, 8)] },
             Record::Forgot,
             Record::Mark,
+            Record::Applied { stream, last: 9 },
         ]
     }
 
@@ -153,12 +169,14 @@ mod tests {
         let held = Record::Held { stream: Stream::parse("eu/s").unwrap(), last: 0x0102 };
         assert_eq!(encoded(&held), [&[2, 4][..], b"eu/s", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
         assert_eq!(encoded(&Record::Forgot), [4][..]);
+        let applied = Record::Applied { stream: Stream::parse("eu/s").unwrap(), last: 0x0102 };
+        assert_eq!(encoded(&applied), [&[6, 4][..], b"eu/s", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
     }
 
     proptest! {
         #[test]
         fn a_changed_record_is_refused_or_read_without_a_panic(
-            which in 0..6usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..7usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut bytes = encoded(&samples()[which]).to_vec();
             for (at, to) in changes {

@@ -45,6 +45,7 @@ impl Recovered {
             }
             Record::Forgot => self.streams.values_mut().for_each(StreamState::forget_unsettled),
             Record::Mark => {}
+            Record::Applied { stream, last } => self.state_of(&stream).applied_elsewhere(last),
         }
         Ok(())
     }

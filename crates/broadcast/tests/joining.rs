@@ -6,7 +6,7 @@ use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{
     Config, ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
 };
-use tailwater_broadcast::{Content, Stream, Writer};
+use tailwater_broadcast::{Collect, Content, Stream, Writer};
 
 /// The only member of a chain, which replica 3 wants to join.
 fn tail() -> Replica {
@@ -105,6 +105,35 @@ fn a_replica_with_events_that_the_chain_does_not_have_is_not_let_in() {
         "{outputs:?}"
     );
     assert!(followed(&mut tail, 11, &stream, 1).contains(&Message::Token { epoch: 2 }));
+}
+
+#[test]
+fn a_joining_replica_does_not_apply_the_predicates_again_that_the_tail_has_applied() {
+    let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
+    for n in 0..200u64 {
+        let mut events = Writer::new(0);
+        let headers = vec![(Bytes::from_static(b"n"), Bytes::from((n % 100).to_string()))];
+        let collect = Collect::Matching(format!("header.n = \"{n}\"").into());
+        let collect = (n >= 100).then_some(&collect);
+        events.publish(&Content { headers, ..Content::default() }, collect).unwrap();
+        let (stream, batch) = (stream.clone(), events.finish(0));
+        tail.receive(0, 7, Message::Publish { stream: stream.clone(), client: 5, first: n + 1, batch });
+        tail.outputs();
+        while tail.stream(&stream).unwrap().history.is_due() {
+            tail.tick(0, 1_000);
+        }
+    }
+    let member = |id| Member { id, address: format!("replica-{id}") };
+    let (members, joining) = (vec![member(1)], vec![member(3)]);
+    let mut new = Replica::new(Config::new("here", 3));
+    new.configure(0, Chain { epoch: 2, region: "here".to_owned(), members, joining });
+    new.connected(0, 8, Peer::Out("here".to_owned(), 1));
+    for message in followed(&mut tail, 10, &stream, 0) {
+        new.receive(0, 8, message);
+    }
+    new.receive(0, 8, Message::Held { epoch: 2, counts: vec![(stream.clone(), 200)] });
+    let history = &new.stream(&stream).unwrap().history;
+    assert_eq!((history.last(), history.stats().predicates), (200, 0));
 }
 
 #[test]

@@ -21,6 +21,8 @@ struct Left {
     stream: Stream,
     /// The last number that was held.
     held: u64,
+    /// Up to where predicates were applied; none once that was said.
+    applied: Option<u64>,
     /// How far the walk got.
     after: u64,
     unsettled: VecDeque<Unsettled>,
@@ -39,6 +41,7 @@ impl Walk {
         let left = kept.map(|(stream, state)| Left {
             stream: stream.clone(),
             held: state.held(),
+            applied: Some(state.history.applied()),
             after: 0,
             unsettled: state.unsettled().cloned().collect(),
         });
@@ -53,7 +56,11 @@ impl Walk {
             self.left.pop_front();
             return Some(Vec::new());
         };
-        if let Some(batch) = state.history.read(left.after, left.held, MESSAGE_BYTES) {
+        if let Some(last) = left.applied.take() {
+            // Or all predicates would be applied to all events again when it is read.
+            return Some(vec![Record::Applied { stream, last }]);
+        }
+        if let Some(batch) = state.history.read_live(left.after, left.held, MESSAGE_BYTES) {
             left.after = batch.last;
             let held = Record::Held { stream: stream.clone(), last: batch.last };
             return Some(vec![Record::Stored { stream, batch, origin: None }, held]);

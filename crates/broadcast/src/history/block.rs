@@ -336,7 +336,8 @@ impl Block {
         }
     }
 
-    fn read_live(&self, after: u64, up_to: u64, bytes_max: usize) -> Batch {
+    /// As [`read`](Self::read), but nothing of it is collected.
+    pub(super) fn read_live(&self, after: u64, up_to: u64, bytes_max: usize) -> Batch {
         let mut out = Writer::new(after);
         let (mut cursor, mut place) = self.cursor(after);
         let mut end = self.batch.last.min(up_to);

@@ -285,13 +285,32 @@ impl Blocks {
 
     /// What follows `after`; see [`super::History::read`].
     pub(super) fn read(&self, after: u64, up_to: u64, bytes_max: usize) -> Result<Option<Batch>, Malformed> {
+        self.read_with(after, up_to, |block| block.read(after, up_to, bytes_max))
+    }
+
+    /// What follows `after`; see [`super::History::read_live`].
+    pub(super) fn read_live(
+        &self,
+        after: u64,
+        up_to: u64,
+        bytes_max: usize,
+    ) -> Result<Option<Batch>, Malformed> {
+        self.read_with(after, up_to, |block| match block.collected() {
+            0 => block.read(after, up_to, bytes_max),
+            _ => Ok(Some(block.read_live(after, up_to, bytes_max))),
+        })
+    }
+
+    fn read_with(
+        &self,
+        after: u64,
+        up_to: u64,
+        read: impl FnOnce(&Block) -> Result<Option<Batch>, Malformed>,
+    ) -> Result<Option<Batch>, Malformed> {
         if after < self.floor {
             return Ok(Some(Writer::new(after).finish(self.floor.min(up_to))));
         }
-        match self.covering(after + 1) {
-            Some(block) => block.read(after, up_to, bytes_max),
-            None => Ok(None),
-        }
+        self.covering(after + 1).map_or(Ok(None), read)
     }
 }
 

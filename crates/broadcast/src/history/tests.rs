@@ -218,6 +218,34 @@ proptest! {
     }
 
     #[test]
+    fn a_follower_that_is_told_which_predicates_are_applied_holds_what_the_head_holds(
+        steps in proptest::collection::vec(step(), 1..250),
+        pieces in proptest::collection::vec((0..3u64, 1..300usize, any::<bool>(), 0..200usize), 1..20),
+    ) {
+        let mut head = Head::new();
+        let mut follower = History::new(HistoryOptions { seed: 8 });
+        let mut pieces = pieces.iter().cycle();
+        for (events, time_ms) in batches(&steps) {
+            head.publish(&events, time_ms);
+            let (numbers, bytes_max, follows_anew, sweeps) = *pieces.next().unwrap();
+            head.history.sweep(sweeps);
+            let after = follower.last();
+            if follows_anew {
+                follower.applied_elsewhere(after, head.history.applied());
+            }
+            if let Some(batch) = head.history.read_live(after, after + 30 * numbers, bytes_max) {
+                follower.append(&batch).unwrap();
+            }
+        }
+        while let Some(batch) = head.history.read_live(follower.last(), u64::MAX, 1000) {
+            follower.append(&batch).unwrap();
+        }
+        head.check_exact();
+        let mut follower = Head { history: follower, published: head.published.clone(), refused: Vec::new() };
+        follower.check_exact();
+    }
+
+    #[test]
     fn what_is_read_up_to_a_number_ends_with_it(
         steps in proptest::collection::vec(step(), 1..120), after in 0..100u64, up_to in 0..100u64,
     ) {
@@ -396,8 +424,54 @@ fn predicates_that_wait_to_be_applied_are_bounded() {
         assert!(head.history.stats().predicates <= 64);
     }
     assert!(head.refused.iter().any(|refusal| matches!(refusal, Refusal::Busy { .. })));
-    assert_eq!(head.history.stats().predicates_dropped, 0);
     head.check_exact();
+}
+
+/// A head with events of 300 kinds, 10 of each, and then a predicate for every kind but the last ones.
+fn with_predicates(count: u64) -> Head {
+    let mut head = Head::new();
+    let kind = |n: u64| {
+        let headers = vec![(Bytes::from_static(b"kind"), Bytes::from(n.to_string()))];
+        (Content { headers, ..content(None) }, None)
+    };
+    head.publish(&(0..3_000).map(|n| kind(n % 300)).collect::<Vec<_>>(), 1);
+    for n in 0..count {
+        assert!(head.publish(&[(content(None), matching(&format!("header.kind = \"{n}\"")))], 2));
+        head.sweep_all();
+    }
+    head
+}
+
+#[test]
+fn predicates_that_come_all_at_once_to_who_was_away_are_all_applied() {
+    let head = with_predicates(300);
+    let mut away = Head::new();
+    away.published = head.published.clone();
+    let first = with_predicates(0).history.read(0, 3_000, 1 << 20).unwrap();
+    away.history.append(&first).unwrap();
+    while let Some(batch) = head.history.read(away.history.last(), u64::MAX, 1 << 20) {
+        away.history.append(&batch).unwrap();
+    }
+    assert!(away.history.stats().predicates > 64, "{:?}", away.history.stats());
+    away.check_exact();
+    assert_eq!(away.history.stats().live, 300);
+}
+
+#[test]
+fn who_takes_over_what_a_predicate_left_does_not_apply_it_again() {
+    // Too few of a block's events for it to be read without them in any case.
+    let head = with_predicates(50);
+    assert_eq!(head.history.applied(), head.history.last());
+    let mut new = Head::new();
+    new.published = head.published.clone();
+    new.history.applied_elsewhere(0, head.history.applied());
+    while let Some(batch) = head.history.read_live(new.history.last(), u64::MAX, 10_000) {
+        new.history.append(&batch).unwrap();
+    }
+    assert_eq!(new.history.stats().predicates, 0);
+    new.check_exact();
+    assert!(new.publish(&[(content(None), matching("header.kind = \"200\""))], 3), "{:?}", new.refused);
+    new.check_exact();
 }
 
 fn collecting(key: &str, payload: usize, collect: Collect) -> Event {

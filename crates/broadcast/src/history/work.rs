@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::event::Collect;
 use crate::predicate::Predicate;
 
 use super::History;
@@ -14,9 +15,11 @@ use super::keys::{Entry, Following};
 
 /// Steps that it takes to find one event by its number.
 const FIND: i64 = 16;
-/// Predicates that wait to go through all blocks. A head admits no more; where there are more nevertheless, they
-/// are given up, and what they match stays.
+/// Predicates that wait to go through all blocks beyond which a head admits no more. Elsewhere there may be any number:
+/// for one that waits only its number is kept.
 pub(super) const PASSES_MAX: usize = 64;
+/// What the predicates of one walk cost for each event, together, but for the first: as much as a single one may.
+const WALK_COST_MAX: u32 = 512;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Work {
@@ -29,18 +32,30 @@ pub(super) struct Work {
     ages_after: u64,
     /// The ages for the next pass.
     ages_next: Vec<Age>,
-    /// Predicates that go through all blocks, one after the other.
-    passes: VecDeque<Pass>,
-    dropped: u64,
+    /// The predicates that one walk through all blocks is for, how far it is, and whether it has begun.
+    passes: Vec<Pass>,
+    passes_after: u64,
+    walks: bool,
+    /// The events whose predicates are for later walks, in order, and the predicate of the last one.
+    waiting: VecDeque<Waiting>,
+    waiting_text: Bytes,
 }
 
-/// Collects the events with smaller numbers than `before` for which a predicate holds; it has been through those
-/// up to `after`.
+/// Collects the events with smaller numbers than `before` for which a predicate holds.
 #[derive(Clone, Debug)]
 struct Pass {
+    /// The first event that has it.
+    seq: u64,
     predicate: Arc<Predicate>,
     before: u64,
-    after: u64,
+}
+
+/// An event whose predicate is to be applied to those with smaller numbers than `before`. Its text is where the event
+/// is: if that was collected meanwhile, what did it matches all that the predicate does.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    seq: u64,
+    before: u64,
 }
 
 /// Collects the events with smaller numbers than `before` and times before `time_ms`. Of several, the later
@@ -83,33 +98,44 @@ impl Work {
         self.ages_next.push(Age { before: seq, time_ms });
     }
 
-    /// Notes that all events before `seq` for which a predicate holds are to be collected.
-    pub(super) fn pass(&mut self, seq: u64, predicate: &Arc<Predicate>) {
-        if let Some(last) = self.passes.back_mut()
-            && last.after == 0
-            && last.predicate == *predicate
+    /// Notes that of the events before `before` those are to be collected for which the predicate of event `seq` holds.
+    pub(super) fn pass(&mut self, seq: u64, text: &[u8], before: u64) {
+        // The later one of two with the same predicate collects for both.
+        if let Some(last) = self.waiting.back_mut()
+            && self.waiting_text == text
         {
-            last.before = seq;
-        } else if self.passes.len() >= PASSES_MAX {
-            self.dropped += 1;
+            *last = Waiting { seq, before: before.max(last.before) };
         } else {
-            self.passes.push_back(Pass { predicate: predicate.clone(), before: seq, after: 0 });
+            self.waiting.push_back(Waiting { seq, before });
+            self.waiting_text = Bytes::copy_from_slice(text);
         }
     }
 
     /// How many predicates are being applied.
     pub(super) fn predicates(&self) -> usize {
-        self.passes.len()
+        self.passes.len() + self.waiting.len()
+    }
+
+    /// The first event whose predicate is not applied yet to all that it should be.
+    pub(super) fn first_predicate(&self) -> Option<u64> {
+        let walking = self.passes.iter().map(|pass| pass.seq).min();
+        walking.into_iter().chain(self.waiting.front().map(|waiting| waiting.seq)).min()
+    }
+
+    /// Whether something is left to do.
+    pub(super) fn is_due(&self) -> bool {
+        let Self { compact, following, ages, ages_next, passes, waiting, .. } = self;
+        !(compact.is_empty()
+            && following.is_empty()
+            && ages.is_empty()
+            && ages_next.is_empty()
+            && passes.is_empty()
+            && waiting.is_empty())
     }
 
     /// How many collections wait to go through the events with a key.
     pub(super) fn followings(&self, hash: u64) -> usize {
         self.following.get(&hash).map_or(0, VecDeque::len)
-    }
-
-    /// How many predicates were given up.
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped
     }
 }
 
@@ -134,11 +160,11 @@ pub(super) fn sweep(history: &mut History, steps: usize) -> bool {
                 return true;
             }
             left -= sweep_ages(history);
-        } else if !work.passes.is_empty() {
+        } else if !work.passes.is_empty() || !work.waiting.is_empty() {
             if left <= 0 {
                 return true;
             }
-            left -= sweep_pass(history, left);
+            left -= if work.walks { sweep_passes(history, left) } else { gather_pass(history) };
         } else {
             return false;
         }
@@ -230,21 +256,56 @@ fn sweep_ages(history: &mut History) -> i64 {
     i64::from(look.events)
 }
 
-/// Looks at some events of the next block, whether the first predicate holds for them. Answers the steps it
-/// took.
-fn sweep_pass(history: &mut History, left: i64) -> i64 {
-    let History { blocks, work, .. } = history;
-    let Some(pass) = work.passes.front_mut() else { return 1 };
-    let predicate = &pass.predicate;
-    let cost = 1 + i64::from(predicate.cost());
-    let most = u32::try_from(left / cost).unwrap_or(u32::MAX);
-    let looked =
-        blocks.collect_in_next(pass.after, pass.before, most, |_| true, |event| predicate.holds(event));
-    let Some((look, thin)) = looked else {
-        work.passes.pop_front();
+/// Takes the next predicate that waits into the next walk, or begins that. Answers the steps it took.
+fn gather_pass(history: &mut History) -> i64 {
+    let History { blocks, registry, work, .. } = history;
+    let Some(&Waiting { seq, before }) = work.waiting.front() else {
+        (work.walks, work.passes_after) = (!work.passes.is_empty(), 0);
         return 1;
     };
-    pass.after = look.reached;
+    let found = blocks.with(seq, |event| match event.collect {
+        Some(Collect::Matching(text)) => (text.len(), registry.predicate(text)),
+        _ => (0, None),
+    });
+    let (parsed, predicate) = found.unwrap_or_default();
+    if let Some(predicate) = predicate {
+        match work.passes.iter_mut().find(|pass| pass.predicate == predicate) {
+            Some(pass) => pass.before = pass.before.max(before),
+            None => {
+                let together: u32 = work.passes.iter().map(|pass| 1 + pass.predicate.cost()).sum();
+                if !work.passes.is_empty() && together + predicate.cost() >= WALK_COST_MAX {
+                    (work.walks, work.passes_after) = (true, 0);
+                    return FIND + parsed as i64;
+                }
+                work.passes.push(Pass { seq, predicate, before });
+            }
+        }
+    }
+    work.waiting.pop_front();
+    FIND + parsed as i64
+}
+
+/// Looks at some events of the next block, whether one of the walk's predicates holds for them. Answers the steps it
+/// took.
+fn sweep_passes(history: &mut History, left: i64) -> i64 {
+    let History { blocks, work, .. } = history;
+    let passes = &work.passes;
+    let cost = 1 + passes.iter().map(|pass| 1 + i64::from(pass.predicate.cost())).sum::<i64>();
+    let most = u32::try_from(left / cost).unwrap_or(u32::MAX);
+    let before = passes.iter().map(|pass| pass.before).max().unwrap_or(0);
+    let looked = blocks.collect_in_next(
+        work.passes_after,
+        before,
+        most,
+        |_| true,
+        |event| passes.iter().any(|pass| event.seq < pass.before && pass.predicate.holds(event)),
+    );
+    let Some((look, thin)) = looked else {
+        work.passes.clear();
+        work.walks = false;
+        return 1;
+    };
+    work.passes_after = look.reached;
     work.compact(thin);
     i64::from(look.events) * cost
 }

@@ -175,6 +175,25 @@ impl Replica {
         }
     }
 
+    /// The replica before us says how far it has applied the predicates of a stream that it sends from here on.
+    pub(super) fn applied_before(
+        &mut self,
+        from: ConnectionId,
+        id: ReplicaId,
+        epoch: u64,
+        stream: Stream,
+        last: u64,
+    ) {
+        if epoch != self.chain.epoch || self.following != Some((id, from)) {
+            return;
+        }
+        self.state_of(&stream).applied_elsewhere(last);
+        if self.is_kept(&stream) {
+            let record = Record::Applied { stream, last };
+            self.outputs.push(Output::Persist { record, ticket: None });
+        }
+    }
+
     /// New events are in a stream; `batch` may begin with some that were there.
     pub(super) fn stored(&mut self, stream: Stream, batch: Batch, origin: Option<Origin>) {
         if self.is_kept(&stream) {
@@ -412,6 +431,11 @@ impl Replica {
                     {
                         let next = state.next_after(sent, MESSAGE_BYTES);
                         let Some(next) = next.filter(|next| next.batch.last <= last) else { break };
+                        if follows.told_applied.insert(stream.clone()) {
+                            let last = state.history.applied();
+                            let applied = Message::Applied { epoch, stream: stream.clone(), last };
+                            send(&mut connection.waiting, applied);
+                        }
                         sent = next.batch.last;
                         if !is_member {
                             follows.sent_while_joining(stream, sent, next.batch.bytes.len());

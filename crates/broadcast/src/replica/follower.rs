@@ -4,7 +4,7 @@
 //! disk does not have it keeps in memory, and a disk may stand still. What it had when it began to follow counts as that
 //! much until it holds it, so that one that follows anew again and again is not sent as much each time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::name::Stream;
 use crate::replica::greeting::Greeting;
@@ -25,6 +25,8 @@ pub(super) struct Follower {
     pub(super) token: bool,
     /// How far it was sent each stream.
     pub(super) sent: BTreeMap<Stream, u64>,
+    /// The streams of which it was told how far the predicates are applied.
+    pub(super) told_applied: BTreeSet<Stream>,
     /// The stream whose events filled the connection last.
     pub(super) filled: Option<Stream>,
     /// How far it had been sent each stream when that first was everything, if it joins.
@@ -47,6 +49,7 @@ impl Follower {
             told_held: BTreeMap::new(),
             token: false,
             sent: counts,
+            told_applied: BTreeSet::new(),
             filled: None,
             everything: None,
             ahead_bytes: ahead.len() * UNSETTLED_BYTES_MAX,

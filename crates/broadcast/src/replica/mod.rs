@@ -397,6 +397,11 @@ impl Replica {
             {
                 self.append(from, id, epoch, stream, origin, batch);
             }
+            (Message::Applied { epoch, stream, last }, Peer::Out(region, id))
+                if region == self.config.region =>
+            {
+                self.applied_before(from, id, epoch, stream, last);
+            }
             (Message::Token { epoch }, Peer::Out(region, _)) if region == self.config.region => {
                 self.token_from(from, epoch);
             }
@@ -418,8 +423,11 @@ impl Replica {
             self.watch_sources();
             self.watch_chain(elapsed_ms);
         }
-        for stream in self.streams.values_mut() {
-            stream.history.sweep(SWEEP_STEPS);
+        let due = self.streams.values_mut().filter(|stream| stream.history.is_due());
+        let mut due: Vec<&mut StreamState> = due.collect();
+        let steps = SWEEP_STEPS / due.len().max(1);
+        for stream in &mut due {
+            stream.history.sweep(steps);
         }
     }
 
@@ -483,8 +491,8 @@ impl Replica {
 
 /// Clients are told how far their proxy is with every so many advertisements.
 const ADVERTISEMENTS_A_CLIENT: u64 = 5;
-/// Predicate evaluations of one stream in one tick.
-const SWEEP_STEPS: usize = 10_000;
+/// Steps of the work that is due in all streams together, in one tick: about a millisecond.
+const SWEEP_STEPS: usize = 200_000;
 
 /// What a message counts for in a connection's waiting bytes: what it takes in memory, about.
 pub fn size_of_message(message: &Message) -> usize {
@@ -512,6 +520,7 @@ fn kind_of(message: &Message) -> &'static str {
         Message::Follow { .. } => "a follow",
         Message::Publishers { .. } => "publishers",
         Message::Append { .. } => "an append",
+        Message::Applied { .. } => "how far predicates are applied",
         Message::Held { .. } => "what it holds",
         Message::Token { .. } | Message::Ready { .. } => "a token",
         Message::Listen { .. } | Message::Listening { .. } => "a listen",

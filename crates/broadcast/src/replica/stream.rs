@@ -206,10 +206,16 @@ impl StreamState {
         }
     }
 
+    /// What is stored from here on comes from a replica that has applied the predicates up to number `last`, as it gives
+    /// it to the replica behind.
+    pub fn applied_elsewhere(&mut self, last: u64) {
+        self.history.applied_elsewhere(self.last(), last);
+    }
+
     /// What follows `after`, for the replica behind: from the history what all hold, then what is on its way.
     pub fn next_after(&self, after: u64, bytes_max: usize) -> Option<Unsettled> {
         if after < self.held() {
-            let batch = self.history.read(after, u64::MAX, bytes_max)?;
+            let batch = self.history.read_live(after, u64::MAX, bytes_max)?;
             return Some(Unsettled { batch, origin: None, collects: Collects::UNKNOWN });
         }
         let at = self.unsettled.partition_point(|entry| entry.batch.last <= after);
@@ -221,6 +227,8 @@ impl StreamState {
         self.unsettled.clear();
         self.unsettled_bytes = 0;
         self.publishers.unsettle();
+        // Others may give what comes next.
+        self.history.applied_elsewhere(0, 0);
     }
 }
 

@@ -111,7 +111,7 @@ impl BroadcastsRead {
         let of = |read_one: fn(&StreamSnapshot) -> u64| {
             told.iter().map(move |stream| (stream.stream.to_string(), read_one(stream)))
         };
-        let gauges: [Series; 7] = [
+        let gauges: [Series; 6] = [
             ("tailwater_broadcast_stream_last", "Number of the last event that it has.", |of| of.last),
             ("tailwater_broadcast_stream_held", "Number of the last event that all replicas hold.", |of| {
                 of.held
@@ -126,9 +126,6 @@ impl BroadcastsRead {
                 "Predicates that are being applied to all events.",
                 |of| of.predicates,
             ),
-            ("tailwater_broadcast_stream_predicates_dropped", "Predicates that were given up.", |of| {
-                of.predicates_dropped
-            }),
         ];
         for (name, help, read_one) in gauges {
             page.gauges(name, help, "stream", of(read_one))?;
