@@ -38,7 +38,8 @@ use bytes::Bytes;
 use crate::batch::{Batch, EventRef};
 use crate::event::Collect;
 
-pub use finality::Refusal;
+pub(crate) use finality::OnItsWay;
+pub use finality::{Budget, Refusal};
 
 use block::{Block, Outcome};
 use blocks::Blocks;
@@ -155,7 +156,24 @@ impl History {
     /// collections are final. Their times are none before [`time_ms`](Self::time_ms). Later events of the batch see the earlier ones. Where it takes more than it may
     /// to find out, it refuses, and says so.
     pub fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
-        finality::admit(self, batch)
+        self.admit_behind(
+            &OnItsWay::default(),
+            std::iter::empty(),
+            (self.last, batch),
+            &mut Budget::default(),
+        )
+    }
+
+    /// As [`admit`](Self::admit), for a batch that follows number `last`, with others on their way before it, of which
+    /// `on_its_way` knows.
+    pub(crate) fn admit_behind<'a>(
+        &self,
+        on_its_way: &OnItsWay,
+        unsettled: impl Iterator<Item = &'a Batch> + Clone,
+        (last, batch): (u64, &Batch),
+        budget: &mut Budget,
+    ) -> Result<(), Refusal> {
+        finality::admit(self, on_its_way, unsettled, (last, batch), budget)
     }
 
     /// Adds a batch, but for what it has already, and applies the batch's collections. The batch's bytes are

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tailwater_broadcast::message::{Chain, Member, Message, Reason, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
-use tailwater_broadcast::{Batch, Content, Stream, Writer};
+use tailwater_broadcast::{Batch, Collect, Content, Stream, Writer};
 
 #[test]
 fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing() {
@@ -38,6 +38,49 @@ fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing(
     let (first, reason) = refused.expect("some publish was refused");
     assert_eq!(reason, Reason::Limit);
     assert_eq!(head.stream(&stream).unwrap().last(), first - 1, "what came before is on its way");
+}
+
+#[test]
+fn what_takes_long_to_find_out_about_leaves_time_for_everything_else() {
+    let mut head = Replica::new(Config::new("here", 1));
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    head.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
+    let stream = Stream::parse("here/news").unwrap();
+    let key = |key: &'static str| Content { key: Some(key.into()), ..Content::default() };
+    let publish = |head: &mut Replica, client, first, batch: &Batch| {
+        let (stream, batch) = (stream.clone(), batch.clone());
+        head.receive(0, 7, Message::Publish { stream, client, first, batch });
+        let mut outputs = head.outputs().into_iter();
+        outputs.find_map(|output| match output {
+            Output::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
+            _ => None,
+        })
+    };
+    let mut stored = Writer::new(0);
+    (0..1_500).for_each(|_| stored.publish(&key("a"), None).unwrap());
+    stored.publish(&key("b"), Some(&Collect::SameKey)).unwrap();
+    assert_eq!(publish(&mut head, 1, 1, &stored.finish(0)), None);
+    let mut long = Writer::new(0);
+    for n in 0..1_000 {
+        let either = ["key = \"a\" and header.x = \"1\"", "header.x = \"1\" and key = \"a\""];
+        long.publish(&key("a"), Some(&Collect::Matching(either[n % 2].into()))).unwrap();
+    }
+    let long = long.finish(0);
+    let before = head.steps();
+    assert_eq!(publish(&mut head, 2, 1, &long).unwrap().0, Reason::Invalid);
+    let one = head.steps() - before;
+    for _ in 0..256 {
+        let (reason, text) = publish(&mut head, 2, 1, &long).unwrap();
+        assert!(reason == Reason::Limit && text.contains("try again later"), "{text}");
+    }
+    assert!(head.steps() - before < 2 * one, "{} and {one}", head.steps() - before);
+    // What needs no look is published all the same.
+    let mut short = Writer::new(0);
+    short.publish(&key("b"), Some(&Collect::SameKey)).unwrap();
+    assert_eq!(publish(&mut head, 1, 1_502, &short.finish(0)), None);
+    (1..=10).for_each(|n| head.tick(20 * n, 1_000));
+    assert_eq!(publish(&mut head, 2, 1, &long).unwrap().0, Reason::Invalid);
 }
 
 #[test]

@@ -117,7 +117,11 @@ fn a_joining_replica_does_not_apply_the_predicates_again_that_the_tail_has_appli
         let collect = (n >= 100).then_some(&collect);
         events.publish(&Content { headers, ..Content::default() }, collect).unwrap();
         let (stream, batch) = (stream.clone(), events.finish(0));
-        tail.receive(0, 7, Message::Publish { stream: stream.clone(), client: 5, first: n + 1, batch });
+        tail.receive(
+            0,
+            7,
+            Message::Publish { stream: stream.clone(), client: 5, answered: n, first: n + 1, batch },
+        );
         tail.outputs();
         while tail.stream(&stream).unwrap().history.is_due() {
             tail.tick(0, 1_000);

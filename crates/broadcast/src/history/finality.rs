@@ -17,6 +17,9 @@
 //!
 //! All of this errs on the safe side: where ranges had to be put together, a collection may be refused that
 //! would have been final.
+//!
+//! It is known in three generations: of the history, of what is on its way to it ([`OnItsWay`]), and of the events that
+//! are to be admitted together. Each event is looked at once for each of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,10 +37,16 @@ use super::table::Table;
 use super::work::PASSES_MAX;
 
 /// Steps that may be taken for one event that is to be admitted; beyond, it is refused. To look at a stored event
-/// takes 4 and the [cost](Predicate::cost) of the predicate: with a simple one some 10,000 can be looked at.
+/// takes 4 and the [cost](Predicate::cost) of the predicate, and [`FIND`] more where it has to be found by its number.
 pub const ADMIT_STEPS_MAX: usize = 64 << 10;
 /// The same for all that are to be admitted together: about as many milliseconds as a disk takes for them.
 pub const ADMIT_ALL_STEPS_MAX: usize = 64 * ADMIT_STEPS_MAX;
+/// Steps that all who publish may take in one tick: a quarter of its time.
+const BUDGET_STEPS: i64 = 1 << 20;
+/// Steps that it takes to find one event by its number: up to 16 are read.
+const FIND: usize = 16;
+/// Steps that it takes to parse a byte of a predicate.
+const PARSE: usize = 4;
 /// Predicates of garbage-collection events that are kept parsed.
 const PREDICATES_MAX: usize = 256;
 /// Runs of garbage-collection events that are known apart, and numbers that one has at least.
@@ -77,6 +86,15 @@ pub enum Refusal {
          before)"
     )]
     TooMany {
+        /// The place of the event among those to be admitted, from 0.
+        place: u64,
+    },
+    /// What was published just before took all the time that there is to find out.
+    #[error(
+        "what was published just before took all the time that there is for finding out what its garbage collection may \
+         undo; try again later"
+    )]
+    Spent {
         /// The place of the event among those to be admitted, from 0.
         place: u64,
     },
@@ -226,6 +244,7 @@ impl Registry {
     /// The kinds of garbage-collection events for which it is open whether a predicate that holds for one of
     /// them holds for all that it collects.
     fn open_kinds(&self, predicate: &Predicate, floor: u64, steps: &mut Steps) -> Result<u8, Refusal> {
+        steps.take(predicate.cost() as usize)?;
         let live = self.runs(floor).fold(0, |kinds, run| kinds | run.kinds);
         if live == 0 || predicate.is_stable(false) {
             return Ok(0);
@@ -310,24 +329,126 @@ fn is_vacuous(event: &EventRef<'_>, collect: &Collect) -> bool {
 struct Steps {
     left: usize,
     place: u64,
+    /// Whether it would have more, were it not for others.
+    is_spent: bool,
 }
 
 impl Steps {
     fn take(&mut self, steps: usize) -> Result<(), Refusal> {
+        let place = self.place;
         match self.left.checked_sub(steps) {
             Some(left) => {
                 self.left = left;
                 Ok(())
             }
-            None => Err(Refusal::TooMany { place: self.place }),
+            None if self.is_spent => Err(Refusal::Spent { place }),
+            None => {
+                self.left = 0;
+                Err(Refusal::TooMany { place })
+            }
         }
     }
 }
 
-/// See [`History::admit`].
-pub(super) fn admit(history: &History, batch: &Batch) -> Result<(), Refusal> {
-    if batch.after != history.last {
-        return Err(Refusal::NotNext { after: batch.after, last: history.last });
+/// The steps that all who publish have together until time passes. Whoever begins while there are some gets as many as
+/// one may have, so that it comes to an end; who comes next then waits longer.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    left: i64,
+    taken: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: BUDGET_STEPS, taken: 0 }
+    }
+}
+
+impl Budget {
+    /// A tick's time passed.
+    pub fn tick(&mut self) {
+        self.left = BUDGET_STEPS.min(self.left + BUDGET_STEPS);
+    }
+
+    /// The steps that were taken since the start.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    fn take(&mut self, steps: usize) {
+        self.left -= i64::try_from(steps).unwrap_or(i64::MAX / 2);
+        self.taken += steps as u64;
+    }
+}
+
+/// What is known about events behind the history's last, which are on their way to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OnItsWay {
+    registry: Registry,
+    /// The last number that it knows.
+    seen: u64,
+    /// Events whose predicates all events will have to be gone through for, and the predicate of the last of them.
+    passes: VecDeque<u64>,
+    pass: Bytes,
+}
+
+impl OnItsWay {
+    /// The last number that it knows; 0 if it knows nothing.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Notes the next events.
+    pub(crate) fn see(
+        &mut self,
+        history: &History,
+        batch: &Batch,
+        budget: &mut Budget,
+    ) -> Result<(), Malformed> {
+        budget.take(batch.count as usize);
+        let registry = &mut self.registry;
+        let mut cursor = batch.cursor();
+        while let Some((event, alike)) = &cursor.next_alike(u32::MAX)? {
+            registry.see(event, *alike);
+            if let Some(key) = event.key {
+                registry.see_keyed(history.keys.hash(key), event, history.last);
+            }
+            if let Some(Collect::Matching(text)) = event.collect
+                && (self.passes.is_empty() || self.pass != *text)
+                && registry.predicate(text).is_some_and(|predicate| predicate.pins().is_none())
+            {
+                self.passes.push_back(event.seq);
+                self.pass = Bytes::copy_from_slice(text);
+            }
+        }
+        self.seen = batch.last;
+        Ok(())
+    }
+
+    /// The events up to a number are in the history.
+    pub(crate) fn settled(&mut self, held: u64) {
+        if self.seen <= held {
+            // Much of what it takes is for each event that it ever saw.
+            if self.seen > 0 {
+                *self = Self::default();
+            }
+            return;
+        }
+        self.registry.forget(held);
+        while self.passes.pop_front_if(|seq| *seq <= held).is_some() {}
+    }
+}
+
+/// See [`History::admit`]; `on_its_way` is what is known of `unsettled`, which is between the history and the batch.
+pub(crate) fn admit<'a>(
+    history: &History,
+    on_its_way: &OnItsWay,
+    unsettled: impl Iterator<Item = &'a Batch> + Clone,
+    (last, batch): (u64, &Batch),
+    budget: &mut Budget,
+) -> Result<(), Refusal> {
+    if batch.after != last {
+        return Err(Refusal::NotNext { after: batch.after, last });
     }
     // By number or age only, or not at all: most batches.
     let mut cursor = batch.cursor();
@@ -339,48 +460,68 @@ pub(super) fn admit(history: &History, batch: &Batch) -> Result<(), Refusal> {
         return Ok(());
     }
     let fresh = Registry::default();
-    let mut admission = Admission { history, batch, fresh, left: ADMIT_ALL_STEPS_MAX, passes: 0, pass: None };
-    let mut cursor = batch.cursor();
-    let mut place = 0;
-    let mut before: Option<Collect> = None;
-    while let Some(event) = cursor.next()? {
-        // What the event right before was admitted for needs no second look.
-        let same = matches!(event.collect, Some(Collect::Matching(_))) && before.as_ref() == event.collect;
-        admission.admit(place, &event, same)?;
-        if !same {
-            before = event.collect.cloned();
-        }
-        place += 1;
-    }
-    Ok(())
+    let is_spent = budget.left <= 0;
+    let left = if is_spent { 0 } else { ADMIT_ALL_STEPS_MAX };
+    let mut admission =
+        Admission { history, on_its_way, unsettled, batch, fresh, left, is_spent, passes: 0, pass: None };
+    let admitted = admission.admit_all();
+    budget.take(left - admission.left + batch.count as usize);
+    admitted
 }
 
 /// A batch that is to be admitted.
-struct Admission<'a> {
+struct Admission<'a, B> {
     history: &'a History,
+    on_its_way: &'a OnItsWay,
+    unsettled: B,
     batch: &'a Batch,
     /// About the batch's events so far.
     fresh: Registry,
-    /// Steps for the rest of them.
+    /// Steps for the rest of them, and whether those that they would have are spent.
     left: usize,
+    is_spent: bool,
     /// Predicates so far that all events will have to be gone through for, and the last of them.
     passes: usize,
     pass: Option<Bytes>,
 }
 
-impl Admission<'_> {
-    fn admit(&mut self, place: u64, event: &EventRef<'_>, same: bool) -> Result<(), Refusal> {
+impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
+    fn admit_all(&mut self) -> Result<(), Refusal> {
+        let mut cursor = self.batch.cursor();
+        let mut place = 0;
+        let mut before: Option<Collect> = None;
+        while let Some(event) = cursor.next()? {
+            // What the event right before was admitted for needs no second look.
+            let same =
+                matches!(event.collect, Some(Collect::Matching(_))) && before.as_ref() == event.collect;
+            let steps_max = ADMIT_STEPS_MAX.min(self.left);
+            let mut steps = Steps { left: steps_max, place, is_spent: self.is_spent };
+            let admitted = self.admit(place, &event, same, &mut steps);
+            self.left -= steps_max - steps.left;
+            admitted?;
+            if !same {
+                before = event.collect.cloned();
+            }
+            place += 1;
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        place: u64,
+        event: &EventRef<'_>,
+        same: bool,
+        steps: &mut Steps,
+    ) -> Result<(), Refusal> {
         let floor = self.history.blocks.floor();
         let hash = event.key.map(|key| (key, self.history.keys.hash(key)));
-        let steps_max = ADMIT_STEPS_MAX.min(self.left);
-        let mut steps = Steps { left: steps_max, place };
         match (event.collect, hash) {
             _ if same => {}
-            (Some(Collect::SameKey), Some((key, hash))) => self.admit_by_key(place, key, hash, &mut steps)?,
-            (Some(Collect::Matching(text)), _) => self.admit_by_predicate(text, event.seq, &mut steps)?,
+            (Some(Collect::SameKey), Some((key, hash))) => self.admit_by_key(place, key, hash, steps)?,
+            (Some(Collect::Matching(text)), _) => self.admit_by_predicate(text, event.seq, steps)?,
             _ => {}
         }
-        self.left -= steps_max - steps.left;
         self.fresh.see(event, 1);
         if let Some((_, hash)) = hash {
             self.fresh.see_keyed(hash, event, floor);
@@ -400,12 +541,25 @@ impl Admission<'_> {
                 }
             }
         }
+        let on_its_way = &self.on_its_way.registry;
+        if on_its_way.not_by_key.get(hash).is_some_and(|seq| seq > self.history.last) {
+            for batch in self.unsettled.clone() {
+                let mut cursor = batch.cursor();
+                while let Some(event) = cursor.next()? {
+                    steps.take(1)?;
+                    if event.key == Some(key) && on_its_way.is_not_by_key(&event) {
+                        return undoes(event.seq);
+                    }
+                }
+            }
+        }
         let Some(last) = registry.not_by_key.get(hash).filter(|&seq| seq > blocks.floor()) else {
             return Ok(());
         };
         let is_undone = |seq| {
             blocks.with(seq, |event| event.key == Some(key) && registry.is_not_by_key(event)) == Some(true)
         };
+        steps.take(FIND)?;
         if is_undone(last) {
             return undoes(last);
         }
@@ -415,17 +569,19 @@ impl Admission<'_> {
             Some(Entry::One(seq)) => return if is_undone(seq) { undoes(seq) } else { Ok(()) },
             Some(Entry::Many(list)) => keys.list(list),
         };
-        steps.take(4 * numbers.len())?;
+        steps.take(FIND * numbers.len())?;
         numbers.iter().find(|&&seq| is_undone(seq)).map_or(Ok(()), |&seq| undoes(seq))
     }
 
     fn admit_by_predicate(&mut self, text: &Bytes, seq: u64, steps: &mut Steps) -> Result<(), Refusal> {
         let place = steps.place;
         let History { registry, blocks, keys, work, .. } = self.history;
-        let known = registry.predicates.get(text).or_else(|| self.fresh.predicates.get(text));
+        let (on_its_way, held) = (&self.on_its_way.registry, self.history.last);
+        let known = [registry, on_its_way, &self.fresh].into_iter().find_map(|of| of.predicates.get(text));
         let predicate = match known {
             Some(known) => known.predicate.clone(),
             None => {
+                steps.take(PARSE * text.len())?;
                 let parsed = Predicate::parse(text);
                 Arc::new(parsed.map_err(|error| Refusal::Predicate { place, error: Box::new(error) })?)
             }
@@ -437,7 +593,7 @@ impl Admission<'_> {
                 if self.passes > PASSES_MAX {
                     return Err(Refusal::TooMany { place });
                 }
-                work.predicates() + self.passes > PASSES_MAX
+                work.predicates() + self.on_its_way.passes.len() + self.passes > PASSES_MAX
             }
             Some(pins) => pins.iter().any(|pin| work.followings(keys.hash(pin)) >= PASSES_MAX),
         };
@@ -446,7 +602,7 @@ impl Admission<'_> {
         }
         let floor = blocks.floor();
         // Whether it undoes an event, of these kinds, that is known to this registry.
-        let look = |event: &EventRef<'_>, registry: &Registry, kinds: u8, steps: &mut Steps| {
+        let look = |event: &EventRef<'_>, registry: &Registry, kinds, steps: &mut Steps| {
             steps.take(4 + predicate.cost() as usize)?;
             let matched = event.collect.is_some_and(|collect| {
                 kind(collect) & kinds != 0 && !is_vacuous(event, collect) && predicate.holds(event)
@@ -456,12 +612,25 @@ impl Admission<'_> {
             }
             Ok(())
         };
-        let open = self.fresh.open_kinds(&predicate, floor, steps)?;
+        let open = self.fresh.open_kinds(&predicate, held, steps)?;
         let mut cursor = self.batch.cursor();
         while open != 0
             && let Some(event) = cursor.next()?.filter(|event| event.seq < seq)
         {
             look(&event, &self.fresh, open, steps)?;
+        }
+        let open = on_its_way.open_kinds(&predicate, held, steps)?;
+        let mut runs = on_its_way.runs(held).filter(|run| run.kinds & open != 0).peekable();
+        for batch in self.unsettled.clone() {
+            while runs.next_if(|run| run.last <= batch.after).is_some() {}
+            let Some(run) = runs.peek() else { break };
+            steps.take(1)?;
+            let mut cursor = batch.cursor();
+            while run.first <= batch.last
+                && let Some(event) = cursor.next()?
+            {
+                look(&event, on_its_way, open, steps)?;
+            }
         }
         let open = registry.open_kinds(&predicate, floor, steps)?;
         if open == 0 {
@@ -478,6 +647,7 @@ impl Admission<'_> {
                 Some(Entry::Many(list)) => keys.list(list),
             };
             for &seq in numbers {
+                steps.take(FIND)?;
                 blocks.with(seq, |event| look(event, registry, open, steps)).unwrap_or(Ok(()))?;
             }
         }

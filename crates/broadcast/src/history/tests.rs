@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checks::{Observer, Published};
+use crate::replica::stream::StreamState;
 use crate::{Content, Writer};
 
 /// What to publish next: its key, what it collects, by how much the clock moves, and whether it begins a batch.
@@ -243,6 +244,49 @@ proptest! {
         head.check_exact();
         let mut follower = Head { history: follower, published: head.published.clone(), refused: Vec::new() };
         follower.check_exact();
+    }
+
+    #[test]
+    fn events_on_their_way_count_as_if_the_batch_began_with_them(
+        steps in proptest::collection::vec(step(), 1..120), settles in proptest::collection::vec(0..3u64, 1..20),
+        goes_back in any::<bool>(),
+    ) {
+        let steps: Vec<Step> = steps
+            .into_iter()
+            .map(|(key, collect, moved, begins)| (key, collect, if goes_back { moved } else { moved.max(0) }, begins))
+            .collect();
+        let (mut stream, mut published) = (StreamState::new(HistoryOptions { seed: 7 }), Published::default());
+        let mut settles = settles.iter().cycle();
+        for (events, time_ms) in batches(&steps) {
+            let mut batch = Writer::new(stream.last());
+            for (content, collect) in &events {
+                batch.publish(content, collect.as_ref()).unwrap();
+            }
+            let mut batch = batch.finish(0);
+            batch.state.time_ms = time_ms;
+            let mut together = Writer::new(stream.held());
+            for each in stream.unsettled().map(|entry| &entry.batch).chain([&batch]) {
+                let mut cursor = each.cursor();
+                while let Some(event) = cursor.next().unwrap() {
+                    together.push(&event);
+                }
+            }
+            let wanted = stream.history.admit(&together.finish(0));
+            match stream.admit(&batch, &mut Budget::default()) {
+                Ok(collects) => {
+                    prop_assert!(wanted.is_ok(), "{wanted:?}");
+                    stream.store(&batch, None, collects).unwrap();
+                    batch.events().for_each(|event| published.push(event.unwrap()));
+                    published.check_final(published.last()).unwrap();
+                }
+                Err(refusal) => prop_assert!(wanted.is_err() || goes_back, "{refusal}"),
+            }
+            match settles.next().unwrap() {
+                0 => {}
+                1 => stream.settle((stream.held() + stream.last()).div_ceil(2)),
+                _ => stream.settle(stream.last()),
+            }
+        }
     }
 
     #[test]
@@ -506,7 +550,7 @@ fn what_collection_leaves_of_large_events_stays_in_batches_that_everybody_takes(
 #[test]
 fn a_batch_of_predicates_that_take_long_to_compare_is_refused_as_a_whole() {
     let mut head = Head::new();
-    let plain: Vec<Event> = (0..4_000).map(|_| (collecting("a", 1, Collect::SameKey).0, None)).collect();
+    let plain: Vec<Event> = (0..1_500).map(|_| (collecting("a", 1, Collect::SameKey).0, None)).collect();
     assert!(head.publish(&plain, 1));
     assert!(head.publish(&[collecting("b", 1, Collect::SameKey)], 2));
     let two = ["key = \"a\" and header.x = \"1\"", "header.x = \"1\" and key = \"a\""];

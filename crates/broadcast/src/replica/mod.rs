@@ -28,7 +28,7 @@ mod waits;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::durability::{Durabilities, Durability};
-use crate::history::HistoryOptions;
+use crate::history::{Budget, HistoryOptions};
 use crate::message::{Chain, Message, PublisherId, Reason, ReplicaId, Role, VERSION};
 use crate::name::Stream;
 use crate::record::Record;
@@ -193,6 +193,8 @@ pub struct Replica {
     forgot: u64,
     /// Whether it restarted with what its disk had, and has no place in a chain yet.
     recovered: bool,
+    /// The steps that are left for finding out what may be published.
+    admission: Budget,
     outputs: Vec<Output>,
     /// For the metrics.
     pub counters: Counters,
@@ -244,6 +246,7 @@ impl Replica {
             persisted: BTreeMap::new(),
             forgot: 0,
             recovered: false,
+            admission: Budget::default(),
             outputs: Vec::new(),
             counters: Counters::default(),
             delays: BTreeMap::new(),
@@ -423,12 +426,19 @@ impl Replica {
             self.watch_sources();
             self.watch_chain(elapsed_ms);
         }
+        self.admission.tick();
         let due = self.streams.values_mut().filter(|stream| stream.history.is_due());
         let mut due: Vec<&mut StreamState> = due.collect();
         let steps = SWEEP_STEPS / due.len().max(1);
         for stream in &mut due {
             stream.history.sweep(steps);
         }
+    }
+
+    /// Steps, of about 5 ns each, that finding out what may be published took since the start: an input may take very
+    /// many of them.
+    pub fn steps(&self) -> u64 {
+        self.admission.taken()
     }
 
     /// What is to be done after the inputs so far. The shell calls it after every burst of inputs: events that

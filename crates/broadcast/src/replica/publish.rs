@@ -81,12 +81,12 @@ impl Replica {
             }
         }
         // What is refused begins no stream.
-        let new;
-        let state = match self.streams.get(&stream) {
+        let mut new;
+        let state = match self.streams.get_mut(&stream) {
             Some(state) => state,
             None => {
                 new = StreamState::new(self.config.history.clone());
-                &new
+                &mut new
             }
         };
         if state.is_full() {
@@ -111,9 +111,11 @@ impl Replica {
         batch.last = after + u64::from(batch.count);
         batch.after = after;
         batch.state.time_ms = self.wall_ms.max(state.time_ms());
-        let collects = match state.admit(&batch) {
+        let collects = match state.admit(&batch, &mut self.admission) {
             Ok(collects) => collects,
-            Err(refusal @ Refusal::Busy { .. }) => return refuse(self, Reason::Limit, refusal.to_string()),
+            Err(refusal @ (Refusal::Busy { .. } | Refusal::Spent { .. })) => {
+                return refuse(self, Reason::Limit, refusal.to_string());
+            }
             // What is on its way took a part of the steps: later it may be admitted.
             Err(refusal @ Refusal::TooMany { .. }) if state.unsettled().next().is_some() => {
                 return refuse(self, Reason::Limit, refusal.to_string());

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 
-use crate::batch::{Batch, Malformed, Writer};
+use crate::batch::{Batch, Malformed};
 use crate::event::Collect;
-use crate::history::{Gap, History, HistoryOptions, Refusal};
+use crate::history::{Budget, Gap, History, HistoryOptions, OnItsWay, Refusal};
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
 
@@ -84,6 +84,10 @@ pub struct StreamState {
     pub publishers: Publishers,
     unsettled: VecDeque<Unsettled>,
     unsettled_bytes: usize,
+    /// How many of these have events that collect otherwise than by key.
+    otherwise: usize,
+    /// What is known of these, or of the first of them.
+    on_its_way: OnItsWay,
 }
 
 impl StreamState {
@@ -94,6 +98,8 @@ impl StreamState {
             publishers: Publishers::default(),
             unsettled: VecDeque::new(),
             unsettled_bytes: 0,
+            otherwise: 0,
+            on_its_way: OnItsWay::default(),
         }
     }
 
@@ -140,25 +146,23 @@ impl StreamState {
 
     /// Whether the head may give these events the numbers that they carry, which follow [`StreamState::last`].
     ///
-    /// The history knows what is settled. What is on its way is shown to it together with the new events, where it
-    /// can make a difference: for a stream whose events collect by key only, or by number only, it can't.
-    pub fn admit(&self, batch: &Batch) -> Result<Collects, Refusal> {
+    /// The history knows what is settled. What is on its way is looked at as well where it can make a difference: for a
+    /// stream whose events collect by key only, or by number only, it can't. Steps are taken from the budget.
+    pub fn admit(&mut self, batch: &Batch, budget: &mut Budget) -> Result<Collects, Refusal> {
         let collects = Collects::of(batch)?;
-        let held = self.held();
-        let on_its_way = self.unsettled.iter().any(|entry| entry.collects.otherwise);
-        if collects.slow || (collects.by_key && (on_its_way || collects.otherwise)) {
-            let mut all = Writer::new(held);
-            for each in self.unsettled.iter().map(|entry| &entry.batch).chain([batch]) {
-                let mut cursor = each.cursor();
-                while let Some(event) = cursor.next()? {
-                    all.push(&event);
-                }
+        let last = self.last();
+        let nothing = OnItsWay::default();
+        let mut on_its_way = &nothing;
+        if collects.slow || (collects.by_key && (self.otherwise > 0 || collects.otherwise)) {
+            let seen = self.on_its_way.seen();
+            let new = self.unsettled.partition_point(|entry| entry.batch.last <= seen);
+            for entry in self.unsettled.range(new..) {
+                self.on_its_way.see(&self.history, &entry.batch, budget)?;
             }
-            self.history.admit(&all.finish(batch.last))?;
-        } else {
-            let next = Batch { after: held, last: held + (batch.last - batch.after), ..batch.clone() };
-            self.history.admit(&next)?;
+            on_its_way = &self.on_its_way;
         }
+        let unsettled = self.unsettled.iter().map(|entry| &entry.batch);
+        self.history.admit_behind(on_its_way, unsettled, (last, batch), budget)?;
         Ok(collects)
     }
 
@@ -178,6 +182,7 @@ impl StreamState {
             self.publishers.stored(origin.client, origin.first + u64::from(new.batch.count) - 1);
         }
         self.unsettled_bytes += new.batch.bytes.len() + UNSETTLED_BYTES;
+        self.otherwise += usize::from(new.collects.otherwise);
         self.unsettled.push_back(new);
         Ok(true)
     }
@@ -193,9 +198,11 @@ impl StreamState {
         while self.unsettled.front().is_some_and(|entry| entry.batch.after < held) {
             let Some(entry) = self.unsettled.pop_front() else { return };
             self.unsettled_bytes -= entry.batch.bytes.len() + UNSETTLED_BYTES;
+            self.otherwise -= usize::from(entry.collects.otherwise);
             let Some(now) = entry.up_to(held) else { return };
             if let Some(later) = entry.rest(held) {
                 self.unsettled_bytes += later.batch.bytes.len() + UNSETTLED_BYTES;
+                self.otherwise += usize::from(later.collects.otherwise);
                 self.unsettled.push_front(later);
             }
             if let Some(origin) = now.origin {
@@ -204,6 +211,7 @@ impl StreamState {
             let appended = self.history.append(&now.batch);
             debug_assert!(appended.is_ok(), "{appended:?}");
         }
+        self.on_its_way.settled(self.history.last());
     }
 
     /// What is stored from here on comes from a replica that has applied the predicates up to number `last`, as it gives
@@ -226,6 +234,8 @@ impl StreamState {
     pub fn forget_unsettled(&mut self) {
         self.unsettled.clear();
         self.unsettled_bytes = 0;
+        self.otherwise = 0;
+        self.on_its_way = OnItsWay::default();
         self.publishers.unsettle();
         // Others may give what comes next.
         self.history.applied_elsewhere(0, 0);
@@ -237,7 +247,24 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::Content;
+    use crate::{Content, Writer};
+
+    #[test]
+    fn what_an_admission_takes_does_not_grow_with_what_is_on_its_way() {
+        let mut stream = StreamState::new(HistoryOptions::default());
+        let mut budget = Budget::default();
+        for n in 0..1_000u64 {
+            let mut events = Writer::new(2 * n);
+            let key = Some(Bytes::from(n.to_string()));
+            let content = Content { key, ..Content::default() };
+            events.publish(&content, Some(&Collect::SameKey)).unwrap();
+            events.publish(&Content::default(), Some(&Collect::OlderThan(5))).unwrap();
+            let (batch, before) = (events.finish(0), budget.taken());
+            let collects = stream.admit(&batch, &mut budget).unwrap();
+            assert!(budget.taken() - before < 10, "{n}: {}", budget.taken() - before);
+            stream.store(&batch, None, collects).unwrap();
+        }
+    }
 
     #[test]
     fn the_time_of_the_last_event_is_known_also_while_it_is_on_its_way() {
@@ -270,12 +297,12 @@ mod tests {
         let mut plain = Writer::new(0);
         (0..100).for_each(|_| plain.publish(&Content::default(), None).unwrap());
         let plain = plain.finish(0);
-        let collects = stream.admit(&plain).unwrap();
+        let collects = stream.admit(&plain, &mut Budget::default()).unwrap();
         assert_eq!(stream.store(&plain, None, collects), Ok(true));
         let mut both = Writer::new(100);
         both.publish(&content, Some(&Collect::KeepLast(50))).unwrap();
         both.publish(&content, Some(&Collect::SameKey)).unwrap();
         // The first of them collects 50 events, for which the second would leave no reason.
-        assert!(matches!(stream.admit(&both.finish(0)), Err(Refusal::Undoes { .. })));
+        assert!(matches!(stream.admit(&both.finish(0), &mut Budget::default()), Err(Refusal::Undoes { .. })));
     }
 }
