@@ -50,7 +50,7 @@ fn what_takes_long_to_find_out_about_leaves_time_for_everything_else() {
     let key = |key: &'static str| Content { key: Some(key.into()), ..Content::default() };
     let publish = |head: &mut Replica, client, first, batch: &Batch| {
         let (stream, batch) = (stream.clone(), batch.clone());
-        head.receive(0, 7, Message::Publish { stream, client, first, batch });
+        head.receive(0, 7, Message::Publish { stream, client, answered: first - 1, first, batch });
         let mut outputs = head.outputs().into_iter();
         outputs.find_map(|output| match output {
             Output::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),

@@ -149,9 +149,11 @@ fn no_event_has_an_earlier_time_than_the_one_before_it_whichever_head_s_clock_is
     // It has a tombstone for the first event, and admits whatever does not bring that back.
     let mut third = takes_over(3, &second, &stream);
     assert_eq!(publish(&mut third, 800, 13, Some(Collect::OlderThan(950))), 1000);
-    let batch = third.stream(&stream).unwrap().history.read(0, u64::MAX, 1000).unwrap();
-    let events: Vec<(u64, u64)> =
-        batch.events().map(|event| event.unwrap()).map(|e| (e.seq, e.time_ms)).collect();
+    let history = &third.stream(&stream).unwrap().history;
+    let mut events: Vec<(u64, u64)> = Vec::new();
+    while let Some(batch) = history.read(events.len() as u64, u64::MAX, 1000) {
+        events.extend(batch.events().map(|event| event.unwrap()).map(|event| (event.seq, event.time_ms)));
+    }
     assert_eq!(
         events,
         [(1, 1000), (2, 1000), (3, 1000)],

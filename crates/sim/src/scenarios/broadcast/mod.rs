@@ -511,7 +511,7 @@ impl Sim {
                 if !self.regions[region].slots[slot].0.is_some_and(|pid| self.can_spare(region, pid)) {
                     return;
                 }
-                for other in 0..self.rng.between(8, 10) as u32 {
+                for other in 0..self.rng.between(8, 10) as usize {
                     self.cut(site(region, slot), site(region, other));
                 }
                 self.report.count("replicas cut off", 1);
