@@ -6,7 +6,8 @@
 //!   2 chain        u64 epoch, text region, members, joining: lists of (u64 replica, text address)
 //!   3 publish      stream, u128 client, u64 answered, u64 first, batch
 //!   4 published    stream, u64 number, u64 seq, u8 repeated?    5 refused    stream, u64 first, u8 reason, u16 length, text
-//!   6 advertise    list of (stream, u64 count)                  7 subscribe  stream, u64 after
+//!   6 advertise    u64 epoch, u8 answers?, u64 answers, list of (stream, u64 count, u32 age ms)
+//!   7 subscribe    stream, u64 after
 //!   8 unsubscribe  stream                                       9 events     stream, batch
 //!  10 follow       u64 epoch, list of (stream, u64 count)      11 publishers stream, list of (u128, u64)
 //!  12 append       u64 epoch, stream, u8 origin?, u128 client, u64 first, batch
@@ -15,7 +16,7 @@
 //!  17 alive        u64 epoch, list of u64, waits               18 listening  list of (stream, u64 after)
 //!  19 ready        u64 epoch                                   20 share      region member, list of (stream, u64 after)
 //!  21 region       a message of region/message.rs              22 bye        nothing
-//!  23 applied      u64 epoch, stream, u64 last
+//!  23 applied      u64 epoch, stream, u64 last                 24 ask        u64 at
 //! waits      u64 disk ms, u64 before ms, u8 next?, u64 replica, u64 next ms
 //! ```
 
@@ -31,6 +32,9 @@ use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text}
 pub const VERSION: u16 = 1;
 /// Bytes of a frame at most, without its length.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// As an age: nothing is known.
+pub const AGE_UNKNOWN: u32 = u32::MAX;
 
 /// As a position: what comes from now on.
 pub const FROM_NOW: u64 = u64::MAX;
@@ -171,10 +175,20 @@ pub enum Message {
         /// For people.
         text: String,
     },
-    /// From a tail to the heads of other regions: how far it got in every stream.
+    /// From a tail to clients and to the replicas of other regions, and from a replica to the one behind it: how far it got in
+    /// every stream.
     Advertise {
-        /// The last number of each stream.
-        counts: Vec<(Stream, u64)>,
+        /// The sender's epoch.
+        epoch: u64,
+        /// What it was asked with, if this is an answer.
+        answers: Option<u64>,
+        /// Each stream that it has.
+        counts: Vec<Advertised>,
+    },
+    /// To a replica: say how far you are.
+    Ask {
+        /// When this is sent, in milliseconds on the sender's own clock, to which it comes back.
+        at: u64,
     },
     /// To a tail: send this stream's events from the one after `after` on.
     Subscribe {
@@ -294,6 +308,18 @@ pub enum Message {
     Bye,
 }
 
+/// How far a replica has a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertised {
+    /// The stream.
+    pub stream: Stream,
+    /// The last number that is held.
+    pub count: u64,
+    /// So many milliseconds before this was sent the stream's own region had acknowledged nothing that is not among it;
+    /// [`AGE_UNKNOWN`] if that is not known.
+    pub age_ms: u32,
+}
+
 /// For how long a replica has waited for what its place in the chain needs, in milliseconds in which it was awake; 0 if
 /// it does not wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -368,9 +394,20 @@ impl Message {
                 out.put_u16_le(text.len() as u16);
                 out.put_slice(text);
             }
-            Message::Advertise { counts } => {
+            Message::Advertise { epoch, answers, counts } => {
                 out.put_u8(6);
-                put_counts(out, counts);
+                out.put_u64_le(*epoch);
+                out.put_u8(u8::from(answers.is_some()));
+                out.put_u64_le(answers.unwrap_or(0));
+                put_list(out, counts, |out, told| {
+                    put_stream(out, &told.stream);
+                    out.put_u64_le(told.count);
+                    out.put_u32_le(told.age_ms);
+                });
+            }
+            Message::Ask { at } => {
+                out.put_u8(24);
+                out.put_u64_le(*at);
             }
             Message::Subscribe { stream, after } => {
                 out.put_u8(7);
@@ -505,7 +542,14 @@ impl Message {
                 };
                 Message::Refused { stream, first, reason, text }
             }
-            6 => Message::Advertise { counts: take_counts(&mut from)? },
+            6 => {
+                let (epoch, is_answer, at) = (from.u64()?, from.u8()? != 0, from.u64()?);
+                let take = |from: &mut Reader| {
+                    Ok(Advertised { stream: from.stream()?, count: from.u64()?, age_ms: from.u32()? })
+                };
+                Message::Advertise { epoch, answers: is_answer.then_some(at), counts: from.list(16, take)? }
+            }
+            24 => Message::Ask { at: from.u64()? },
             7 => Message::Subscribe { stream: from.stream()?, after: from.u64()? },
             8 => Message::Unsubscribe { stream: from.stream()? },
             9 => Message::Events { stream: from.stream()?, batch: from.batch()? },
@@ -651,7 +695,13 @@ mod tests {
             },
             Message::Published { stream: stream.clone(), number: 1, seq: 2, repeated: true },
             Message::Refused { stream: stream.clone(), first: 1, reason: Reason::Invalid, text },
-            Message::Advertise { counts: counts.clone() },
+            Message::Advertise {
+                epoch: 2,
+                answers: Some(3),
+                counts: vec![Advertised { stream: stream.clone(), count: 9, age_ms: 10 }],
+            },
+            Message::Advertise { epoch: 2, answers: None, counts: Vec::new() },
+            Message::Ask { at: 3 },
             Message::Subscribe { stream: stream.clone(), after: 8 },
             Message::Unsubscribe { stream: stream.clone() },
             Message::Events { stream: stream.clone(), batch: batch.clone() },
@@ -710,7 +760,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_frame_is_refused_or_read_without_a_panic(
-            which in 0..25usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..27usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut out = BytesMut::new();
             samples()[which].encode(&mut out);

@@ -1,7 +1,7 @@
 //! What a peer can make a replica hold is bounded.
 
 use bytes::Bytes;
-use tailwater_broadcast::message::{Chain, Member, Message, Reason, Role};
+use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Reason, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
 use tailwater_broadcast::{Batch, Collect, Content, Stream, Writer};
@@ -91,7 +91,7 @@ fn a_replica_that_is_not_the_head_any_more_is_sent_nothing_of_other_regions() {
     head.configure(0, chain(1, vec![member(1)]));
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let stream = Stream::parse("there/news").unwrap();
-    head.receive(0, 8, Message::Advertise { counts: vec![(stream.clone(), 1)] });
+    head.receive(0, 8, advertise(&stream, 1));
     head.outputs();
     head.configure(0, chain(2, vec![member(2)]));
     assert!(head.outputs().contains(&Output::Send(8, Message::Unsubscribe { stream })));
@@ -124,6 +124,11 @@ fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
     assert_eq!([sent(), sent(), sent()], [vec![busy.clone()], vec![lone], vec![busy]]);
 }
 
+fn advertise(stream: &Stream, count: u64) -> Message {
+    let told = Advertised { stream: stream.clone(), count, age_ms: 0 };
+    Message::Advertise { epoch: 1, answers: None, counts: vec![told] }
+}
+
 /// One large event, with the number after `after`.
 fn large(after: u64) -> Batch {
     let mut events = Writer::new(after);
@@ -144,7 +149,7 @@ fn another_region_is_asked_for_no_more_than_the_chain_takes() {
     let stream = Stream::parse("there/news").unwrap();
     let all = 2 * (UNSETTLED_BYTES_MAX >> 20) as u64;
     let asked = |head: &mut Replica| {
-        head.receive(0, 8, Message::Advertise { counts: vec![(stream.clone(), all)] });
+        head.receive(0, 8, advertise(&stream, all));
         let mut outputs = head.outputs().into_iter();
         outputs.any(|output| matches!(output, Output::Send(8, Message::Subscribe { .. })))
     };

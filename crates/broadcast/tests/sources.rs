@@ -79,7 +79,8 @@ impl World {
         }
         let (first, batch) = (self.published[region] + 1, events.finish(0));
         self.published[region] += count;
-        let publish = Message::Publish { stream: stream(region), client: 3, first, batch };
+        let publish =
+            Message::Publish { stream: stream(region), client: 3, answered: first - 1, first, batch };
         self.replicas[region].receive(self.now_ms, PUBLISHER, publish);
     }
 
@@ -262,4 +263,22 @@ fn a_fast_stream_leaves_a_source_that_is_cut_off_from_here_before_it_counts_as_s
     world.cut(0, 2);
     flow(&mut world, Config::new("r2", 1).silence_ms / STEP_MS);
     assert_eq!(world.source(2, 0), Some("r1"));
+}
+
+#[test]
+fn what_a_region_knows_of_another_ones_stream_is_as_old_as_its_last_way_there() {
+    let mut world = World::new(3, |_, _| 20);
+    longest_delay_ms(&mut world, 2);
+    let age_ms = |world: &World| world.replicas[2].age_ms(&stream(0));
+    assert!(age_ms(&world) < 500, "{}", age_ms(&world));
+    // By way of the other one.
+    world.cut(0, 2);
+    longest_delay_ms(&mut world, 5);
+    assert!(age_ms(&world) < 500, "{}", age_ms(&world));
+    world.cut(0, 1);
+    world.run(3_000);
+    assert!(age_ms(&world) >= 3_000, "{}", age_ms(&world));
+    world.heal(0, 1);
+    longest_delay_ms(&mut world, 5);
+    assert!(age_ms(&world) < 500, "{}", age_ms(&world));
 }

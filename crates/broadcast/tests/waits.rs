@@ -133,7 +133,11 @@ fn a_replica_waits_for_the_one_before_it_from_when_it_hears_nothing_of_it() {
     let mut middle = Told::new(4);
     let waits = middle.pass(1_000);
     assert!((800..=1_000).contains(&waits.before_ms), "{waits:?}");
-    middle.replica.receive(middle.now_ms, 9, Message::Advertise { counts: Vec::new() });
+    middle.replica.receive(
+        middle.now_ms,
+        9,
+        Message::Advertise { epoch: 1, answers: None, counts: Vec::new() },
+    );
     assert_eq!(middle.pass(100).before_ms, 0);
     middle.replica.closed(middle.now_ms, 9);
     let waits = middle.pass(1_000);

@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 
 pub use invalidating::{Cached, InvalidatingCache, InvalidatingConfig, Load};
 pub use tailwater_broadcast::client::{
-    Acknowledged, ListenError, Listener, PublishError, Publisher, Received, Sharing, SharingStats,
+    Acknowledged, Count, ListenError, Listener, PublishError, Publisher, Received, Sharing, SharingStats,
 };
 pub use tailwater_broadcast::region::{Options as RegionOptions, Stats as RegionStats};
 pub use tailwater_broadcast::{Collect, Content, Event, Kind, Positions, Stream};

@@ -1,36 +1,104 @@
 //! A cache that is kept up to date by a broadcast stream, with a real proxy.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tailwater_broadcast::frame;
+use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Role};
 use tailwater_broadcast::replica::Config;
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, Stream,
 };
-use tailwater_env::Env;
+use tailwater_env::{Env, Task};
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
-async fn proxy(env: &Env, dir: &std::path::Path) -> Server {
+fn metadata(env: &Env, dir: &std::path::Path) -> Arc<dyn Meta> {
     let mut recovery = Recovery::begin(env, &dir.join("meta")).unwrap();
     let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
     let journal = Journal::open(env, &dir.join("journal"), JournalConfig::default(), &mut replay).unwrap();
-    let meta: Arc<dyn Meta> = Arc::new(recovery.finish(env, journal, MetaConfig::default()));
+    Arc::new(recovery.finish(env, journal, MetaConfig::default()))
+}
+
+async fn proxy(env: &Env, dir: &std::path::Path) -> Server {
+    start(env, "eu", ConfigurationAt::Here(metadata(env, dir)), None, BTreeMap::new()).await
+}
+
+async fn start(
+    env: &Env,
+    region: &str,
+    configuration: ConfigurationAt,
+    advertised: Option<String>,
+    regions: BTreeMap<String, Vec<String>>,
+) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    start_on(env, listener, region, configuration, advertised, regions)
+}
+
+fn start_on(
+    env: &Env,
+    listener: TcpListener,
+    region: &str,
+    configuration: ConfigurationAt,
+    advertised: Option<String>,
+    regions: BTreeMap<String, Vec<String>>,
+) -> Server {
     let config = ServerConfig {
-        replica: Config::new("eu", fresh_id(env)),
-        advertised: None,
-        regions: std::collections::BTreeMap::new(),
-        configuration: ConfigurationAt::Here(meta),
+        replica: Config::new(region, fresh_id(env)),
+        advertised,
+        regions,
+        configuration,
         silence_ms: 1_000,
         lost_ms: 60_000,
         connections_max: 100,
         quotas: None,
         authorizer: Arc::new(tailwater_access::Everybody),
     };
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Server::start(env, listener, config).unwrap()
+}
+
+/// Carries bytes one way, while nothing is cut.
+async fn carry(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut cut: watch::Receiver<bool>,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let is_open = cut.wait_for(|cut| !*cut).await.is_ok();
+        if !is_open || to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Takes connections for the replica at `to`. Those of other replicas can be cut: their hello has the role 1.
+async fn forward(env: Env, listener: TcpListener, to: String, cut: watch::Receiver<bool>) {
+    let mut carried: Vec<Task> = Vec::new();
+    while let Ok((mut near, _)) = listener.accept().await {
+        let (to, mut cut) = (to.clone(), cut.clone());
+        carried.push(env.spawn("carry", async move {
+            let mut hello = [0; 8];
+            let Ok(mut far) = TcpStream::connect(&to).await else { return };
+            if near.read_exact(&mut hello).await.is_err() {
+                return;
+            }
+            if hello[7] == 0 {
+                cut = watch::channel(false).1;
+            }
+            let is_open = cut.wait_for(|cut| !*cut).await.is_ok();
+            if !is_open || far.write_all(&hello).await.is_err() {
+                return;
+            }
+            let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+            tokio::join!(carry(near_in, far_out, cut.clone()), carry(far_in, near_out, cut));
+        }));
+    }
 }
 
 fn change(key: &str) -> Content {
@@ -101,4 +169,114 @@ async fn the_value_used_longest_ago_makes_room() {
     assert!(cache.load(b"c").store(3));
     assert_eq!(cache.get(b"b"), None);
     assert_eq!((cache.len(), cache.get(b"a").map(Cached::into_value)), (2, Some(1)));
+}
+
+/// A cache with a value that it holds for fresh.
+async fn fresh_cache(env: &Env, address: String, stream: &Stream) -> InvalidatingCache<u32> {
+    let config = InvalidatingConfig { fresh_for: Duration::from_secs(4), ..InvalidatingConfig::default() };
+    let cache = InvalidatingCache::new(env, vec![address], stream.clone(), config);
+    cache.fresh().await;
+    assert!(cache.load(b"tea").store(1));
+    cache
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_is_stale_while_its_region_is_cut_off_from_the_streams_own_region() {
+    let env = Env::real();
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let own = proxy(&env, there.path()).await;
+    let forwarder = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let regions = BTreeMap::from([("eu".to_owned(), vec![forwarder.local_addr().unwrap().to_string()])]);
+    let (cut, is_cut) = watch::channel(false);
+    let _forwarding =
+        env.spawn("forward", forward(env.clone(), forwarder, own.address().to_string(), is_cut));
+    let configuration = ConfigurationAt::Here(metadata(&env, here.path()));
+    let far = start(&env, "us", configuration, None, regions).await;
+    let stream = Stream::parse("eu/invalidations").unwrap();
+    let publisher = Publisher::new(&env, vec![own.address().to_string()]);
+    publisher.publish(&stream, &change("coffee"), None).await.unwrap();
+    let cache = fresh_cache(&env, far.address().to_string(), &stream).await;
+    cut.send(true).unwrap();
+    // It is told all the time how far the proxy is that it listens to.
+    cache.stale().await;
+    let changed = publisher.publish(&stream, &change("tea"), None).await.unwrap();
+    assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(1)));
+    cut.send(false).unwrap();
+    cache.reached(changed.seq).await;
+    assert_eq!(cache.get(b"tea"), None);
+    cache.fresh().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_is_stale_where_the_tail_was_removed_from_its_chain_and_does_not_know() {
+    let env = Env::real();
+    let dir = tempfile::tempdir().unwrap();
+    let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (listener, forwarder) = (bind().await, bind().await);
+    let (to, advertised) = (listener.local_addr().unwrap(), forwarder.local_addr().unwrap().to_string());
+    let (cut, is_cut) = watch::channel(false);
+    let _forwarding = env.spawn("forward", forward(env.clone(), forwarder, to.to_string(), is_cut));
+    let configuration = ConfigurationAt::Here(metadata(&env, dir.path()));
+    let first = start_on(&env, listener, "eu", configuration, Some(advertised.clone()), BTreeMap::new());
+    let there = ConfigurationAt::There(advertised.clone());
+    let tail = start(&env, "eu", there, None, BTreeMap::new()).await;
+    tail.handle().until(|snapshot| snapshot.is_tail && snapshot.chain.members.len() == 2).await.unwrap();
+    let stream = Stream::parse("eu/invalidations").unwrap();
+    let publisher = Publisher::new(&env, vec![advertised]);
+    publisher.publish(&stream, &change("coffee"), None).await.unwrap();
+    let cache = fresh_cache(&env, tail.address().to_string(), &stream).await;
+    cut.send(true).unwrap();
+    first.handle().until(|snapshot| snapshot.chain.members.len() == 1).await.unwrap();
+    publisher.publish(&stream, &change("tea"), None).await.unwrap();
+    cache.stale().await;
+    assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(1)));
+    assert!(tail.handle().snapshot().await.unwrap().is_tail, "as far as it knows");
+}
+
+/// A tail with one event of `stream`. Of asks it answers the newest one, or only the first one.
+async fn tail(listener: TcpListener, stream: Stream, answers_newest: watch::Receiver<bool>) {
+    let address = listener.local_addr().unwrap().to_string();
+    let (connection, _) = listener.accept().await.unwrap();
+    let (mut reader, mut writer) = frame::split(connection).unwrap();
+    let mut hello = reader.next().await.unwrap().unwrap();
+    if let Message::Hello { role, .. } = &mut hello {
+        *role = Role::Replica(1);
+    }
+    writer.send(&hello).await.unwrap();
+    let members = vec![Member { id: 1, address }];
+    let chain = Chain { epoch: 1, region: "eu".to_owned(), members, joining: Vec::new() };
+    writer.send(&Message::Chain(chain)).await.unwrap();
+    let mut first = None;
+    while let Ok(Some(message)) = reader.next().await {
+        let answer = match message {
+            Message::Listen { .. } => Message::Listening { positions: vec![(stream.clone(), 1)] },
+            Message::Ask { at } => {
+                let first = *first.get_or_insert(at);
+                let answers = Some(if *answers_newest.borrow() { at } else { first });
+                let counts = vec![Advertised { stream: stream.clone(), count: 1, age_ms: 0 }];
+                Message::Advertise { epoch: 1, answers, counts }
+            }
+            _ => continue,
+        };
+        if writer.send(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_long_ago_and_is_read_now_makes_no_value_fresh() {
+    let env = Env::real();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let stream = Stream::parse("eu/invalidations").unwrap();
+    let (answers_newest, newest) = watch::channel(true);
+    let _tail = env.spawn("tail", tail(listener, stream.clone(), newest));
+    let cache = fresh_cache(&env, address, &stream).await;
+    answers_newest.send(false).unwrap();
+    cache.stale().await;
+    assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(1)));
+    answers_newest.send(true).unwrap();
+    cache.fresh().await;
+    assert_eq!(cache.get(b"tea"), Some(Cached::Fresh(1)));
 }

@@ -8,14 +8,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tailwater_env::{Env, Task};
+use tailwater_env::{Env, Instant, Task};
 use tokio::sync::{mpsc, watch};
 
 use crate::batch::{Batch, Malformed};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
-use crate::message::{FROM_NOW, Message};
+use crate::message::{AGE_UNKNOWN, Advertised, FROM_NOW, Message};
 use crate::name::Stream;
 use crate::positions::Positions;
 
@@ -23,7 +23,9 @@ use crate::positions::Positions;
 const WAITING_MAX: usize = 16;
 /// A pause between two tries to reach the tail.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long the tail may say nothing: it says how far it is more often than that.
+/// How often the tail is asked how far it is.
+pub(super) const ASK: Duration = Duration::from_millis(500);
+/// How long it may say nothing.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// Listens. Dropping it ends it.
@@ -43,10 +45,42 @@ pub enum Received {
     Events(Stream, Batch),
     /// Where it begins, of the streams that it was told of: for `Positions::now` the numbers that "now" is.
     Began(Vec<(Stream, u64)>),
-    /// How far the region's proxy is: a listener that has all of it was up to date when this was sent.
-    Counts(Vec<(Stream, u64)>),
+    /// How far the region's proxy is.
+    Counts(Vec<Count>),
     /// The connection to the proxy is gone; the listener may be out of date until [`Received::Counts`] comes.
     Lost,
+}
+
+/// How far the region's proxy has a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The stream.
+    pub stream: Stream,
+    /// The last number.
+    pub count: u64,
+    /// Then the stream's own region had acknowledged nothing that is not among it: a listener that has all of it was up to date.
+    /// `None` if the proxy never knew. However long this was on its way, or waited to be read, it is true.
+    pub as_of: Option<Instant>,
+}
+
+impl Count {
+    /// What the tail says.
+    pub(super) fn all(env: &Env, answers: Option<u64>, counts: Vec<Advertised>) -> Vec<Self> {
+        let asked_ms = answers.map(|at| at.min(env.now().as_ns() / 1_000_000));
+        let count = |told: Advertised| {
+            let age_ms = Some(told.age_ms).filter(|age_ms| *age_ms != AGE_UNKNOWN);
+            // What is older than this process's clock is as good as unknown.
+            let as_of_ms = asked_ms.zip(age_ms).and_then(|(at, age_ms)| at.checked_sub(age_ms.into()));
+            let as_of = as_of_ms.map(|ms| Instant::from_ns(ms * 1_000_000));
+            Self { stream: told.stream, count: told.count, as_of }
+        };
+        counts.into_iter().map(count).collect()
+    }
+}
+
+/// Asks how far somebody is, now.
+pub(super) fn ask(env: &Env) -> Message {
+    Message::Ask { at: env.now().as_ns() / 1_000_000 }
 }
 
 /// Why no more events come.
@@ -175,12 +209,25 @@ impl State {
     }
 
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
+        let mut ask_at = self.env.now();
         loop {
             let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
             link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
             loop {
-                let Some(next) = self.env.timeout(SILENCE, link.reader.next()).await else {
-                    anyhow::bail!("{} said nothing for {SILENCE:?}", link.address);
+                let silent = self.env.now() + SILENCE;
+                let next = loop {
+                    if self.env.now() >= ask_at {
+                        link.writer.send(&ask(&self.env)).await?;
+                        ask_at = self.env.now() + ASK;
+                    }
+                    let until = silent.min(ask_at);
+                    match self.env.timeout(until.since(self.env.now()), link.reader.next()).await {
+                        Some(next) => break next,
+                        None if self.env.now() >= silent => {
+                            anyhow::bail!("{} said nothing for {SILENCE:?}", link.address)
+                        }
+                        None => {}
+                    }
                 };
                 let Some(message) = next? else { anyhow::bail!("{} closed the connection", link.address) };
                 match message {
@@ -195,8 +242,9 @@ impl State {
                         }
                         self.events.send(Received::Began(positions)).await?;
                     }
-                    Message::Advertise { counts } => {
+                    Message::Advertise { answers, counts, .. } => {
                         if !counts.is_empty() {
+                            let counts = Count::all(&self.env, answers, counts);
                             self.events.send(Received::Counts(counts)).await?;
                         }
                     }

@@ -10,7 +10,7 @@ mod publisher;
 pub mod queue;
 mod sharing;
 
-pub use listener::{ListenError, Listener, Received};
+pub use listener::{Count, ListenError, Listener, Received};
 pub use publisher::{PublishError, Publisher};
 pub use queue::Acknowledged;
 pub use sharing::{Sharing, SharingStats};

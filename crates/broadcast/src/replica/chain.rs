@@ -91,7 +91,7 @@ impl Replica {
             }
         }
         self.settle_all();
-        self.advertise(false);
+        self.announce();
     }
 
     /// Forgets what was on its way: it may never have reached the others, and they may have gone on without it.
@@ -251,7 +251,7 @@ impl Replica {
         }
         if self.chain.tail() == Some(self.config.id) {
             self.token = Some(epoch);
-            self.advertise(false);
+            self.announce();
         } else {
             self.send(from, Message::Ready { epoch });
         }

@@ -18,6 +18,7 @@
 mod chain;
 mod delays;
 mod follower;
+mod fresh;
 mod greeting;
 mod proxy;
 mod publish;
@@ -145,6 +146,10 @@ struct Connection {
     follows: Option<Follower>,
     /// How far it says it is, if it is another region's tail.
     told: proxy::Told,
+    /// What it asks with and is not answered yet, whether it has ever asked, and when it was last told anything.
+    asks: Option<u64>,
+    has_asked: bool,
+    told_ms: u64,
 }
 
 /// A publish that is not answered yet.
@@ -171,6 +176,9 @@ pub struct Replica {
     connections: BTreeMap<ConnectionId, Connection>,
     expects: BTreeMap<Stream, proxy::Expects>,
     answers: BTreeMap<Stream, VecDeque<Answer>>,
+    /// How old it is what is known of each stream, and when this replica was last the head and handed over to nobody.
+    known: BTreeMap<Stream, fresh::Known>,
+    heads_ms: Option<u64>,
     /// The replica we follow, through which connection, and what we last told it to hold.
     following: Option<(ReplicaId, ConnectionId)>,
     told_held: BTreeMap<Stream, u64>,
@@ -233,6 +241,8 @@ impl Replica {
             connections: BTreeMap::new(),
             expects: BTreeMap::new(),
             answers: BTreeMap::new(),
+            known: BTreeMap::new(),
+            heads_ms: None,
             following: None,
             told_held: BTreeMap::new(),
             held_before: BTreeMap::new(),
@@ -317,6 +327,9 @@ impl Replica {
             listens_to_all: false,
             follows: None,
             told: proxy::Told::default(),
+            asks: None,
+            has_asked: false,
+            told_ms: 0,
         };
         self.connections.insert(connection, opened);
         match peer {
@@ -386,7 +399,10 @@ impl Replica {
             {
                 self.follower_is_ready(id, epoch);
             }
-            (Message::Advertise { counts }, Peer::Out(region, _)) => self.advertised(from, &region, counts),
+            (Message::Advertise { epoch, answers, counts }, Peer::Out(region, _)) => {
+                self.advertised(from, &region, (epoch, answers), counts);
+            }
+            (Message::Ask { at }, Peer::In(..)) => self.asked(from, at),
             (Message::Events { stream, batch }, Peer::Out(region, _)) if region != self.config.region => {
                 self.remote_events(from, &stream, &batch);
             }
@@ -418,11 +434,14 @@ impl Replica {
     /// Time passed: `now_ms` on a clock that never goes back, `wall_ms` since 1970.
     pub fn tick(&mut self, now_ms: u64, wall_ms: u64) {
         (self.now_ms, self.wall_ms, self.ticked_ms) = (now_ms, wall_ms, now_ms);
+        self.know_own();
+        self.answer_askers();
         let elapsed_ms = now_ms.saturating_sub(self.advertised_ms);
         if elapsed_ms >= self.config.advertise_ms {
             self.advertised_ms = now_ms;
             self.advertisements += 1;
             self.advertise(self.advertisements.is_multiple_of(ADVERTISEMENTS_A_CLIENT));
+            self.ask();
             self.watch_sources();
             self.watch_chain(elapsed_ms);
         }
@@ -499,7 +518,7 @@ impl Replica {
     }
 }
 
-/// Clients are told how far their proxy is with every so many advertisements.
+/// Clients that do not ask are told how far their proxy is with every so many advertisements.
 const ADVERTISEMENTS_A_CLIENT: u64 = 5;
 /// Steps of the work that is due in all streams together, in one tick: about a millisecond.
 const SWEEP_STEPS: usize = 200_000;
@@ -508,7 +527,8 @@ const SWEEP_STEPS: usize = 200_000;
 pub fn size_of_message(message: &Message) -> usize {
     let counts = |counts: &[(Stream, u64)]| counts.iter().map(|(stream, _)| 64 + stream.as_str().len()).sum();
     64 + match message {
-        Message::Advertise { counts: listed } | Message::Listening { positions: listed } => counts(listed),
+        Message::Advertise { counts, .. } => counts.iter().map(|told| 64 + told.stream.as_str().len()).sum(),
+        Message::Listening { positions } => counts(positions),
         Message::Refused { text, .. } => text.len(),
         Message::Chain(chain) => chain.members.iter().map(|member| 64 + member.address.len()).sum(),
         Message::Events { batch, .. } | Message::Append { batch, .. } => batch.bytes.len(),
@@ -525,6 +545,7 @@ fn kind_of(message: &Message) -> &'static str {
         Message::Publish { .. } => "a publish",
         Message::Published { .. } | Message::Refused { .. } => "an answer",
         Message::Advertise { .. } => "an advertisement",
+        Message::Ask { .. } => "an ask",
         Message::Subscribe { .. } | Message::Unsubscribe { .. } => "a subscription",
         Message::Events { .. } => "events",
         Message::Follow { .. } => "a follow",

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 use crate::batch::Batch;
 use crate::limits::STREAMS_MAX;
-use crate::message::{FROM_NOW, Message, Role};
+use crate::message::{Advertised, FROM_NOW, Message, Role};
 use crate::name::Stream;
 use crate::replica::stream::Collects;
 use crate::replica::{Connection, ConnectionId, Peer, Replica};
@@ -107,9 +107,11 @@ pub(super) struct Told {
 }
 
 impl Replica {
-    /// Says that it is alive, and if it is the tail how far it is: to all replicas, and to clients if asked to.
+    /// Says that it is alive, and if it is the tail how far it is: to all replicas, and to clients if `to_clients`; not to those
+    /// that ask for it.
     pub(super) fn advertise(&mut self, to_clients: bool) {
         let wanted = |connection: &Connection| match connection.peer {
+            _ if connection.has_asked => false,
             Peer::In(_, Role::Replica(_)) => true,
             Peer::In(_, Role::Client(_)) => to_clients,
             Peer::Out(..) => false,
@@ -121,34 +123,72 @@ impl Replica {
         }
     }
 
-    pub(super) fn advertise_to(&mut self, connection: ConnectionId) {
-        let Some(Peer::In(region, role)) = self.connections.get(&connection).map(|c| &c.peer) else { return };
-        let is_client = matches!(role, Role::Client(_));
-        let theirs = region.clone();
-        let mut counts = Vec::new();
-        if self.is_tail() && (is_client || theirs != self.config.region) {
-            // Of its own streams another region's proxy knows best.
-            let told = self.streams.iter().filter(|(stream, _)| is_client || stream.region() != theirs);
-            counts.extend(told.map(|(stream, state)| (stream.clone(), state.held())));
-        }
-        self.send(connection, Message::Advertise { counts });
+    /// Tells all replicas, as something may be new to them.
+    pub(super) fn announce(&mut self) {
+        let replicas =
+            self.connections.iter().filter(|(_, c)| matches!(c.peer, Peer::In(_, Role::Replica(_))));
+        let replicas: Vec<ConnectionId> = replicas.map(|(id, _)| *id).collect();
+        replicas.into_iter().for_each(|id| self.advertise_to(id));
     }
 
-    /// A tail of another region says how far it is.
-    pub(super) fn advertised(&mut self, from: ConnectionId, region: &str, counts: Vec<(Stream, u64)>) {
-        if !self.is_head() || region == self.config.region {
+    pub(super) fn advertise_to(&mut self, connection: ConnectionId) {
+        let now_ms = self.now_ms;
+        let Some(to) = self.connections.get_mut(&connection) else { return };
+        let Peer::In(region, role) = &to.peer else { return };
+        let is_client = matches!(role, Role::Client(_));
+        let theirs = region.clone();
+        let is_behind = !is_client && theirs == self.config.region && to.follows.is_some();
+        let answers = to.asks.take();
+        to.told_ms = now_ms;
+        let is_told = match is_client || theirs != self.config.region {
+            true => self.is_tail(),
+            false => is_behind,
+        };
+        let mut counts = Vec::new();
+        if is_told {
+            // Of its own streams another region's proxy knows best.
+            let told =
+                self.streams.iter().filter(|(stream, _)| is_client || is_behind || stream.region() != theirs);
+            counts.extend(told.map(|(stream, state)| Advertised {
+                stream: stream.clone(),
+                count: state.held(),
+                age_ms: self.age_ms(stream),
+            }));
+        }
+        self.send(connection, Message::Advertise { epoch: self.chain.epoch, answers, counts });
+    }
+
+    /// A tail of another region says how far it is, or the replica before this one.
+    pub(super) fn advertised(
+        &mut self,
+        from: ConnectionId,
+        region: &str,
+        (epoch, answers): (u64, Option<u64>),
+        counts: Vec<Advertised>,
+    ) {
+        if region == self.config.region {
+            let is_before = self.following.is_some_and(|(_, through)| through == from);
+            if let Some(answers) = answers.filter(|_| is_before && epoch == self.chain.epoch) {
+                self.learn(region, answers, &counts);
+            }
+            return;
+        }
+        if !self.is_head() {
             return;
         }
         let mut told = Told { counts: BTreeMap::new(), at_ms: self.now_ms };
-        for (stream, count) in counts {
-            if self.is_local(&stream) {
+        for Advertised { stream, count, .. } in &counts {
+            if self.is_local(stream) {
                 continue;
             }
-            if !self.streams.contains_key(&stream) && self.streams.len() >= STREAMS_MAX {
+            if !self.streams.contains_key(stream) && self.streams.len() >= STREAMS_MAX {
                 continue;
             }
-            self.state_of(&stream);
-            told.counts.insert(stream, count);
+            self.state_of(stream);
+            told.counts.insert(stream.clone(), *count);
+        }
+        if let Some(answers) = answers {
+            self.learn(region, answers, &counts);
         }
         // One that says nothing of a stream any more is not the tail any more, and sends none of it.
         for (stream, expects) in &mut self.expects {

@@ -5,9 +5,11 @@
 //!   may have had any key, forgets everything.
 //! - A value that was being loaded while its key changed is not kept: a [`Load`] begins before the source is read,
 //!   and keeps its value only if nothing that could concern it came since.
-//! - It knows when it may be stale: [`Cached::Fresh`] is answered only while the region's proxy said lately how
-//!   far the stream is, and everything up to there has arrived. That is as fresh as the proxy: an event that is
-//!   still on its way from another region is not known to either.
+//! - It knows when it may be stale: [`Cached::Fresh`] is answered at a time T only if every event is applied whose publish
+//!   was answered before T - [`fresh_for`](InvalidatingConfig::fresh_for), in whichever region. The proxy says how far
+//!   the stream is, and how old it is what it knows of the stream's own region; that counts from when it was asked, so
+//!   neither a cut link, nor a replica that was removed and does not know, nor bytes that waited make a
+//!   value look fresh.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,7 +28,9 @@ use tokio::sync::Notify;
 pub struct InvalidatingConfig {
     /// Values at most; beyond it the one that was used longest ago is forgotten.
     pub entries_max: usize,
-    /// How long after the proxy's last word values count as fresh. It says something twice a second.
+    /// How old it may be what is known of the stream's own region for values to count as fresh. The proxy is asked twice a
+    /// second; to that comes `advertise_ms`, some milliseconds and the way there and back for each replica behind the head
+    /// and each region that what it says came through.
     pub fresh_for: Duration,
     /// Whether all events of the stream collect by key only. Then the event that made another one obsolete has
     /// its key, and a tombstone forgets nothing.
@@ -42,9 +46,10 @@ impl Default for InvalidatingConfig {
 /// A value of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cached<V> {
-    /// No change of its key has arrived, and nothing is missing that the proxy knows of.
+    /// No change of its key has arrived, and all have whose publish was answered before
+    /// [`fresh_for`](InvalidatingConfig::fresh_for) ago.
     Fresh(V),
-    /// No change of its key has arrived, but the proxy was not heard lately, or is ahead of what arrived.
+    /// No change of its key has arrived, but there may be one that is older than that.
     MaybeStale(V),
 }
 
@@ -178,7 +183,7 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
         self.shared.until(|state| state.position.is_some_and(|position| position >= seq)).await;
     }
 
-    /// When everything that the proxy knew of had arrived last; `None` if that never was.
+    /// All events are applied whose publish was answered before then, in whichever region; `None` if that is not known.
     pub fn fresh_as_of(&self) -> Option<Instant> {
         self.shared.state.lock().fresh_as_of
     }
@@ -304,7 +309,7 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
         let mut listener = Listener::new(&shared.env, addresses.clone(), positions);
         let mut position = None;
         let mut applied = Applied::default();
-        // How far the proxy said it was, and when.
+        // How far the proxy said it was, and when the stream's own region had acknowledged no more than that.
         let mut told: Option<(u64, Instant)> = None;
         loop {
             match listener.next().await {
@@ -320,12 +325,13 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                     position = Some(batch.last);
                 }
                 Ok(Received::Counts(counts)) => {
-                    let count = counts.iter().find(|(s, _)| *s == stream).map_or(0, |(_, count)| *count);
+                    let found = counts.iter().find(|told| told.stream == stream);
+                    let count = found.map_or(0, |told| told.count);
                     if position.is_some_and(|at| count < at) {
                         break; // All replicas were lost, and numbers begin anew.
                     }
                     applied.tell(count);
-                    told = Some((count, shared.env.now()));
+                    told = found.and_then(|told| told.as_of).map(|as_of| (count, as_of)).or(told);
                 }
                 Ok(Received::Began(_) | Received::Lost) => {
                     // Another proxy may not say yet what the one before it knew.
@@ -342,7 +348,8 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
             if let (Some(at), Some((count, when))) = (position, told)
                 && at >= count
             {
-                shared.state.lock().fresh_as_of = Some(when);
+                let mut state = shared.state.lock();
+                state.fresh_as_of = state.fresh_as_of.max(Some(when));
             }
             shared.moved.notify_waiters();
         }

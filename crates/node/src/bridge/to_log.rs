@@ -92,7 +92,7 @@ async fn carry(
                     status.works(0, last.saturating_sub(seq));
                 }
                 Received::Counts(counts) => {
-                    let count = counts.iter().find(|(name, _)| name == from).map_or(0, |(_, count)| *count);
+                    let count = counts.iter().find(|told| told.stream == *from).map_or(0, |told| told.count);
                     if count < seq {
                         bail!("{from} has {count} events, and {seq} of them were carried: it began anew");
                     }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::links::{Gone, Links, Sent};
 use super::outbox::{Outbox, outbox};
 use super::{Input, LinkId, SharingStats, connection};
-use crate::client::listener::Received;
+use crate::client::listener::{Count, Received};
 use crate::message::Message;
 use crate::name::Stream;
 use crate::region::{Member, Options, Output, Peer};
@@ -126,8 +126,8 @@ impl Core {
                 }
             }
             Input::Message(link, message) if self.is_tail(link) => match message {
-                Message::Advertise { counts } if !counts.is_empty() => {
-                    self.tell(Received::Counts(counts));
+                Message::Advertise { answers, counts, .. } if !counts.is_empty() => {
+                    self.tell(Received::Counts(Count::all(&self.env, answers, counts)));
                 }
                 Message::Region(message) => {
                     if let Some(peer) = &mut self.peer {

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use super::outbox::outbox;
 use super::{Input, connection};
 use crate::client::link::{self, CLIENT, End, Link};
+use crate::client::listener::{ASK, ask};
 use crate::message::{FROM_NOW, Message};
 use crate::name::Stream;
 use crate::positions::Positions;
@@ -15,7 +16,7 @@ use crate::region::Member;
 
 /// A pause between two tries to reach the tail.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long the tail may say nothing: it says how far it is more often than that.
+/// How long the tail may say nothing: it is asked how far it is more often than that.
 const SILENCE: Duration = Duration::from_secs(3);
 
 pub(super) struct Proxy {
@@ -64,9 +65,22 @@ impl Proxy {
         let inputs = self.inputs.clone();
         let reading = async {
             outbox.send(self.share());
+            let mut ask_at = self.env.now();
             loop {
-                let Some(next) = self.env.timeout(SILENCE, reader.next()).await else {
-                    anyhow::bail!("{address} said nothing for {SILENCE:?}");
+                let silent = self.env.now() + SILENCE;
+                let next = loop {
+                    if self.env.now() >= ask_at {
+                        outbox.send(ask(&self.env));
+                        ask_at = self.env.now() + ASK;
+                    }
+                    let until = silent.min(ask_at);
+                    match self.env.timeout(until.since(self.env.now()), reader.next()).await {
+                        Some(next) => break next,
+                        None if self.env.now() >= silent => {
+                            anyhow::bail!("{address} said nothing for {SILENCE:?}")
+                        }
+                        None => {}
+                    }
                 };
                 let Some(message) = next? else { anyhow::bail!("{address} closed the connection") };
                 let input = match message {

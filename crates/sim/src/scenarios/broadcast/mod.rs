@@ -4,7 +4,8 @@
 //!
 //! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a
 //! later collection explains, in order; what was acknowledged is there once, in its publisher's order, under the
-//! number that was told; all regions agree on every number. Some regions' replicas keep events on disk: all of them may
+//! number that was told; all regions agree on every number; whatever tails say of how old their knowledge is covers what had
+//! been acknowledged by then. Some regions' replicas keep events on disk: all of them may
 //! end at once, and lose what was not synced. Of the others' one member of the chain survives always: what is lost with
 //! all of them is not promised.
 
@@ -17,7 +18,7 @@ mod truth;
 use std::collections::BTreeMap;
 
 use tailwater_broadcast::membership::Membership;
-use tailwater_broadcast::message::{Chain, Member, Message, Role};
+use tailwater_broadcast::message::{AGE_UNKNOWN, Chain, Member, Message, Role};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
 use tailwater_broadcast::{Durability, Stream};
@@ -42,6 +43,8 @@ const SILENCE_MS: u64 = 400;
 const LOST_MS: u64 = 600_000;
 /// How long everything may take to arrive once nothing fails any more.
 const SETTLE_MS: u64 = 120_000;
+/// Once nothing fails any more tails know of all streams how far their own regions were so long ago.
+const KNOWN_MS: u64 = 2_000;
 /// 1970 is so long ago when a world begins.
 const WALL_MS_AT_START: u64 = 1_700_000_000_000;
 
@@ -418,6 +421,21 @@ impl Sim {
             match output {
                 Output::Send(link, message) => {
                     let message = self.plant.broadcast_message(&node.replica, message);
+                    match &message {
+                        Message::Published { stream, seq, repeated: false, .. } => {
+                            self.truths.answered(self.now_ms, stream, *seq);
+                        }
+                        Message::Advertise { counts, .. } if is_outside(&node.replica, link, region) => {
+                            for told in counts.iter().filter(|told| told.age_ms != AGE_UNKNOWN) {
+                                let as_of_ms = self.now_ms - u64::from(told.age_ms);
+                                if self.plant == Plant::None {
+                                    self.truths.told(&told.stream, told.count, as_of_ms)?;
+                                }
+                                self.report.count("ages told", 1);
+                            }
+                        }
+                        _ => {}
+                    }
                     self.net.send(self.now_ms, &mut self.rng, link, pid, message);
                 }
                 Output::Close(link, why) => {
@@ -593,6 +611,9 @@ impl Sim {
     fn is_settled(&self) -> bool {
         let all_joined = |region: &Region| region.service.chain().members.len() == region.slots.len();
         self.regions.iter().all(all_joined)
+            && self.nodes.values().filter(|node| node.replica.is_tail()).all(|node| {
+                self.truths.streams().all(|stream| u64::from(node.replica.age_ms(stream)) < KNOWN_MS)
+            })
             && self.clients.values().all(|client| match client {
                 Client::Publisher(publisher) => publisher.is_done(),
                 Client::Listener(listener) => self.truths.streams().all(|stream| {
@@ -652,6 +673,15 @@ impl Sim {
             self.report.count("subscriptions moved", node.replica.counters.moved);
         }
         Ok(self.report)
+    }
+}
+
+/// Whether a connection leads out of the chain.
+fn is_outside(replica: &Replica, link: LinkId, region: usize) -> bool {
+    match replica.peer(link) {
+        Some(Peer::In(_, Role::Client(_))) => true,
+        Some(Peer::In(other, Role::Replica(_))) => other != REGIONS[region],
+        Some(Peer::Out(..)) | None => false,
     }
 }
 

@@ -41,6 +41,8 @@ struct Truth {
     seqs: BTreeMap<(PublisherId, u64), u64>,
     /// What publishers were answered: a number, and whether it was published earlier and so has that one or a smaller.
     acknowledged: BTreeMap<(PublisherId, u64), (u64, bool)>,
+    /// When its head answered publishers, and up to which number.
+    answered: Vec<(u64, u64)>,
 }
 
 /// All streams, and all who listen.
@@ -108,6 +110,26 @@ impl Truths {
         }
         ensure(last <= truth.published.last(), || {
             format!("{stream}: the tail {tail} holds number {last}, which it was never given")
+        })
+    }
+
+    /// A head tells a publisher that its event is published.
+    pub(super) fn answered(&mut self, now_ms: u64, stream: &Stream, seq: u64) {
+        let truth = self.streams.entry(stream.clone()).or_default();
+        if truth.answered.last().is_none_or(|(_, last)| *last < seq) {
+            truth.answered.push((now_ms, seq));
+        }
+    }
+
+    /// A tail says that it held a stream up to `count` and the stream's own region had acknowledged no more before `as_of_ms`.
+    pub(super) fn told(&self, stream: &Stream, count: u64, as_of_ms: u64) -> Result<(), Violation> {
+        let answered = self.streams.get(stream).map_or(&[][..], |truth| &truth.answered);
+        let before = answered.partition_point(|(at_ms, _)| *at_ms < as_of_ms);
+        let last = before.checked_sub(1).map_or(0, |at| answered[at].1);
+        ensure(last <= count, || {
+            format!(
+                "{stream}: {count} was told as of {as_of_ms}, and {last} had been acknowledged before then"
+            )
         })
     }
 
