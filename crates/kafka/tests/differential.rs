@@ -20,6 +20,8 @@ mod session;
 mod topics;
 #[path = "differential/tree.rs"]
 mod tree;
+#[path = "differential/vanished.rs"]
+mod vanished;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,6 +58,7 @@ const SCRIPTS: &[Script] = &[
     ("names", pairs::names),
     ("silence", pairs::silence),
     ("removed", records::removed),
+    ("vanished", vanished::vanished),
     ("terms", records::terms),
 ];
 

@@ -67,7 +67,7 @@ impl Fetched {
 }
 
 impl Log {
-    /// Is told when one of `shards` has something new. Those that do not exist are left out.
+    /// Is told when one of `shards` has something new, or is deleted. Those that do not exist are left out.
     pub fn listen(&self, shards: impl IntoIterator<Item = ShardId>) -> Listener {
         let views = shards.into_iter().filter_map(|shard| self.shared_view(shard).ok()).collect();
         Listener::new(views)

@@ -85,9 +85,14 @@ impl SharedView {
             }
         }
         if self.listening.load(Ordering::SeqCst) > 0 {
-            for listener in &*self.listeners.lock() {
-                listener.notify_one();
-            }
+            self.wake();
+        }
+    }
+
+    /// Tells listeners to look again.
+    pub(crate) fn wake(&self) {
+        for listener in &*self.listeners.lock() {
+            listener.notify_one();
         }
     }
 
@@ -118,7 +123,7 @@ impl SharedView {
     }
 }
 
-/// Is told when a shard that it listens to changes. Dropping it leaves nothing behind.
+/// Is told when a shard that it listens to changes, or is deleted. Dropping it leaves nothing behind.
 #[derive(Debug)]
 pub struct Listener {
     notify: Arc<Notify>,
@@ -134,8 +139,8 @@ impl Listener {
         Self { notify, views }
     }
 
-    /// Completes when one of the shards has changed since the listener was made, or since this completed last. So:
-    /// listen first, then look, then wait. Cancelling it loses nothing.
+    /// Completes when one of the shards has changed or was deleted since the listener was made, or since this completed
+    /// last. So: listen first, then look, then wait. Cancelling it loses nothing.
     pub async fn changed(&self) {
         self.notify.notified().await;
     }

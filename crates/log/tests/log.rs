@@ -69,6 +69,22 @@ fn a_log_that_lost_an_owner_or_was_closed_says_that_it_takes_no_appends() {
 }
 
 #[test]
+fn whoever_waits_for_records_is_told_when_their_stream_is_deleted() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        let id = shard(stream, 0);
+        log.append(stream, SHARD, values(&["one"])).await.expect("appended");
+        let listener = log.listen([id]);
+        assert!(log.fetch_hot(id, Offset(1), 1, true).expect("there").expect("hot").pieces.is_empty());
+        log.delete_stream("a").await.expect("deleted");
+        listener.changed().await;
+        assert_eq!(log.fetch_hot(id, Offset(1), 1, true), Err(ReadError::NoStream));
+    });
+}
+
+#[test]
 fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
     in_world(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");

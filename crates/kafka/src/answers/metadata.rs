@@ -66,6 +66,8 @@ pub(crate) async fn metadata(
                 }
                 _ => match broker.find_topic(&context, "", asked.topic_id, true) {
                     Ok(stream) => broker.describe_topic(&stream),
+                    // Java's consumer would never look at metadata again: it can't read a topic that has no name.
+                    Err(ErrorCode::UnknownTopicId) if asked.topic_id != Uuid::nil() => continue,
                     Err(error) => failed(error, None, asked.topic_id),
                 },
             };

@@ -70,7 +70,7 @@ fn wait_for_state(session: &mut Session, group: &str, state: &str, members: usiz
 }
 
 /// Asks again and again: a broker tells nobody that its patience is over.
-fn until(mut holds: impl FnMut() -> bool) {
+pub fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         std::thread::park_timeout(Duration::from_millis(20));
     }

@@ -207,6 +207,8 @@ impl Log {
         ];
         inner.meta.commit(ops).await.map_err(unavailable)?;
         inner.streams.write().remove(id);
+        // Whoever waits for records has to hear that there will be none.
+        stream.shards.iter().for_each(|shard| shard.view.wake());
         for (number, owner) in inner.owners.iter().enumerate() {
             let owned = stream.shards.iter().filter(|shard| shard.owner == number);
             let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied());

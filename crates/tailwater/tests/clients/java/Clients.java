@@ -455,7 +455,7 @@ public class Clients {
     }
 
     // A group of KIP-848 reads the topics whose whole names match, as RE2J understands the pattern: those that are there,
-    // and those that are created later.
+    // and those that are created later, until they are deleted.
     static void pattern() throws Exception {
         try (var admin = adminClient(); var producer = producer();
                 var consumer = consumer("group.id", "p", "group.protocol", "consumer", "auto.offset.reset", "earliest")) {
@@ -493,6 +493,12 @@ public class Clients {
             var all = new HashSet<>(both.apply("orders-eu"));
             all.addAll(both.apply("orders-us"));
             same(all, consumer.assignment());
+
+            // What is deleted is given up, and the rest goes on.
+            admin.deleteTopics(List.of("orders-us")).all().get();
+            waitFor("what is left", () -> poll.holds() || consumer.assignment().equals(both.apply("orders-eu")));
+            write.accept(20, List.of("orders-eu"));
+            waitFor("what came after", () -> poll.holds() || hasRead.apply(Map.of("orders-eu", 40, "orders-us", 20)));
         }
         // A pattern that is none is refused, in an exception that says so.
         try (var consumer = consumer("group.id", "q", "group.protocol", "consumer")) {
