@@ -186,6 +186,20 @@ impl Checked {
             let why = "the stream's records have the time of their append: they can't have explicit transaction ids";
             return Err(AppendError::Invalid(why.into()));
         }
+        self.write_append_time(now_ms);
+        Ok(())
+    }
+
+    /// Gives records that have the time of their append a later one, if that is before `time_ms`: time does not go back
+    /// from one offset to the next. Of two appends that were given theirs at about the same moment the earlier one may
+    /// come second; few do, so this costs their shard's owner little.
+    pub fn raise_append_time(&mut self, time_ms: i64) {
+        if self.append_time_ms.is_some_and(|given| given < time_ms) {
+            self.write_append_time(time_ms);
+        }
+    }
+
+    fn write_append_time(&mut self, now_ms: i64) {
         let mut bytes =
             std::mem::take(&mut self.bytes).try_into_mut().unwrap_or_else(|bytes| BytesMut::from(&bytes[..]));
         match &self.counts {
@@ -202,7 +216,6 @@ impl Checked {
         self.append_time_ms = Some(now_ms);
         let now = TransactionId(now_ms);
         (self.first_timestamp, self.min_timestamp, self.max_timestamp) = (now, now, now);
-        Ok(())
     }
 
     /// Gives the batches in `body`, a copy of [`Checked::bytes`], their offsets and term.

@@ -146,6 +146,8 @@ pub struct Shard {
     next_offset: Offset,
     /// Running maximum up to there.
     transaction_id: TransactionId,
+    /// The latest time that an append's records were given as theirs, in this life of the shard.
+    append_time_ms: i64,
     /// Offset after the last acknowledged record.
     acked_next: Offset,
     /// Running maximum up to there.
@@ -201,6 +203,7 @@ impl Shard {
             open: None,
             next_offset,
             transaction_id,
+            append_time_ms: i64::MIN,
             acked_next: next_offset,
             acked_transaction_id: transaction_id,
             visible,

@@ -66,7 +66,9 @@ impl Shard {
         if self.buffer.is_empty() {
             self.buffer_since = now;
         }
-        let Append { batches, waiter, .. } = append;
+        let Append { mut batches, waiter, .. } = append;
+        batches.raise_append_time(self.append_time_ms);
+        self.append_time_ms = batches.append_time_ms.unwrap_or(self.append_time_ms);
         if let Some(claim) = batches.claim {
             self.producers.accept(claim, self.next_offset);
         }

@@ -316,6 +316,36 @@ fn is_waiting(reply: &mut Reply) -> bool {
 }
 
 #[test]
+fn appends_whose_times_were_taken_in_another_order_than_their_places_have_times_that_do_not_go_back() {
+    let mut world = world(config());
+    let mut replies = [2_000, 1_990, 2_001].map(|taken| {
+        let two = [batch(&[7, 9], None), batch(&[8], None)].concat();
+        let ids = TransactionIds::RunningMaximum;
+        let mut batches = Checked::check(two.into(), ids, 1 << 20).expect("good");
+        batches.set_append_time(taken).expect("no explicit ids");
+        let (reply, receiver) = oneshot::channel();
+        let waiter = Waiter::new(None, |outcome| drop(reply.send(outcome)));
+        let append = Append { batches, expected_term: None, waiter };
+        let mut out = Vec::new();
+        world.shard.append(world.now(), 3_000, append, &mut out);
+        world.perform(out);
+        receiver
+    });
+    world.settle_all();
+    let told = replies.each_mut().map(|reply| reply.try_recv().expect("answered").expect("appended"));
+    assert_eq!(told.map(|appended| appended.append_time_ms), [2_000, 2_000, 2_001]);
+    let mut times = Vec::new();
+    for entry in world.segments.values().flatten() {
+        for batch in tailwater_format::batches(parse_entry(entry).expect("an entry").batches) {
+            let batch = batch.expect("whole");
+            batch.check_crc().expect("a checksum that fits");
+            times.push(batch.header().max_timestamp_ms);
+        }
+    }
+    assert_eq!(times, [2_000, 2_000, 2_000, 2_000, 2_001, 2_001]);
+}
+
+#[test]
 fn an_append_is_acknowledged_when_its_entry_is_durable_and_not_before() {
     let mut world = world(config());
     let mut reply = world.append(3);
