@@ -16,6 +16,8 @@ mod pairs;
 mod records;
 #[path = "differential/session.rs"]
 mod session;
+#[path = "differential/silence.rs"]
+mod silence;
 #[path = "differential/topics.rs"]
 mod topics;
 #[path = "differential/tree.rs"]
@@ -32,6 +34,7 @@ use tailwater_kafka::KafkaConfig;
 type Script = (&'static str, fn(&mut Session));
 
 const SCRIPTS: &[Script] = &[
+    ("silence of KIP-848", silence::begins),
     ("versions", topics::versions),
     ("metadata", topics::metadata),
     ("automatic creation", topics::automatic_creation),
@@ -59,6 +62,8 @@ const SCRIPTS: &[Script] = &[
     ("silence", pairs::silence),
     ("removed", records::removed),
     ("vanished", vanished::vanished),
+    // As late as may be: it waits for what is left of a session.
+    ("silence of KIP-848", silence::is_over),
     ("terms", records::terms),
 ];
 

@@ -62,6 +62,7 @@ const DIFFERENCES: &[Difference] = &[
     differs("refusals, *: \"refused\": *", "*", EVERY, EVERY, NEVER_IN),
     differs("consumer groups of names, *: a joins again", "*", EVERY, EVERY, JOINS_AGAIN),
     differs("consumer groups, ConsumerGroup*", "*_epoch", EVERY, EVERY, EPOCHS),
+    differs("silence of KIP-848, *: described when *", "*_epoch", EVERY, EVERY, EPOCHS),
     differs("moving, *: commits too late", "*error_code", EVERY, "22", COMMITS_LATE),
     differs(EVERY, "*error_message", "None", "words", SENTENCES),
     differs(EVERY, "*error_message", "\"\"", EVERY, SENTENCES),
