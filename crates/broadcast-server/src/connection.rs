@@ -9,7 +9,7 @@ use tailwater_broadcast::frame::{self, FrameReader, FrameWriter};
 use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::name::is_region;
 use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
-use tailwater_env::{Env, Task};
+use tailwater_env::{Complaints, Env, Task};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -41,12 +41,15 @@ pub(crate) async fn accept(
 ) {
     let ServerConfig { connections_max, quotas, authorizer, .. } = config;
     let room = Arc::new(Semaphore::new(connections_max));
+    let complaints = Arc::new(Complaints::default());
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "no connection can be accepted at the moment");
+                if let Some(left_out) = complaints.admit(env.now(), "not accepted") {
+                    tracing::warn!(%error, left_out, "no connection can be accepted at the moment");
+                }
                 env.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -55,16 +58,23 @@ pub(crate) async fn accept(
             connections.retain(|(alive, _)| alive.strong_count() > 0);
         }
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
-            tracing::warn!(%peer, max = connections_max, "refused: [broadcast] connections_max are open");
+            if let Some(left_out) = complaints.admit(env.now(), "too many connections") {
+                let max = connections_max;
+                tracing::warn!(%peer, max, left_out, "refused: [broadcast] connections_max are open");
+            }
             continue;
         };
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
         let (env_, hello, inputs, quotas) = (env.clone(), hello.clone(), inputs.clone(), quotas.clone());
         let gate = Gate::new(Arc::clone(&authorizer), peer);
+        let complaints = Arc::clone(&complaints);
         let task = env.spawn("broadcast-connection", async move {
-            if let Err(error) = accepted(&env_, stream, hello, &inputs, quotas, gate).await {
-                tracing::warn!(%peer, %error, "a broadcast connection was ended");
+            let ended = accepted(&env_, stream, hello, &inputs, quotas, gate).await;
+            if let Err(error) = ended
+                && let Some(left_out) = complaints.admit(env_.now(), "ended")
+            {
+                tracing::warn!(%peer, %error, left_out, "a broadcast connection was ended");
             }
             drop((alive, permit));
         });

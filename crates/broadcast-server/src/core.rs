@@ -6,7 +6,7 @@ use std::time::Duration;
 use tailwater_access::Denied;
 use tailwater_broadcast::message::{Member, Message, Reason};
 use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
-use tailwater_env::{Env, Instant, Task};
+use tailwater_env::{Complaints, Env, Instant, Task};
 use tokio::sync::mpsc;
 
 use crate::configuration::Report;
@@ -42,6 +42,7 @@ pub(crate) struct Core {
     /// Who waits until this replica stands in some way.
     wanted: Vec<Wanted>,
     ticks: u64,
+    complaints: Complaints,
 }
 
 impl Core {
@@ -70,6 +71,7 @@ impl Core {
             inputs,
             wanted: Vec::new(),
             ticks: 0,
+            complaints: Complaints::default(),
         }
     }
 
@@ -276,7 +278,9 @@ impl Core {
                     }
                 }
                 Output::Close(id, why) => {
-                    tracing::warn!(connection = id, why, "a broadcast connection is ended");
+                    if let Some(left_out) = self.complaints.admit(self.env.now(), "ended") {
+                        tracing::warn!(connection = id, why, left_out, "a broadcast connection is ended");
+                    }
                     self.writers.remove(&id);
                 }
                 output @ (Output::Persist { .. } | Output::Held { .. }) => {

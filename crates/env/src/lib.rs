@@ -10,6 +10,7 @@
 //! - Only a task started by [`Env::spawn_dedicated`] may block, and disk calls block.
 
 mod clock;
+mod complaints;
 mod disk;
 pub mod panics;
 mod random;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use clock::{Clock, Instant};
+pub use complaints::Complaints;
 pub use disk::{Disk, File, LockGuard, OpenMode};
 pub use futures::future::BoxFuture;
 pub use random::Random;

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_access::{Authorizer, Denied, Request as Asked, Resource};
-use tailwater_env::{Env, Instant};
+use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, StreamInfo};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -97,6 +97,7 @@ pub struct Broker {
     pub(crate) groups: Coordinator,
     pub(crate) record_times: RecordTimes,
     authorizer: Arc<dyn Authorizer>,
+    complaints: Complaints,
     advertised: Option<(String, u16)>,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
@@ -134,6 +135,7 @@ impl Broker {
             groups,
             record_times: RecordTimes::default(),
             authorizer,
+            complaints: Complaints::default(),
             advertised: parse_address(&config.advertised),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max - config.huge_bytes()) as usize)),
             room_of_huge: Arc::new(Semaphore::new(kib(config.huge_bytes()) as usize)),
@@ -146,6 +148,11 @@ impl Broker {
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Whether a line about something that clients cause may be written, and how many were not before it.
+    pub(crate) fn complain(&self, reason: &'static str) -> Option<u64> {
+        self.complaints.admit(self.env.now(), reason)
     }
 
     /// Room for a large request; waits for it.
@@ -343,7 +350,9 @@ impl Broker {
     pub(crate) fn authorize(&self, context: &Context, resource: Resource<'_>) -> Result<(), ErrorCode> {
         self.ask(context, resource).map_err(|denied| {
             let Context { peer, api, .. } = context;
-            tracing::info!(peer = %peer.address, api = api.name(), ?resource, %denied, "refused");
+            if let Some(left_out) = self.complain("not authorized") {
+                tracing::info!(peer = %peer.address, api = api.name(), ?resource, %denied, left_out, "refused");
+            }
             match resource {
                 Resource::Stream(_) => ErrorCode::TopicAuthorizationFailed,
                 Resource::Group(_) => ErrorCode::GroupAuthorizationFailed,

@@ -86,6 +86,20 @@ pub(crate) enum Closing {
     Io(#[from] io::Error),
 }
 
+impl Closing {
+    /// What lines in the log about it are bounded by.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Malformed { .. } | Self::Items { .. } | Self::Length(_) => "malformed",
+            Self::TooLarge { .. } => "too large",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Refused(_) => "refused",
+            Self::Idle(_) | Self::Stalled(_) | Self::Slow(..) => "too slow",
+            Self::Cut | Self::Io(_) => "gone",
+        }
+    }
+}
+
 /// Answers a client until it goes away or errs.
 pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, broker: Arc<Broker>) {
     let local = stream.local_addr().unwrap_or(broker.config.listen);
@@ -108,7 +122,9 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, broker: Arc<Broke
         Err(why @ (Closing::Idle(_) | Closing::Cut)) => tracing::debug!(%peer, %why, "closed"),
         Err(why) => {
             broker.stats.connection_refused();
-            tracing::warn!(%peer, %why, "closed a Kafka client's connection");
+            if let Some(left_out) = broker.complain(why.reason()) {
+                tracing::warn!(%peer, %why, left_out, "closed a Kafka client's connection");
+            }
         }
     }
 }

@@ -50,14 +50,19 @@ async fn accept(listener: TcpListener, broker: Arc<Broker>) {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "no connection can be accepted at the moment");
+                if let Some(left_out) = broker.complain("not accepted") {
+                    tracing::warn!(%error, left_out, "no connection can be accepted at the moment");
+                }
                 broker.env.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         connections.retain(|(alive, _)| alive.strong_count() > 0);
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
-            tracing::warn!(%peer, max = broker.config.connections_max, "refused: [kafka] connections_max are open");
+            if let Some(left_out) = broker.complain("too many connections") {
+                let max = broker.config.connections_max;
+                tracing::warn!(%peer, max, left_out, "refused: [kafka] connections_max are open");
+            }
             continue;
         };
         if let Err(error) = prepare(&stream) {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_access::{Authorizer, Protocol, Request, Resource};
-use tailwater_env::{Env, Instant};
+use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallMessage, CallRefusal,
     ErrorCode, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
@@ -39,6 +39,7 @@ pub struct NodeService {
     info: Box<dyn Fn() -> NodeInfo + Send + Sync>,
     meters: Arc<Meters>,
     authorizer: Arc<dyn Authorizer>,
+    complaints: Complaints,
 }
 
 impl NodeService {
@@ -51,7 +52,7 @@ impl NodeService {
         meters: Arc<Meters>,
         authorizer: Arc<dyn Authorizer>,
     ) -> Self {
-        Self { env, log, info: Box::new(info), meters, authorizer }
+        Self { env, log, info: Box::new(info), meters, authorizer, complaints: Complaints::default() }
     }
 
     fn authorize(&self, peer: &Peer, method: Method) -> Result<(), CallRefusal> {
@@ -251,7 +252,9 @@ impl Service for NodeService {
             Err(refused) => (reply, refused),
         };
         let (reply, refused) = refused;
-        tracing::info!(peer = %peer.address, method, error = %refused, "refused a call");
+        if let Some(left_out) = self.complaints.admit(self.env.now(), "refused a call") {
+            tracing::info!(peer = %peer.address, method, error = %refused, left_out, "refused a call");
+        }
         reply.send(Err(refusal(refused)));
     }
 }

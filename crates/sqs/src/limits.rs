@@ -90,8 +90,3 @@ pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 3_600;
 
 /// Bodies and answers up to this size take nothing of what all large ones share, in bytes. Receives, which may wait, have no longer bodies.
 pub const SMALL_BYTES: usize = 64 << 10;
-
-/// Lines in the log about connections that went wrong, in every [`COMPLAINTS_EVERY_S`] seconds.
-pub const COMPLAINTS_MAX: u32 = 10;
-/// See [`COMPLAINTS_MAX`].
-pub const COMPLAINTS_EVERY_S: u64 = 10;

@@ -16,13 +16,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tailwater_env::{HashMap, Instant, Task};
+use tailwater_env::{Complaints, HashMap, Task};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::config::SqsConfig;
 use crate::front::{Front, is_health};
-use crate::limits::{COMPLAINTS_EVERY_S, COMPLAINTS_MAX};
 use crate::socket::{Limits, Requests, Socket};
 
 /// A pause after the system had no descriptor left for a connection.
@@ -70,9 +69,8 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                complaints.tell(front.env.now(), || {
-                    format!("no connection can be accepted at the moment: {error}")
-                });
+                let reason = "no connection can be accepted at the moment";
+                complain(&front, &complaints, reason, || error.to_string());
                 front.env.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -83,15 +81,15 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
         }
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
             let max = front.config.connections_max;
-            complaints.tell(front.env.now(), || {
-                format!("{peer} refused: {max} connections, [sqs] connections_max")
+            complain(&front, &complaints, "refused", || {
+                format!("{peer}: {max} connections, [sqs] connections_max")
             });
             continue;
         };
         let max = front.config.connections_per_address_max;
         let Some(address) = addresses.admit(peer.ip(), max) else {
-            complaints.tell(front.env.now(), || {
-                format!("{peer} refused: {max} connections of its address, [sqs] connections_per_address_max")
+            complain(&front, &complaints, "refused, of one address", || {
+                format!("{peer}: {max} connections of its address, [sqs] connections_per_address_max")
             });
             continue;
         };
@@ -181,26 +179,16 @@ async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaint
     match connection.await {
         Ok(()) => {}
         Err(error) if error.is_parse() => {
-            complaints.tell(front.env.now(), || format!("{peer} sent what is no HTTP: {error}"));
+            complain(&front, complaints, "no HTTP", || format!("{peer}: {error}"));
         }
         Err(error) => tracing::debug!(%peer, %error, "an SQS client's connection ended"),
     }
     front.stats.connections.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Writes lines about connections that went wrong, not more than a log can take.
-#[derive(Debug, Default)]
-struct Complaints(Mutex<(Option<Instant>, u32)>);
-
-impl Complaints {
-    fn tell(&self, now: Instant, what: impl FnOnce() -> String) {
-        let mut told = self.0.lock();
-        if told.0.is_none_or(|since| now.since(since) >= Duration::from_secs(COMPLAINTS_EVERY_S)) {
-            *told = (Some(now), 0);
-        }
-        told.1 += 1;
-        if told.1 <= COMPLAINTS_MAX {
-            tracing::warn!(what = what(), "SQS");
-        }
+/// Writes a line about a connection that went wrong, if the log can take it.
+fn complain(front: &Front, complaints: &Complaints, reason: &'static str, why: impl FnOnce() -> String) {
+    if let Some(left_out) = complaints.admit(front.env.now(), reason) {
+        tracing::warn!(reason, why = why(), left_out, "SQS: connection dropped");
     }
 }

@@ -238,8 +238,9 @@ async fn look_at(
         }
     };
     let fetched = fetched.map_err(|error| {
-        if !matches!(error, ReadError::Truncated { .. } | ReadError::BeyondEnd { .. }) {
-            tracing::warn!(%shard, offset, %error, "a fetch failed");
+        let is_usual = matches!(error, ReadError::Truncated { .. } | ReadError::BeyondEnd { .. });
+        if !is_usual && let Some(left_out) = broker.complain("fetch failed") {
+            tracing::warn!(%shard, offset, %error, left_out, "a fetch failed");
         }
         read_error(&error)
     })?;

@@ -148,7 +148,10 @@ impl Broker {
             // Somebody else asked for it at the same time.
             Err(StreamError::Exists(_)) => self.log.stream(name).map_err(|error| stream_error(&error)),
             Err(error) => {
-                tracing::warn!(topic = name, %error, "a topic that a client asked for can't be created");
+                if let Some(left_out) = self.complain("no topic") {
+                    let what = "a topic that a client asked for can't be created";
+                    tracing::warn!(topic = name, %error, left_out, "{what}");
+                }
                 Err(stream_error(&error))
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use parking_lot::Mutex;
-use tailwater_env::{Env, HashMap, Instant, Task};
+use tailwater_env::{Complaints, Env, HashMap, Instant, Task};
 use tailwater_log::Log;
 use tokio::sync::Notify;
 
@@ -57,6 +57,7 @@ pub(super) struct Shared {
     table: Mutex<Table>,
     /// Wakes the task that ticks: there is an earlier alarm.
     earlier: Notify,
+    complaints: Complaints,
 }
 
 #[derive(Default)]
@@ -143,6 +144,7 @@ impl Coordinator {
             offsets,
             table: Mutex::new(table),
             earlier: Notify::new(),
+            complaints: Complaints::default(),
         });
         let tasks = [
             env.spawn("kafka-groups", tick(Arc::clone(&shared))),
@@ -482,11 +484,10 @@ impl Table {
 impl Shared {
     fn add_group(&self, table: &mut Table, name: &str) -> Result<(), ErrorCode> {
         if table.groups.len() >= self.config.groups_max {
-            tracing::warn!(
-                group = name,
-                max = self.config.groups_max,
-                "refused: [kafka.groups] groups_max are there"
-            );
+            if let Some(left_out) = self.complaints.admit(self.env.now(), "too many groups") {
+                let max = self.config.groups_max;
+                tracing::warn!(group = name, max, left_out, "refused: [kafka.groups] groups_max are there");
+            }
             return Err(ErrorCode::GroupMaxSizeReached);
         }
         let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
@@ -500,10 +501,10 @@ impl Shared {
         if bytes == 0 || table.bytes + bytes <= self.config.groups_bytes_max {
             return Ok(());
         }
-        tracing::warn!(
-            max = self.config.groups_bytes_max,
-            "refused: [kafka.groups] groups_bytes_max are kept"
-        );
+        if let Some(left_out) = self.complaints.admit(self.env.now(), "too much of groups") {
+            let max = self.config.groups_bytes_max;
+            tracing::warn!(max, left_out, "refused: [kafka.groups] groups_bytes_max are kept");
+        }
         Err(ErrorCode::GroupMaxSizeReached)
     }
 

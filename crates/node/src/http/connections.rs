@@ -3,8 +3,7 @@
 //! Health checks and metrics have to answer whatever else comes in on the port. So there are at most
 //! `connections_max` connections, each has a head and a body of bounded size and the time `timeout_ms` to send
 //! either, and what does not take its answer in that time is dropped by the kernel. Whoever sends something else than
-//! HTTP gets an answer that says so, and a line in the log, of which there are at most [`LINES_MAX`] in every
-//! [`LINES_EVERY`].
+//! HTTP gets an answer that says so, and a line in the log, as far as that can take them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,9 +21,8 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use parking_lot::Mutex;
 use tailwater_access::Peer;
-use tailwater_env::{Env, Instant};
+use tailwater_env::{Complaints, Env};
 use tailwater_format::call::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -34,10 +32,6 @@ use crate::config::AdminConfig;
 
 /// Bytes of a body that is too long that are read all the same.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;
-/// Lines about connections that went wrong: so many at most ...
-const LINES_MAX: u32 = 10;
-/// ... in this time.
-const LINES_EVERY: Duration = Duration::from_secs(10);
 
 /// Pause after a connection could not be accepted, for lack of file descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -97,7 +91,7 @@ pub async fn serve(
     limits: Limits,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let complaints = Arc::new(Complaints { env: env.clone(), state: Mutex::default() });
+    let complaints = Arc::new(Complaints::default());
     let room = Arc::new(Semaphore::new(limits.bodies_bytes_max));
     let bodies = Arc::new(Bodies { env: env.clone(), limits: limits.clone(), room });
     let routes = routes.layer(middleware::from_fn_with_state(bodies, bound_body));
@@ -119,13 +113,14 @@ pub async fn serve(
         let (socket, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                complaints.tell(None, &format!("a connection can't be accepted: {error}"));
+                complain(&env, &complaints, None, "a connection can't be accepted", &error.to_string());
                 env.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         if under_way.receiver_count() >= limits.connections_max {
-            complaints.tell(Some(peer), "refused: there are connections_max connections already");
+            let why = "there are connections_max connections already";
+            complain(&env, &complaints, Some(peer), "refused", why);
             refuse(&socket, limits.section);
             continue;
         }
@@ -139,6 +134,7 @@ pub async fn serve(
         });
         let connection = http.serve_connection(TokioIo::new(socket), service).with_upgrades();
         let (complaints, mut stopping) = (Arc::clone(&complaints), under_way.subscribe());
+        let env_ = env.clone();
         let run = async move {
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
@@ -150,7 +146,9 @@ pub async fn serve(
             };
             match ended {
                 Ok(()) => {}
-                Err(error) if error.is_parse() => complaints.tell(Some(peer), &format!("no HTTP: {error}")),
+                Err(error) if error.is_parse() => {
+                    complain(&env_, &complaints, Some(peer), "no HTTP", &error.to_string());
+                }
                 // An idle connection, a slow one, or one whose peer went away.
                 Err(error) => tracing::debug!(%peer, %error, "admin HTTP: connection ended"),
             }
@@ -227,58 +225,9 @@ fn is_too_long(error: &axum::Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<http_body_util::LengthLimitError>())
 }
 
-/// Writes lines about connections that went wrong, not more than a log can take.
-struct Complaints {
-    env: Env,
-    state: Mutex<Told>,
-}
-
-#[derive(Default)]
-struct Told {
-    /// When the first of `lines` was written.
-    since: Option<Instant>,
-    lines: u32,
-    left_out: u64,
-}
-
-impl Told {
-    /// Whether a line may be written at `now`, and how many were not before it.
-    fn admit(&mut self, now: Instant) -> Option<u64> {
-        if self.since.is_none_or(|since| now.since(since) >= LINES_EVERY) {
-            (self.since, self.lines) = (Some(now), 0);
-        }
-        if self.lines >= LINES_MAX {
-            self.left_out += 1;
-            return None;
-        }
-        self.lines += 1;
-        Some(std::mem::take(&mut self.left_out))
-    }
-}
-
-impl Complaints {
-    fn tell(&self, peer: Option<SocketAddr>, what: &str) {
-        let Some(left_out) = self.state.lock().admit(self.env.now()) else { return };
-        let peer = peer.map(tracing::field::display);
-        tracing::warn!(peer, what, left_out, "admin HTTP: connection dropped");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_of_complaints_is_cut_and_its_size_told_with_the_next_one() {
-        let mut told = Told::default();
-        let start = Instant::from_ns(0);
-        for _ in 0..LINES_MAX {
-            assert_eq!(told.admit(start), Some(0));
-        }
-        for _ in 0..1_000 {
-            assert_eq!(told.admit(start + LINES_EVERY / 2), None);
-        }
-        assert_eq!(told.admit(start + LINES_EVERY), Some(1_000));
-        assert_eq!(told.admit(start + LINES_EVERY), Some(0));
-    }
+/// Writes a line about a connection that went wrong, if the log can take it.
+fn complain(env: &Env, complaints: &Complaints, peer: Option<SocketAddr>, reason: &'static str, why: &str) {
+    let Some(left_out) = complaints.admit(env.now(), reason) else { return };
+    let peer = peer.map(tracing::field::display);
+    tracing::warn!(peer, reason, why, left_out, "admin HTTP: connection dropped");
 }

@@ -25,6 +25,18 @@ pub(crate) enum Gone {
     Memory { memory: usize, total: usize },
 }
 
+impl Gone {
+    /// What lines in the log about it are bounded by, if it is worth one.
+    pub(crate) fn complaint(&self) -> Option<&'static str> {
+        match self {
+            Self::Closed => None,
+            Self::Io(_) => Some("failed"),
+            Self::Ended(ended) => Some(ended.complaint()),
+            Self::Memory { .. } => Some("too much memory"),
+        }
+    }
+}
+
 impl From<Errno> for Gone {
     fn from(error: Errno) -> Self {
         Self::Io(error.into())

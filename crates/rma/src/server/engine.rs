@@ -176,8 +176,14 @@ impl<D: Driver> Engine<D> {
             match self.listeners[listener].accept() {
                 Ok(accepted) => {
                     if !self.shared.count_connection() {
-                        let peer = &accepted.peer.address;
-                        tracing::warn!(peer, "connection refused: the server has as many as it may");
+                        if let Some(left_out) = self.shared.complain("too many connections") {
+                            let peer = &accepted.peer.address;
+                            tracing::warn!(
+                                peer,
+                                left_out,
+                                "connection refused: the server has as many as it may"
+                            );
+                        }
                         continue;
                     }
                     let engine = self.next_engine;
@@ -192,7 +198,9 @@ impl<D: Driver> Engine<D> {
                 Err(error) => {
                     let out_of_room = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
                     if out_of_room.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
-                        tracing::warn!(%error, "cannot accept connections for a while");
+                        if let Some(left_out) = self.shared.complain("not accepted") {
+                            tracing::warn!(%error, left_out, "cannot accept connections for a while");
+                        }
                         self.pause_accepting();
                         return;
                     }
@@ -225,7 +233,9 @@ impl<D: Driver> Engine<D> {
         self.next_connection += 1;
         let Accepted { socket, peer, unix } = accepted;
         if let Err(error) = self.driver.add(id, socket) {
-            tracing::warn!(peer = peer.address, %error, "cannot serve a connection");
+            if let Some(left_out) = self.shared.complain("not served") {
+                tracing::warn!(peer = peer.address, %error, left_out, "cannot serve a connection");
+            }
             self.shared.uncount_connection();
             return;
         }
@@ -317,10 +327,13 @@ impl<D: Driver> Engine<D> {
         };
         self.driver.remove(id);
         let peer = &connection.peer.address;
-        match gone {
-            Gone::Closed => tracing::debug!(peer, "connection closed by the peer"),
-            Gone::Io(reason) => tracing::info!(peer, %reason, "connection failed"),
-            reason => tracing::warn!(peer, %reason, "connection dropped"),
+        match (gone, gone.complaint().and_then(|reason| self.shared.complain(reason))) {
+            (Gone::Closed, _) => tracing::debug!(peer, "connection closed by the peer"),
+            (_, None) => {}
+            (Gone::Io(reason), Some(left_out)) => {
+                tracing::info!(peer, %reason, left_out, "connection failed");
+            }
+            (reason, Some(left_out)) => tracing::warn!(peer, %reason, left_out, "connection dropped"),
         }
         if connection.mapped {
             self.shared.doorbell.unmapped();

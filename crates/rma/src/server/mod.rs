@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use tailwater_env::Env;
+use tailwater_env::{Complaints, Env};
 
 use crate::atomics::AtomicUsize;
 use crate::doorbell::Doorbell;
@@ -183,6 +183,7 @@ impl Server {
             mailboxes,
             connections: AtomicUsize::new(0),
             memory: AtomicUsize::new(0),
+            complaints: Complaints::default(),
         });
         let running = Arc::new(Running::default());
         // From here on dropping the server ends what was started.

@@ -58,6 +58,21 @@ pub(crate) enum Ended {
     Idle(Duration),
 }
 
+impl Ended {
+    /// What lines in the log about it are bounded by.
+    pub(crate) fn complaint(&self) -> &'static str {
+        match self {
+            Self::Frame(_) => "malformed",
+            Self::NoHello | Self::HelloAgain | Self::Version { .. } => "no greeting",
+            Self::BatchTooLarge(_) => "too large",
+            Self::Refused(_) => "refused",
+            Self::Silent(_) | Self::HalfFrame(_) | Self::NotReading(_) | Self::Unread(_) | Self::Idle(_) => {
+                "too slow"
+            }
+        }
+    }
+}
+
 /// A CALL for the application.
 #[derive(Debug)]
 pub(crate) struct Call {

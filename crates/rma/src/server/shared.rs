@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tailwater_env::Env;
+use tailwater_env::{Complaints, Env};
 
 use crate::atomics::{AtomicUsize, Ordering};
 use crate::doorbell::Doorbell;
@@ -24,9 +24,15 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicUsize,
     /// Bytes held for all connections; a plain counter.
     pub(crate) memory: AtomicUsize,
+    pub(crate) complaints: Complaints,
 }
 
 impl Shared {
+    /// Whether a line about something that peers cause may be written, and how many were not before it.
+    pub(crate) fn complain(&self, reason: &'static str) -> Option<u64> {
+        self.complaints.admit(self.env.now(), reason)
+    }
+
     /// Counts a connection, or answers `false` if there are as many as there may be.
     pub(crate) fn count_connection(&self) -> bool {
         if self.connections.fetch_add(1, Ordering::Relaxed) < self.config.connections_max {
