@@ -24,13 +24,16 @@ use tailwater_kafka_wire::messages::cluster::{
     DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic,
 };
 use tailwater_kafka_wire::messages::header::{read_response, request};
-use tailwater_kafka_wire::messages::membership::HeartbeatRequest;
+use tailwater_kafka_wire::messages::membership::{ConsumerGroupHeartbeatRequest, HeartbeatRequest};
 use tailwater_kafka_wire::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use tailwater_kafka_wire::messages::topics::{CreatableTopic, CreateTopicsRequest};
 use tailwater_node::{Config, Node};
 use tailwater_rma::{Address, CallError, ConnectError};
 
-/// Lets everybody in until it is shut, and remembers what it was asked.
+/// Nobody may know of this stream.
+const HIDDEN: &str = "hidden";
+
+/// Lets everybody in until it is shut, but for what is hidden, and remembers what it was asked.
 #[derive(Default)]
 struct Door {
     shut: AtomicBool,
@@ -48,7 +51,8 @@ impl Authorizer for Door {
         assert_eq!(&*peer.principal, ANONYMOUS);
         assert!(peer.address.contains("127.0.0.1:") || peer.address.starts_with("unix:"), "{peer:?}");
         self.asked.lock().unwrap().insert(format!("{protocol:?} {operation} {resource:?}"));
-        match self.shut.load(Ordering::Relaxed) {
+        let is_hidden = resource == Resource::Stream(HIDDEN);
+        match self.shut.load(Ordering::Relaxed) || is_hidden {
             false => Ok(()),
             true => Err(Denied(WHY.to_owned())),
         }
@@ -124,6 +128,22 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let topics = || Some(vec![MetadataRequestTopic { name: Some("s".to_owned()), ..Default::default() }]);
     let metadata = MetadataRequest { topics: topics(), ..Default::default() };
     assert_eq!(kafka(&mut socket, 9, &metadata).topics[0].error_code, 0);
+
+    // Of what matches a pattern, a member of a group is told of what it may know of.
+    let created = http(admin, "POST", "/v1/streams", &format!("{{\"name\":\"{HIDDEN}\"}}"));
+    assert!(created.starts_with("HTTP/1.1 200 "), "{created}");
+    let joins = ConsumerGroupHeartbeatRequest {
+        group_id: "g".to_owned(),
+        member_id: "a".to_owned(),
+        rebalance_timeout_ms: 60_000,
+        subscribed_topic_regex: Some(".*".to_owned()),
+        topic_partitions: Some(vec![]),
+        ..Default::default()
+    };
+    let told = kafka(&mut socket, 1, &joins);
+    assert_eq!((told.error_code, told.assignment.map(|told| told.topic_partitions.len())), (0, Some(1)));
+    let leaves = ConsumerGroupHeartbeatRequest { member_epoch: -1, ..joins };
+    assert_eq!(kafka(&mut socket, 1, &leaves).error_code, 0);
 
     door.shut.store(true, Ordering::Relaxed);
 

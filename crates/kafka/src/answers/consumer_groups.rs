@@ -44,7 +44,9 @@ pub(crate) async fn heartbeat(
     });
     let beat = allowed.and_then(|()| check(&context, request));
     let beat = beat.map(|beat| with_id(&broker, &context, beat));
-    match beat.and_then(|beat| broker.groups.beat(&group, beat)) {
+    // As when a client asks for all topics: of those that it may not know of it hears nothing.
+    let may_know = |name: &str| broker.shows(&context, Resource::Stream(name));
+    match beat.and_then(|beat| broker.groups.beat(&group, beat, may_know)) {
         Ok((told, interval)) => ConsumerGroupHeartbeatResponse {
             member_id: Some(told.member_id),
             member_epoch: told.epoch,
@@ -115,6 +117,7 @@ fn check(context: &Context, request: ConsumerGroupHeartbeatRequest) -> Result<Be
         rebalance: u64::try_from(request.rebalance_timeout_ms).ok().map(Duration::from_millis),
         topics: request.subscribed_topic_names,
         pattern: request.subscribed_topic_regex,
+        principal: Arc::clone(&context.peer.who.principal),
         compiled: None,
         assignor: request.server_assignor,
         owned,

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::classic::{self, ClassicGroup, Join, Output, Phase, Sync, Ticket};
 use super::config::GroupsConfig;
-use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Pattern, Refused, Told, Topics};
+use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Refused, Told, Topics};
 use super::group::Group;
 use super::offsets::{Change, GroupOffsets, NotKept, Offsets};
 use super::records::{GroupRecord, Kind};
@@ -306,13 +306,23 @@ impl Coordinator {
     }
 
     /// A member of a group of KIP-848 says that it lives, and what it wants and has; it is told what it gets, and how
-    /// often it is to do so.
-    pub fn beat(&self, name: &str, mut beat: Beat) -> Result<(Told, Duration), Refused> {
+    /// often it is to do so. Of topics that match its pattern `may_know` says whether it may know of them.
+    pub fn beat(
+        &self,
+        name: &str,
+        mut beat: Beat,
+        may_know: impl Fn(&str) -> bool,
+    ) -> Result<(Told, Duration), Refused> {
         check_name(name).map_err(|error| (error, "a group has a name of 1 to 512 bytes".to_owned()))?;
         beat.check()?;
-        // Topics are listed before the lock is taken, and looked up once it is: no step sees older ones than the last.
+        // Topics are listed before the lock is taken, and taken from the list once it is: no step sees older ones than the
+        // last.
         let catalog = self.shared.catalog(beat.epoch == JOINING || beat.topics.is_some());
-        self.shared.look_up(name, &mut beat, &catalog);
+        let known = match self.shared.table.lock().groups.get(name).map(|entry| &entry.group) {
+            Some(Group::Consumer(group)) => group.pattern_of(&beat),
+            _ => None,
+        };
+        beat.look_up(known, self.shared.env.now(), &catalog, may_know);
         let mut table = self.shared.table.lock();
         let catalog = self.shared.catalog(false);
         let beat_epoch = beat.epoch;
@@ -506,21 +516,6 @@ impl Shared {
             tracing::warn!(max, left_out, "refused: [kafka.groups] groups_bytes_max are kept");
         }
         Err(ErrorCode::GroupMaxSizeReached)
-    }
-
-    /// Does before the lock is taken what takes long of a heartbeat: patterns are compiled, and topics looked up.
-    fn look_up(&self, name: &str, beat: &mut Beat, catalog: &Catalog) {
-        let text = beat.pattern.as_deref().filter(|text| !text.is_empty());
-        let (known, patterns) = match self.table.lock().groups.get(name).map(|entry| &entry.group) {
-            Some(Group::Consumer(group)) => {
-                (text.and_then(|text| group.pattern(text)), group.patterns_to_look_up(catalog))
-            }
-            _ => (None, Vec::new()),
-        };
-        beat.compiled = text.map(|text| known.map_or_else(|| Pattern::new(text), Ok));
-        for pattern in patterns.iter().chain(beat.compiled.iter().flatten()) {
-            pattern.look_up(catalog);
-        }
     }
 
     /// Has a group that nobody is in be one of the classic protocol.

@@ -141,7 +141,7 @@ async fn a_group_whose_deleter_goes_away_is_deleted_all_the_same() {
     {
         let mut delete = std::pin::pin!(groups.delete("group"));
         assert!(futures::poll!(&mut delete).is_pending(), "it has to become durable");
-        let joined = groups.beat("group", beat("a"));
+        let joined = groups.beat("group", beat("a"), |_| true);
         assert_eq!(joined.expect_err("refused").0, ErrorCode::CoordinatorNotAvailable, "it comes again");
     }
     until(|| groups.check_commit("group", &nobody()).is_ok()).await;
@@ -348,11 +348,11 @@ async fn a_group_that_everybody_left_changes_its_protocol_and_keeps_its_offsets_
     groups.commit("g", offsets(topic, 0..1, 5)).await.expect("kept");
     groups.leave("g", &joined.member_id, None).expect("in");
     // Its leaving was another generation.
-    let (told, _) = groups.beat("g", beat("a")).expect("taken in");
+    let (told, _) = groups.beat("g", beat("a"), |_| true).expect("taken in");
     assert_eq!(told.epoch, 3);
     let committer = Committer { member_id: "a".to_owned(), generation: 3, instance: None };
     groups.check_commit("g", &committer).expect("allowed");
-    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }).expect("in");
+    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }, |_| true).expect("in");
     let again = groups.join("g", Join { new_id: "another".to_owned(), ..member(600_000) }).await;
     assert_eq!((again.error_code, again.generation_id), (0, 5));
     assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
@@ -375,9 +375,9 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
     let state = || groups.group("g").map(|found| (found.group.kind(), found.group.state()));
     // What can't be taken in changes nothing.
     let bad = Beat { pattern: Some("(".to_owned()), ..beat("a") };
-    assert_eq!(groups.beat("g", bad).expect_err("refused").0, ErrorCode::InvalidRegularExpression);
+    assert_eq!(groups.beat("g", bad, |_| true).expect_err("refused").0, ErrorCode::InvalidRegularExpression);
     assert_eq!(state(), Some((Kind::Classic, "CompletingRebalance")));
-    let (told, _) = groups.beat("g", beat("a")).expect("taken in");
+    let (told, _) = groups.beat("g", beat("a"), |_| true).expect("taken in");
     assert_eq!((told.epoch, state()), (2, Some((Kind::Consumer, "Reconciling"))));
     assert_eq!(groups.heartbeat("g", &joined.member_id, None, 1), Err(ErrorCode::RebalanceInProgress));
     let again = Join { member_id: joined.member_id.clone(), ..classic };
@@ -385,7 +385,7 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
     assert_eq!(groups.heartbeat("g", &joined.member_id, None, 2), Ok(()));
     let committer = Committer { member_id: joined.member_id, generation: 2, instance: None };
     groups.check_commit("g", &committer).expect("allowed");
-    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }).expect("in");
+    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }, |_| true).expect("in");
     assert_eq!(state(), Some((Kind::Classic, "PreparingRebalance")));
     assert_eq!(groups.join("g", again).await.generation_id, 3);
     assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));

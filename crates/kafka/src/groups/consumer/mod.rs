@@ -41,6 +41,7 @@ use crate::errors::ErrorCode;
 use assign::Assignor;
 use classic::Classic;
 pub(crate) use pattern::Pattern;
+use reconcile::Wanted;
 
 /// The epoch of a member that joins.
 pub(crate) const JOINING: i32 = 0;
@@ -105,7 +106,9 @@ pub(crate) struct Beat {
     pub topics: Option<Vec<String>>,
     /// Empty is none.
     pub pattern: Option<String>,
-    /// What the pattern was compiled to, if that was done before.
+    /// On whose behalf it subscribes to topics that match.
+    pub principal: Arc<str>,
+    /// What the pattern was compiled to: [`Beat::look_up`].
     pub compiled: Option<Result<Pattern, Refused>>,
     pub assignor: Option<String>,
     /// What it has at the moment.
@@ -118,6 +121,30 @@ impl Beat {
         let who = if self.epoch == JOINING { self.who().bytes() } else { 0 };
         let texts = self.pattern.iter().chain(&self.rack).map(String::len).sum::<usize>();
         who + texts + topics_bytes(self.topics.iter().flatten())
+    }
+
+    /// The pattern that it says, if it says one.
+    fn text(&self) -> Option<&str> {
+        self.pattern.as_deref().filter(|text| !text.is_empty())
+    }
+
+    /// Does what takes long of a heartbeat before its step: the pattern is compiled, if it is not `known`, and topics are
+    /// looked up, of which `may_know` says whether the member may know of them.
+    pub fn look_up(
+        &mut self,
+        known: Option<Pattern>,
+        now: Instant,
+        catalog: &Catalog,
+        may_know: impl Fn(&str) -> bool,
+    ) {
+        let pattern = match (known, self.text()) {
+            (Some(known), _) => Some(Ok(known)),
+            (None, text) => text.map(|text| Pattern::new(text, &self.principal)),
+        };
+        if let Some(Ok(pattern)) = &pattern {
+            pattern.look_up(now, catalog, may_know);
+        }
+        self.compiled = pattern.filter(|_| self.text().is_some());
     }
 
     fn who(&self) -> Who<'_> {
@@ -167,6 +194,8 @@ pub(crate) struct Member {
     pub topics: BTreeSet<String>,
     topics_bytes: usize,
     pub pattern: Option<Pattern>,
+    /// The topics that the target was made of, of those that it wants.
+    wanted: Wanted,
     assignor: Option<Assignor>,
     pub epoch: i32,
     /// The epoch that it had before: it did not hear of the newer one if it still sends that.
@@ -196,6 +225,7 @@ impl Member {
             topics: BTreeSet::new(),
             topics_bytes: 0,
             pattern: None,
+            wanted: Wanted::default(),
             assignor: None,
             epoch: JOINING,
             previous_epoch: JOINING,
@@ -250,8 +280,8 @@ impl Member {
         self.instance.as_deref().unwrap_or(id)
     }
 
-    /// The topics of the catalog that it wants.
-    fn wanted(&self, catalog: &Catalog) -> BTreeSet<StreamId> {
+    /// The topics of the catalog that it wants now.
+    fn wants(&self, catalog: &Catalog) -> BTreeSet<StreamId> {
         let named = self.topics.iter().filter_map(|name| catalog.get(name)).map(|(id, _)| *id);
         let matched = self.pattern.iter().flat_map(|pattern| pattern.topics(catalog));
         named.chain(matched).collect()
@@ -272,7 +302,7 @@ pub(crate) struct ConsumerGroup {
     topics: BTreeMap<StreamId, u32>,
     /// The version of the catalog that they were looked up in.
     catalog_version: Option<u64>,
-    /// Bytes that its members' patterns were compiled to.
+    /// Bytes that its members' patterns were compiled to, and of what they found.
     compiled_bytes: usize,
     pub assignor: Assignor,
     pub is_dead: bool,
@@ -351,12 +381,12 @@ impl ConsumerGroup {
         if beat.bytes() > 0 && !self.has_room(&beat, 0) {
             return Err(too_much());
         }
-        let pattern = match beat.pattern.as_deref().filter(|text| !text.is_empty()) {
+        let pattern = match beat.text() {
             None => None,
-            Some(text) => Some(match (self.pattern(text), &beat.compiled) {
+            Some(text) => Some(match (self.pattern(text, &beat.principal), &beat.compiled) {
                 (Some(known), _) => known,
                 (None, Some(compiled)) => compiled.clone()?,
-                (None, None) => Pattern::new(text)?,
+                (None, None) => Pattern::new(text, &beat.principal)?,
             }),
         };
         let compiled = pattern.as_ref().map_or(0, Pattern::compiled_bytes);
@@ -374,6 +404,11 @@ impl ConsumerGroup {
         let owned = if beat.epoch == JOINING { Some(Partitions::new()) } else { beat.owned.clone() };
         if self.update(now, &id, beat, pattern, assignor) {
             self.bump();
+        }
+        let pattern = self.members.get(&id).and_then(|member| member.pattern.as_ref());
+        if pattern.is_some_and(Pattern::take_news) {
+            self.catalog_version = None;
+            self.count_patterns();
         }
         self.refresh(catalog);
         self.reconcile(now, &id, owned.as_ref());
@@ -491,8 +526,7 @@ impl ConsumerGroup {
         }
         let has_pattern = beat.pattern.is_some();
         if beat.pattern.is_some() {
-            let text = |pattern: &Option<Pattern>| pattern.as_ref().map(|pattern| pattern.text.clone());
-            has_changed |= text(&pattern) != text(&member.pattern);
+            has_changed |= pattern.as_ref().map(Pattern::key) != member.pattern.as_ref().map(Pattern::key);
             member.pattern = pattern;
         }
         if assignor.is_some() {
@@ -599,34 +633,35 @@ impl ConsumerGroup {
             let pattern = if beat.pattern.is_some() { text(pattern) } else { 0 };
             who + topics + pattern + if beat.rack.is_some() { text(member.rack.as_ref()) } else { 0 }
         });
-        let is_shared = beat.pattern.as_ref().is_some_and(|text| self.pattern(text).is_some());
+        let is_shared =
+            beat.pattern.as_ref().is_some_and(|text| self.pattern(text, &beat.principal).is_some());
         let compiled = if is_shared { 0 } else { compiled };
         self.bytes() - replaced + beat.bytes() + compiled <= self.limits.bytes_max
     }
 
-    /// The pattern of that text, if any member has it.
-    pub fn pattern(&self, text: &str) -> Option<Pattern> {
-        let mut patterns = self.members.values().filter_map(|member| member.pattern.as_ref());
-        patterns.find(|pattern| pattern.text == text).cloned()
-    }
-
-    /// Its members' patterns, each once.
-    fn patterns(&self) -> BTreeMap<&str, &Pattern> {
-        let patterns = self.members.values().filter_map(|member| member.pattern.as_ref());
-        patterns.map(|pattern| (pattern.text.as_str(), pattern)).collect()
-    }
-
-    /// The patterns whose topics a step with this catalog would look up: whoever may take the time does so before.
-    pub fn patterns_to_look_up(&self, catalog: &Catalog) -> Vec<Pattern> {
-        match self.catalog_version >= Some(catalog.version) {
-            true => Vec::new(),
-            false => self.patterns().into_values().cloned().collect(),
+    /// The pattern that a member says, if any member has it on the same principal's behalf, or that it said before.
+    pub fn pattern_of(&self, beat: &Beat) -> Option<Pattern> {
+        match (&beat.pattern, beat.text()) {
+            (_, Some(text)) => self.pattern(text, &beat.principal),
+            (Some(_), None) => None,
+            (None, None) => {
+                let pattern = self.members.get(&beat.member_id)?.pattern.as_ref();
+                pattern.filter(|pattern| pattern.principal == beat.principal).cloned()
+            }
         }
     }
 
-    /// Counts what the patterns were compiled to, each once.
+    /// The pattern of that text on that principal's behalf, if any member has it.
+    fn pattern(&self, text: &str, principal: &str) -> Option<Pattern> {
+        let mut patterns = self.members.values().filter_map(|member| member.pattern.as_ref());
+        patterns.find(|pattern| pattern.key() == (text, principal)).cloned()
+    }
+
+    /// Counts what the patterns were compiled to and have found, each once.
     fn count_patterns(&mut self) {
-        self.compiled_bytes = self.patterns().values().map(|pattern| pattern.compiled_bytes()).sum();
+        let patterns = self.members.values().filter_map(|member| member.pattern.as_ref());
+        let each: BTreeMap<_, _> = patterns.map(|pattern| (pattern.key(), pattern)).collect();
+        self.compiled_bytes = each.values().map(|pattern| pattern.compiled_bytes()).sum();
     }
 }
 

@@ -1,13 +1,17 @@
 //! Topics' names as patterns.
 //!
-//! To compile one and to look at all topics with it takes long beside a step of a group: whoever takes these steps does
-//! both before, and what was found is kept for as long as the topics are the same.
+//! To compile one and to look at all topics with it takes long beside a step of a group, and so may asking whether a
+//! member may know of what it finds. So whoever takes these steps does all that before, and a step has what was found
+//! last: a topic that is created is found with the next heartbeat of a member that has the pattern.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
+use tailwater_env::Instant;
 use tailwater_format::StreamId;
 
 use super::{Catalog, Refused};
@@ -17,24 +21,46 @@ use crate::errors::ErrorCode;
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 /// Bytes that matching with it may take besides.
 const MATCHING_BYTES_MAX: usize = 64 << 10;
+/// After so long topics are looked up again although they are the same: who may know of them can change by itself.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
-/// A pattern of topics' whole names. Members that say the same share what it was compiled to.
+/// A pattern of topics' whole names, on somebody's behalf. Members of the same principal that say the same share what it
+/// was compiled to, and what it found.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     pub text: String,
+    /// Whoever may know of what it finds.
+    pub principal: Arc<str>,
     compiled: Arc<Compiled>,
 }
+
+/// What tells a pattern from others: its text, and on whose behalf.
+pub(super) type Key<'a> = (&'a str, &'a str);
 
 #[derive(Debug)]
 struct Compiled {
     regex: Regex,
-    /// The version of a catalog, and which of its topics match, in their order: a byte for each.
-    matches: Mutex<Option<(u64, Arc<[bool]>)>>,
+    /// Held while topics are looked up: who wants the same waits for what is found.
+    looking: Mutex<()>,
+    /// Held for a moment only: steps read it.
+    found: Mutex<Option<Found>>,
+    /// Whether no step has seen yet what was found.
+    is_news: AtomicBool,
+}
+
+/// What a pattern found.
+#[derive(Clone, Debug)]
+struct Found {
+    /// The version of the catalog that it was looked up in, and when.
+    version: u64,
+    at: Instant,
+    /// In order.
+    topics: Arc<[StreamId]>,
 }
 
 impl Pattern {
     /// Compiles a pattern, which takes some milliseconds at most.
-    pub fn new(text: &str) -> Result<Self, Refused> {
+    pub fn new(text: &str, principal: &Arc<str>) -> Result<Self, Refused> {
         let invalid = |why: String| (ErrorCode::InvalidRegularExpression, why);
         // By itself first: within the group that makes it one of whole names, a parenthesis too many could end that.
         syntax::parse(text).map_err(|error| invalid(error.to_string()))?;
@@ -46,33 +72,55 @@ impl Pattern {
         let regex = built.map_err(|error| {
             invalid(error.syntax_error().map_or_else(|| error.to_string(), ToString::to_string))
         })?;
-        Ok(Self { text: text.to_owned(), compiled: Arc::new(Compiled { regex, matches: Mutex::default() }) })
+        let compiled = Compiled {
+            regex,
+            looking: Mutex::default(),
+            found: Mutex::default(),
+            is_news: AtomicBool::new(false),
+        };
+        Ok(Self { text: text.to_owned(), principal: Arc::clone(principal), compiled: Arc::new(compiled) })
+    }
+
+    pub(super) fn key(&self) -> Key<'_> {
+        (&self.text, &self.principal)
     }
 
     /// Bytes that it takes beside its text.
     pub(super) fn compiled_bytes(&self) -> usize {
-        self.compiled.regex.memory_usage() + MATCHING_BYTES_MAX
+        let found = self.compiled.found.lock().as_ref().map_or(0, |found| size_of_val(&*found.topics));
+        self.compiled.regex.memory_usage() + MATCHING_BYTES_MAX + found
     }
 
-    /// Looks its topics up in a catalog, unless that was done.
-    pub fn look_up(&self, catalog: &Catalog) -> Arc<[bool]> {
-        let mut matches = self.compiled.matches.lock();
-        if let Some((version, matches)) = &*matches
-            && *version == catalog.version
-        {
-            return Arc::clone(matches);
+    /// Looks its topics up in a catalog, unless that was done: those of which `may_know` says so.
+    pub fn look_up(&self, now: Instant, catalog: &Catalog, may_know: impl Fn(&str) -> bool) {
+        let _looking = self.compiled.looking.lock();
+        let before = self.compiled.found.lock().clone();
+        if before.as_ref().is_some_and(|found| {
+            found.version > catalog.version
+                || (found.version == catalog.version && now < found.at + LOOK_AGAIN)
+        }) {
+            return;
         }
-        let found: Arc<[bool]> = catalog.keys().map(|name| self.compiled.regex.is_match(name)).collect();
-        if matches.as_ref().is_none_or(|(version, _)| *version < catalog.version) {
-            *matches = Some((catalog.version, Arc::clone(&found)));
-        }
-        found
+        let matching =
+            catalog.iter().filter(|(name, _)| self.compiled.regex.is_match(name) && may_know(name));
+        let mut topics: Vec<StreamId> = matching.map(|(_, (id, _))| *id).collect();
+        topics.sort_unstable();
+        let is_news = before.is_none_or(|before| *before.topics != topics[..]);
+        let found = Found { version: catalog.version, at: now, topics: topics.into() };
+        *self.compiled.found.lock() = Some(found);
+        // Behind what was found: a step that misses one sees the other.
+        self.compiled.is_news.fetch_or(is_news, Ordering::Release);
     }
 
-    /// Its topics.
+    /// Whether something else was found since this was asked last.
+    pub(super) fn take_news(&self) -> bool {
+        self.compiled.is_news.swap(false, Ordering::Acquire)
+    }
+
+    /// Of the topics that were found last those that there are.
     pub(super) fn topics(&self, catalog: &Catalog) -> Vec<StreamId> {
-        let matches = self.look_up(catalog);
-        let topics = catalog.values().zip(matches.iter()).filter(|(_, matches)| **matches);
-        topics.map(|((id, _), _)| *id).collect()
+        let Some(found) = self.compiled.found.lock().clone() else { return Vec::new() };
+        let topics = catalog.values().map(|(id, _)| *id);
+        topics.filter(|id| found.topics.binary_search(id).is_ok()).collect()
     }
 }

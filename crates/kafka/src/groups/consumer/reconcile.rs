@@ -7,10 +7,11 @@ use tailwater_env::Instant;
 use tailwater_format::StreamId;
 
 use super::assign::{Assignor, Subscriber};
-use super::{Catalog, ConsumerGroup, Member, Partitions};
+use super::pattern::Key;
+use super::{Catalog, ConsumerGroup, Member, Partitions, Pattern};
 
 /// The topics that a member wants.
-type Wanted = Arc<BTreeSet<StreamId>>;
+pub(super) type Wanted = Arc<BTreeSet<StreamId>>;
 
 impl ConsumerGroup {
     /// Makes a new target if members or topics are not those that the last one was made of.
@@ -22,8 +23,13 @@ impl ConsumerGroup {
         }
         self.catalog_version = Some(catalog.version);
         let (wanted, topics) = self.wanted(catalog);
-        if topics != self.topics {
-            self.topics = topics;
+        let mut is_same = topics == self.topics;
+        self.topics = topics;
+        for (member, wanted) in self.members.values_mut().zip(&wanted) {
+            is_same &= member.wanted == *wanted;
+            member.wanted = Arc::clone(wanted);
+        }
+        if !is_same {
             self.bump();
         }
         if self.epoch == self.target_epoch {
@@ -45,10 +51,10 @@ impl ConsumerGroup {
     /// The topics of the catalog that members want: each of them, in their order, and all together. What was found for
     /// one is shared by those who say the same.
     pub(super) fn wanted(&self, catalog: &Catalog) -> (Vec<Wanted>, BTreeMap<StreamId, u32>) {
-        let mut found: BTreeMap<(&BTreeSet<String>, Option<&str>), Wanted> = BTreeMap::new();
+        let mut found: BTreeMap<(&BTreeSet<String>, Option<Key<'_>>), Wanted> = BTreeMap::new();
         let each = self.members.values().map(|member| {
-            let said = (&member.topics, member.pattern.as_ref().map(|pattern| pattern.text.as_str()));
-            Arc::clone(found.entry(said).or_insert_with(|| Arc::new(member.wanted(catalog))))
+            let said = (&member.topics, member.pattern.as_ref().map(Pattern::key));
+            Arc::clone(found.entry(said).or_insert_with(|| Arc::new(member.wants(catalog))))
         });
         let each = each.collect();
         let all: BTreeSet<StreamId> = found.values().flat_map(|topics| topics.iter().copied()).collect();

@@ -17,6 +17,8 @@ pub(super) struct World {
     pub(super) group: ConsumerGroup,
     pub(super) now: Instant,
     pub(super) catalog: Catalog,
+    /// Topics that not everybody may know of, and who may.
+    pub(super) hidden: BTreeMap<&'static str, &'static str>,
 }
 
 impl World {
@@ -33,10 +35,14 @@ impl World {
             now: Instant::from_ns(0),
             catalog: Catalog::default()
                 .next([("t".to_owned(), (topic(1), 6)), ("other".to_owned(), (topic(2), 2))].into()),
+            hidden: BTreeMap::new(),
         }
     }
 
-    pub(super) fn beat(&mut self, beat: Beat) -> Result<Told, Refused> {
+    pub(super) fn beat(&mut self, mut beat: Beat) -> Result<Told, Refused> {
+        let (known, principal) = (self.group.pattern_of(&beat), Arc::clone(&beat.principal));
+        let may_know = |name: &str| self.hidden.get(name).is_none_or(|who| **who == *principal);
+        beat.look_up(known, self.now, &self.catalog, may_know);
         self.group.heartbeat(self.now, beat, &self.catalog)
     }
 
@@ -289,6 +295,50 @@ fn what_a_static_member_was_to_give_up_is_free_when_it_leaves_for_now() {
     assert_eq!(world.same("b", 2).expect("known").assignment, None, "it is read by the other one");
     world.beat(Beat { epoch: LEAVING_FOR_NOW, ..named }).expect("known");
     assert_eq!(world.same("b", 2).expect("known").assignment, Some(partitions(3..6)));
+}
+
+fn matching(id: &str, principal: &str, text: &str) -> Beat {
+    Beat { topics: None, pattern: Some(text.to_owned()), principal: principal.into(), ..joining(id) }
+}
+
+#[test]
+fn of_what_a_pattern_matches_a_member_is_told_what_its_principal_may_know_of() {
+    let mut world = World::new();
+    world.hidden.insert("other", "alice");
+    let told = world.beat(matching("b", "bob", ".*")).expect("taken in");
+    assert_eq!(told.assignment, Some(partitions(0..6)));
+    let told = world.beat(matching("a", "alice", ".*")).expect("taken in");
+    assert_eq!(told.assignment, Some([(topic(2), [0, 1].into())].into()), "nobody else may read it");
+    assert!(!world.group.target["b"].contains_key(&topic(2)));
+    // Whoever may know of it changes, and the topics don't: that is seen some time later.
+    world.hidden.insert("other", "bob");
+    let says = |world: &mut World, id: &str, principal: &str| {
+        let (member_id, epoch) = (id.to_owned(), world.group.members[id].epoch);
+        let beat = Beat { member_id, epoch, principal: principal.into(), ..Beat::default() };
+        world.beat(beat).expect("known")
+    };
+    world.now = world.now + 599 * SECOND;
+    says(&mut world, "a", "alice");
+    assert!(world.group.target["a"].contains_key(&topic(2)), "not yet");
+    world.now = world.now + SECOND;
+    says(&mut world, "b", "bob");
+    says(&mut world, "a", "alice");
+    assert!(!world.group.target["a"].contains_key(&topic(2)));
+    assert!(world.group.target["b"].contains_key(&topic(2)));
+}
+
+#[test]
+fn a_topic_that_matches_is_found_with_a_heartbeat_of_who_wants_it_and_nobody_else_looks_for_it() {
+    let mut world = World::new();
+    world.beat(matching("a", "", "new.*")).expect("taken in");
+    world.join("b");
+    world.change(|topics| _ = topics.insert("newer".to_owned(), (topic(3), 2)));
+    assert_eq!(world.same("b", 2).expect("known").epoch, 2, "it would have to match others' patterns");
+    let told = world.same("a", 1).expect("known");
+    assert_eq!((told.epoch, told.assignment), (3, Some([(topic(3), [0, 1].into())].into())));
+    world.change(|topics| _ = topics.remove("newer"));
+    world.same("b", 2).expect("known");
+    assert!(world.group.target["a"].is_empty(), "what is gone everybody sees");
 }
 
 #[test]
