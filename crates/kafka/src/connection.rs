@@ -15,6 +15,8 @@
 //!   is next takes its room when as much of it is there as a small one has, while what is under way goes on, and gives
 //!   it back when it does not go on coming or has not come in time. So whoever waits for room waits for what ends, and
 //!   to announce a frame holds nobody up. The few very large frames wait for each other and for none of the others.
+//! - What counts against no room is bounded for each connection: [`AHEAD_BYTES`] and a small frame that were read, and
+//!   the small requests that were begun: one, or [`PIPELINE_MAX`] Produce, whose records the log counts.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -45,7 +47,7 @@ const PIPELINE_MAX: usize = 64;
 const AHEAD_BYTES: usize = 128 << 10;
 /// Bytes that the buffer has room for at least before each read.
 const READ_BYTES: usize = 16 << 10;
-/// Bytes that it grows by at most before each read.
+/// Bytes that it grows by at most before each read, for a frame that has its room.
 const GROW_BYTES: usize = 1 << 20;
 /// Frames up to this size take nothing of what all large ones share.
 const SMALL_FRAME_BYTES: usize = 64 << 10;
@@ -232,13 +234,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Room for what comes next: for the rest of the frame that has begun, in steps.
+    /// Room for what comes next: for the rest of the frame that has begun, in steps; in small ones as long as it counts
+    /// against nothing.
     fn make_room(&mut self) {
         let wanted = match self.frame_len() {
             Ok(Some(len)) => (len + 4).saturating_sub(self.buffer.len()),
             _ => 0,
         };
-        self.buffer.reserve(wanted.clamp(READ_BYTES, GROW_BYTES));
+        let most = match self.room {
+            Room::Taken { .. } => GROW_BYTES,
+            Room::None | Room::Wanted { .. } => SMALL_FRAME_BYTES,
+        };
+        self.buffer.reserve(wanted.clamp(READ_BYTES, most));
     }
 
     /// Length of the frame at the front of the buffer, without the four bytes that say it.

@@ -93,6 +93,26 @@ async fn what_a_client_sent_before_it_went_away_is_carried_out() {
 }
 
 #[tokio::test]
+async fn what_is_read_of_a_large_request_that_may_not_begin_is_no_more_than_small_ones_take() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_log, _, broker) = broker(dir.path()).await;
+    let (mut client, stream) = tokio::io::duplex(4 << 20);
+    let metadata = [(8_i32 << 20).to_be_bytes(), [0, 3, 0, 9]].concat();
+    client.write_all(&[&waiting_fetch()[..], &metadata, &vec![0; 3 << 20]].concat()).await.expect("sent");
+    let mut connection = connection(stream, &broker);
+    {
+        // Every read finds something, so that after so many of them it has read all that it wants.
+        let mut running = Box::pin(connection.exchange());
+        for _ in 0..1_000 {
+            assert!((&mut running).now_or_never().is_none(), "the fetch waits");
+            tokio::task::yield_now().await;
+        }
+    }
+    let read = connection.buffer.len();
+    assert!((AHEAD_BYTES..=AHEAD_BYTES + SMALL_FRAME_BYTES).contains(&read), "{read}");
+}
+
+#[tokio::test]
 async fn half_a_request_at_the_end_is_not_carried_out_but_those_before_it_are() {
     let dir = tempfile::tempdir().expect("a directory");
     let (log, topic, broker) = broker(dir.path()).await;
