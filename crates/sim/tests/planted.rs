@@ -84,6 +84,23 @@ fn a_stream_that_acknowledges_before_the_sync_is_caught() {
 }
 
 #[test]
+fn a_stream_that_acknowledges_before_the_sync_is_caught_at_an_io() {
+    let words = ["but acknowledged records reach", "but it was", "is not durable up to"];
+    is_caught(Plant::IntervalAsFsync, "log-every-io", &words);
+}
+
+#[test]
+fn a_log_whose_data_directory_s_own_name_is_not_synced_is_caught_at_an_io() {
+    let words = ["the stream is gone", "but acknowledged records reach"];
+    is_caught(Plant::DataDirNameNotSynced, "log-every-io", &words);
+}
+
+#[test]
+fn a_log_s_journal_that_is_trimmed_before_segments_are_synced_is_caught() {
+    is_caught(Plant::TrimBeforeFill, "log", &["damaged", "but acknowledged records reach"]);
+}
+
+#[test]
 fn a_process_that_keeps_what_it_acknowledged_to_itself_is_caught() {
     let words = ["but it was", "foreign record", "not all is well"];
     is_caught(Plant::KeptUntilSynced, "cluster-interval", &words);

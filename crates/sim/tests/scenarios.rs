@@ -117,6 +117,16 @@ fn meta_every_io() {
 }
 
 #[test]
+fn log() {
+    holds("log");
+}
+
+#[test]
+fn log_every_io() {
+    holds("log-every-io");
+}
+
+#[test]
 fn broadcast() {
     // Many replicas, clients and messages each.
     holds_for("broadcast", seeds() / 5);

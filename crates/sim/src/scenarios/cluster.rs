@@ -41,6 +41,8 @@ use crate::world::{Crash, Node, Outside, World};
 
 use super::cells::{self, Kind};
 use super::lives::make_data_dir;
+pub(super) use client::{decode, encode};
+pub(super) use owner::{draw_config, draw_stream};
 
 /// How long things go wrong.
 const TROUBLE: Duration = Duration::from_millis(400);

@@ -13,6 +13,7 @@ pub mod duel;
 mod faults;
 pub mod journal;
 mod lives;
+pub mod log;
 pub mod meta;
 pub mod queue;
 pub mod queue_cassandra;
@@ -66,6 +67,16 @@ pub const ALL: &[Scenario] = &[
         name: "meta-every-io",
         about: "metadata, and a power failure at the next I/O with each seed, then one in the recovery",
         run: meta::run_every_io,
+    },
+    Scenario {
+        name: "log",
+        about: "a log without cells: producers, readers, rolls, truncations, the stream deleted and created, the same faults",
+        run: log::run,
+    },
+    Scenario {
+        name: "log-every-io",
+        about: "a log without cells, and a power failure at the next I/O with each seed, then one in the recovery",
+        run: log::run_every_io,
     },
     Scenario {
         name: "queue",

@@ -17,14 +17,14 @@ use crate::world::run_on;
 use super::{Cluster, Generation};
 
 /// A record's value: its identity, then bytes that follow from it.
-pub(super) fn encode(identity: u64, length: usize) -> Vec<u8> {
+pub(in crate::scenarios) fn encode(identity: u64, length: usize) -> Vec<u8> {
     let mut bytes = identity.to_le_bytes().to_vec();
     bytes.extend((0..length).map(|at| (identity as u8).wrapping_add(at as u8)));
     bytes
 }
 
 /// The identity of a value that is whole.
-pub(super) fn decode(value: &[u8]) -> Option<u64> {
+pub(in crate::scenarios) fn decode(value: &[u8]) -> Option<u64> {
     let identity = u64::from_le_bytes(*value.first_chunk::<8>()?);
     (encode(identity, value.len() - 8) == value).then_some(identity)
 }

@@ -109,7 +109,7 @@ async fn open(shared: Cluster, place: usize, env: Env, config: LogConfig) -> Res
     Ok(log)
 }
 
-fn draw_config(rng: &mut Rng) -> LogConfig {
+pub(in crate::scenarios) fn draw_config(rng: &mut Rng) -> LogConfig {
     LogConfig {
         owners: rng.between(1, 2) as usize,
         in_flight_bytes: 64 << 10,
@@ -140,7 +140,7 @@ fn draw_config(rng: &mut Rng) -> LogConfig {
     }
 }
 
-pub(super) fn draw_stream(rng: &mut Rng, shards: u32, durability: Durability) -> StreamConfig {
+pub(in crate::scenarios) fn draw_stream(rng: &mut Rng, shards: u32, durability: Durability) -> StreamConfig {
     StreamConfig {
         shards,
         retention_ms: None,

@@ -1,0 +1,165 @@
+//! A log alone, without cells, through many lives: producers of two shards, one of them idempotent, readers of the durable
+//! layer, segments that roll, truncations and retention, the stream deleted and created again; a disk that fails or gets
+//! full, and crashes at any I/O, of metadata, segments and recovery too.
+//!
+//! Checked as in the [`cluster`](super::cluster): each shard by a [`ShardChecker`](crate::checkers::ShardChecker), read
+//! from its start after every start and followed from there on; no record twice, and those of the idempotent producer,
+//! which sends again what was not answered, also over a crash, all there; a reader misses only what was to be removed, and
+//! what was removed stays so; a stream that is deleted and created again is another one, and a deletion that was answered
+//! is final.
+
+mod client;
+mod model;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tailwater_env::Env;
+use tailwater_format::{ShardId, ShardNumber, StreamId};
+use tailwater_log::{Durability, Log, LogConfig, StreamConfig};
+
+use crate::checkers::{Report, Violation, ensure};
+use crate::planted::Plant;
+use crate::rng::Rng;
+use crate::world::{Crash, Crashed, Node, World};
+
+use super::cluster;
+use super::faults::{End, Life};
+use super::lives::{self, Lives, Outcome};
+use client::Client;
+use model::Model;
+
+/// Its parent is there; the directory itself is the log's to create, and to sync.
+const DIR: &str = "/data/log";
+/// Longest time that a disk which works again may leave appends without an answer, or a close may take.
+const RESUME_MAX: Duration = Duration::from_secs(60);
+const STREAM: &str = "stream";
+const SHARDS: u32 = 2;
+/// The shard whose producer is idempotent.
+const IDEMPOTENT: u32 = 0;
+
+/// What the world outside of the node knows.
+type Outside = Arc<Mutex<Model>>;
+
+const LIVES: Lives = Lives {
+    name: "log",
+    most: 5,
+    changes_max: 400,
+    length_max: Duration::from_millis(100),
+    calm: Duration::from_millis(20),
+    every_io: (300, 60),
+};
+
+/// Runs the scenario.
+pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let model = Model::new(draw_stream(world, plant));
+    LIVES.drawn(world, plant, model, live)
+}
+
+/// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
+pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let model = Model::new(draw_stream(world, plant));
+    LIVES.every_io(world, plant, model, live)
+}
+
+/// A stream whose segments roll all the time.
+fn draw_stream(world: &World, plant: Plant) -> StreamConfig {
+    let mut rng = Rng::new(world.seed(), "scenario/log/stream");
+    let durability = match plant {
+        Plant::IntervalAsFsync => Durability::Interval,
+        _ => Durability::Fsync,
+    };
+    let segment_bytes = rng.between(4, 8) << 10;
+    StreamConfig {
+        segment_bytes,
+        segment_ms: rng.between(10, 200),
+        retention_bytes: (rng.below(4) == 0).then(|| segment_bytes + (rng.below(32) << 10)),
+        ..cluster::draw_stream(&mut rng, SHARDS, durability)
+    }
+}
+
+/// From a start to a crash or a close.
+fn live(
+    world: &World,
+    node: &Node,
+    rng: &mut Rng,
+    life: &Life,
+    plant: Plant,
+    model: &Outside,
+) -> Result<(), Violation> {
+    life.begin(node);
+    let env = node.env_with_disk(|disk| plant.disk(disk));
+    model.lock().begin_life();
+    let opened = world.run(node.run("open", open(env.clone(), cluster::draw_config(rng))))?;
+    let Some(log) = lives::opened(node, life, model, opened)? else {
+        return Ok(());
+    };
+    model.lock().recovered(&log)?;
+    let client = Client { env: env.clone(), log: log.clone(), model: model.clone() };
+    let reading = client.clone();
+    match world.run(node.run("verify", async move { reading.verify().await }))? {
+        Err(Crashed) => return Ok(()),
+        Ok(verified) => verified?,
+    }
+
+    for shard in 0..SHARDS {
+        client.spawn("producer", client.clone().produce(shard));
+        client.spawn("reader", client.clone().read(shard));
+    }
+    client.spawn("keeper", client.clone().keep());
+    if !lives::pass(world, node, life, model)? {
+        return Ok(());
+    }
+    match life.end {
+        End::Crash(how) => node.crash(how),
+        End::Close => {
+            Life::mend(node);
+            world.run(end_in_order(world, node, client, model))??;
+        }
+    }
+    model.lock().take_violation()
+}
+
+/// With a disk that works appends are answered again, everything can be read, and the log closes.
+async fn end_in_order(world: &World, node: &Node, client: Client, model: &Outside) -> Result<(), Violation> {
+    let outside = world.outside();
+    let before = model.lock().answered;
+    let resumed = async {
+        while !model.lock().all_answered_since(before) && model.lock().violation.is_none() {
+            outside.sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let resumed = outside.timeout(RESUME_MAX, resumed).await;
+    ensure(resumed.is_some(), || "the disk works again, but not all appends are answered".to_owned())?;
+    model.lock().stop = true;
+    let ended = async {
+        while model.lock().clients > 0 {
+            outside.sleep(Duration::from_millis(2)).await;
+        }
+    };
+    ensure(outside.timeout(RESUME_MAX, ended).await.is_some(), || "a client waits for ever".to_owned())?;
+    model.lock().take_violation()?;
+    let log = client.log.clone();
+    let verified = node.run("verify", async move { client.verify().await }).await;
+    verified.map_err(|_| Violation::new("nobody crashed the node"))??;
+    let closed = outside.timeout(RESUME_MAX, node.run("close", async move { log.close().await })).await;
+    ensure(matches!(closed, Some(Ok(()))), || format!("closing with a disk that works: {closed:?}"))?;
+    model.lock().report.count("closes", 1);
+    node.crash(Crash::Power);
+    Ok(())
+}
+
+/// Opens the log as a node does; an error in words.
+async fn open(env: Env, config: LogConfig) -> Result<Log, String> {
+    let log = Log::open(&env, config, Path::new(DIR), None).await.map_err(|error| error.to_string())?;
+    if log.shards_damaged() > 0 {
+        return Err("shards are damaged, and no disk here loses what was synced".to_owned());
+    }
+    Ok(log)
+}
+
+fn shard_id(stream: StreamId, shard: u32) -> ShardId {
+    ShardId { stream, shard: ShardNumber(shard) }
+}
