@@ -60,7 +60,7 @@ impl Heads {
         if turn != self.turn {
             (self.turn, self.has_begun, self.deadline) = (turn, false, None);
         }
-        turn % 2 == 0
+        turn.is_multiple_of(2)
     }
 
     /// Something was read.
