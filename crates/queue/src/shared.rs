@@ -213,7 +213,12 @@ impl Front {
         if all.len() >= QUEUES_KNOWN_MAX {
             all.clear();
         }
-        let known = all.entry(current.id).or_insert_with(|| Arc::new(Known::new(current, parts)));
+        let known =
+            all.entry(current.id).or_insert_with(|| Arc::new(Known::new(Arc::clone(&current), parts)));
+        if !Arc::ptr_eq(&known.view, &current) {
+            // The directory has forgotten the one that it had, and tells another one what is changed.
+            known.view.set(current.record());
+        }
         Ok(Arc::clone(known))
     }
 

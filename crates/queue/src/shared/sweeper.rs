@@ -25,6 +25,7 @@ use crate::ids::{Number, QueueId};
 use crate::limits::{BUCKETS_LISTED, DROP_AFTER_MS, ROWS_READ, SETTLE_MS};
 use crate::request::QueueError;
 use crate::settings::Consistency;
+use crate::view::View;
 
 /// Where it is noted which queue is being swept.
 const SPACE: &str = "sweeps";
@@ -44,36 +45,45 @@ impl Front {
             let pause = self.config.sweep_ms / 2 + self.env.random_below(self.config.sweep_ms.max(1));
             self.env.sleep(Duration::from_millis(pause)).await;
             if let Err(error) = self.sweep(&mut suspects).await {
-                tracing::warn!(%error, "the queues could not be swept; they will be again");
+                tracing::warn!(%error, "not all queues could be swept; they will be again");
             }
         }
     }
 
-    /// Sweeps all queues once.
+    /// Sweeps all queues once: those behind one that can't be swept, too. The last error, if there was one.
     pub(super) async fn sweep(&self, suspects: &mut Suspects) -> Result<(), QueueError> {
+        let mut outcome = Ok(());
         for view in self.directory.all(self).await? {
-            let key = view.id.0.to_string();
-            let ttl_s = (self.config.sweep_ms / 2_000).max(1) as u32;
-            if !self.rows.write_record(SPACE, &key, Some(Bytes::new()), None, ttl_s).await? {
-                continue; // another one does, or just did
+            match self.sweep_one(&view, suspects).await {
+                Ok(()) | Err(QueueError::NoQueue) => {}
+                failed => outcome = failed,
             }
-            let known = match self.known(&view).await {
-                Err(QueueError::NoQueue) => continue,
-                known => known?,
-            };
-            let before = suspects.remove(&known.id).unwrap_or_default();
-            let without = self.sweep_queue(&known, &before).await?;
-            if !without.is_empty() {
-                suspects.insert(known.id, without);
-            }
-            self.drop_bodies(&known).await?;
         }
         // A front end that died while it deleted them left something, and those that did not know yet sent to them.
         for (view, parts, gone) in self.directory.gone(self).await? {
-            self.clear_gone(&Known::new(Arc::clone(&view), parts)).await?;
-            self.directory.forget_gone(self, &view, &gone).await?;
+            let cleared = self.clear_gone(&Known::new(Arc::clone(&view), parts)).await;
+            match cleared {
+                Ok(()) => self.directory.forget_gone(self, &view, &gone).await?,
+                failed => outcome = failed,
+            }
         }
-        Ok(())
+        outcome
+    }
+
+    /// Sweeps a queue, unless another front end does, or just did.
+    async fn sweep_one(&self, view: &View, suspects: &mut Suspects) -> Result<(), QueueError> {
+        let key = view.id.0.to_string();
+        let ttl_s = (self.config.sweep_ms / 2_000).max(1) as u32;
+        if !self.rows.write_record(SPACE, &key, Some(Bytes::new()), None, ttl_s).await? {
+            return Ok(());
+        }
+        let known = self.known(view).await?;
+        let before = suspects.remove(&known.id).unwrap_or_default();
+        let without = self.sweep_queue(&known, &before).await?;
+        if !without.is_empty() {
+            suspects.insert(known.id, without);
+        }
+        self.drop_bodies(&known).await
     }
 
     /// Sweeps a queue; the bodies without a tuple, of which those that are in `before` got one.

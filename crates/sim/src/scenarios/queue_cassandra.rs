@@ -399,8 +399,8 @@ async fn last(
 
 #[cfg(test)]
 mod tests {
-    use tailwater_queue::shared::rows::{Kind, Rows};
-    use tailwater_queue::{Counts, MoveStatus, MoveTask, Redrive, Sequence};
+    use tailwater_queue::shared::rows::{Cell, Kind, Partition, Rows};
+    use tailwater_queue::{Counts, MoveStatus, MoveTask, Number, Redrive, Sequence};
 
     use super::*;
 
@@ -624,6 +624,45 @@ mod tests {
             env.sleep(Duration::from_secs(3_600)).await;
             assert!(left(Kind::Tuples).await.is_empty() && left(Kind::Bodies).await.is_empty());
             assert!(rows.records("gone").await.expect("read").is_empty());
+        });
+    }
+
+    #[test]
+    fn a_queue_that_can_not_be_swept_keeps_no_other_one_from_being() {
+        with_two(|env, rows, [front, _]| async move {
+            let quorum = Consistency::Quorum;
+            let fifo = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
+            let broken = front.create(QueueRecord::new("a", "a.fifo", fifo)).await.expect("created");
+            let whole = front.create(QueueRecord::new("a", "b", Settings::default())).await.expect("created");
+            let (group, deduplication) = (Some("g".to_owned()), Some("1".to_owned()));
+            let send = Send { group, deduplication, ..Send::default() };
+            front.send(&broken, vec![send]).await.expect("sent");
+            front.send(&whole, vec![Send::default()]).await.expect("sent");
+            for part in 0..2 {
+                let bucket_of =
+                    async |queue, kind| rows.buckets(quorum, queue, kind, 0, 1).await.expect("read")[0];
+                // What the first one's group says makes no sense any more.
+                let bucket = bucket_of(broken.id, Kind::Bodies).await;
+                let at = Partition { queue: broken.id, bucket, part };
+                for (_, group) in rows.bodies(quorum, at, Number(0), 9).await.expect("read") {
+                    let value = Bytes::from_static(b"nonsense");
+                    let cell = Cell { key: Bytes::from_static(&[0]), value, version: 2, ttl_s: 1 << 20 };
+                    let group = group.expect("it is in one");
+                    assert!(
+                        rows.write_cells(broken.id, group, 1, vec![cell], Vec::new()).await.expect("written")
+                    );
+                }
+                // And the other one's message has lost its tuple.
+                let bucket = bucket_of(whole.id, Kind::Tuples).await;
+                let at = Partition { queue: whole.id, bucket, part };
+                for tuple in rows.tuples(quorum, at, 0, u64::MAX, 9).await.expect("read") {
+                    rows.delete_tuple(quorum, at, tuple).await.expect("deleted");
+                }
+            }
+            let receive = || front.receive(&whole, Receive { count: 1, ..Receive::default() });
+            assert_eq!(receive().await.expect("received"), []);
+            env.sleep(Duration::from_secs(3_600)).await;
+            assert_eq!(receive().await.expect("received").len(), 1);
         });
     }
 
