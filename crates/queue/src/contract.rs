@@ -31,6 +31,9 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, QueueError>>;
 /// For each receipt of a call, what became of it.
 pub type Outcomes = Vec<Result<(), ReceiptError>>;
 
+/// For each message of a call, what became of it.
+pub type SentEach = Vec<Result<Sent, QueueError>>;
+
 /// A store of queues.
 pub trait QueueStore: std::marker::Send + Sync + 'static {
     /// The key of receipts and message ids.
@@ -65,6 +68,9 @@ pub trait QueueStore: std::marker::Send + Sync + 'static {
 
     /// Sends messages. Dropping it, or an error, may leave some of them sent.
     fn send<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, Vec<Sent>>;
+
+    /// Sends messages, and tells of each. Dropping it, or an error, may leave some of them sent.
+    fn send_each<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, SentEach>;
 
     /// Receives messages; none when nothing is visible for as long as it may wait.
     fn receive<'a>(&'a self, queue: &'a View, receive: Receive) -> Answer<'a, Vec<Message>>;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tailwater_env::BoxFuture;
 
-use crate::contract::{Answer, Outcomes, QueueStore};
+use crate::contract::{Answer, Outcomes, QueueStore, SentEach};
 use crate::ids::{Receipt, Secret, Sequence};
 use crate::queues::Queues;
 use crate::request::{Change, Figures, Message, Receive, Send, Sent};
@@ -53,6 +53,11 @@ impl QueueStore for Queues {
 
     fn send<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, Vec<Sent>> {
         Box::pin(self.send(queue, sends))
+    }
+
+    /// All are sent, or none.
+    fn send_each<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, SentEach> {
+        Box::pin(async move { Ok(self.send(queue, sends).await?.into_iter().map(Ok).collect()) })
     }
 
     fn receive<'a>(&'a self, queue: &'a View, receive: Receive) -> Answer<'a, Vec<Message>> {

@@ -51,7 +51,7 @@ mod tree;
 mod view;
 
 pub use checkpoint::TAG;
-pub use contract::{Answer, Outcomes, QueueStore};
+pub use contract::{Answer, Outcomes, QueueStore, SentEach};
 pub use ids::{NoReceipt, Number, QueueId, Receipt, Secret, Sequence, Token};
 pub use queue::{Counts, Happened, ReceiptError};
 pub use queues::{Queues, QueuesConfig};

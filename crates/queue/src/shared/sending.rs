@@ -7,12 +7,14 @@ use futures::future::{join_all, try_join_all};
 use super::numbers::sent_at;
 use super::rows::{Body, Kind, Tuple};
 use super::{Front, Known};
+use crate::contract::SentEach;
 use crate::ids::{Number, Sequence};
 use crate::limits::{CONTENT_BYTES_MAX, REQUEST_BYTES_MAX, WRITE_MS};
 use crate::request::{QueueError, Send, Sent};
 
 impl Front {
-    pub(super) async fn send(&self, known: &Known, sends: Vec<Send>) -> Result<Vec<Sent>, QueueError> {
+    /// Sends messages; each for itself.
+    pub(super) async fn send(&self, known: &Known, sends: Vec<Send>) -> Result<SentEach, QueueError> {
         let bytes: usize = sends.iter().map(|send| send.content.len()).sum();
         if bytes > REQUEST_BYTES_MAX || sends.iter().any(|send| send.content.len() > CONTENT_BYTES_MAX) {
             return Err(QueueError::Unsupported("a message, or all of a request, is longer than 2 MiB"));
@@ -30,15 +32,12 @@ impl Front {
             Ok((number, delay, Body { content: send.content, source: None, group: None }))
         });
         let sends: Vec<_> = sends.collect::<Result<_, QueueError>>()?;
-        // All are tried even if one fails: the client sends again what it was not told of, and gets duplicates of fewer.
-        let puts =
-            join_all(sends.into_iter().map(|(number, delay, body)| self.put(known, number, delay, body)));
-        let mut sent = Vec::new();
-        for put in puts.await {
-            let number = put?;
+        let puts = sends.into_iter().map(async |(number, delay, body)| {
+            let number = self.put(known, number, delay, body).await?;
             known.happened.lock().sent += 1;
-            sent.push(Sent { number, generation: 0, sequence: Sequence(number.0) });
-        }
+            Ok(Sent { number, generation: 0, sequence: Sequence(number.0) })
+        });
+        let sent = join_all(puts).await;
         known.sent.notify_one();
         Ok(sent)
     }

@@ -12,7 +12,7 @@ use super::rows::{Rows, RowsError};
 use super::sweeper::Suspects;
 use super::whole::SMALL_KIB;
 use super::{Front, SharedConfig, SharedQueues};
-use crate::contract::{Answer, Outcomes, QueueStore};
+use crate::contract::{Answer, Outcomes, QueueStore, SentEach};
 use crate::ids::{Receipt, Secret, Sequence};
 use crate::limits::CALLS_KIB;
 use crate::request::{Change, Figures, Message, QueueError, Receive, Send, Sent};
@@ -198,6 +198,10 @@ impl QueueStore for SharedQueues {
     }
 
     fn send<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, Vec<Sent>> {
+        Box::pin(async move { self.send_each(queue, sends).await?.into_iter().collect() })
+    }
+
+    fn send_each<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, SentEach> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             let bytes: usize = sends.iter().map(|send| send.content.len()).sum();

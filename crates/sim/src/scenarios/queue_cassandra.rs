@@ -667,6 +667,46 @@ mod tests {
     }
 
     #[test]
+    fn of_a_batch_each_message_is_told_what_became_of_it() {
+        with_cluster(|cluster, [env, _]| async move {
+            let front = start(&cluster, &env, Consistency::Quorum).await;
+            for fifo in [None, Some(Fifo::default())] {
+                let name = if fifo.is_some() { "q.fifo" } else { "q" };
+                let settings = Settings { fifo, visibility_s: 3_600, ..Settings::default() };
+                let queue = front.create(QueueRecord::new("a", name, settings)).await.expect("created");
+                let (mut sent, mut failed) = (BTreeSet::new(), 0);
+                *cluster.faults_per_million.lock() = 50_000;
+                for batch in 0..10_u64 {
+                    let numbers: Vec<u64> = (10 * batch..10 * batch + 10).collect();
+                    let sends = numbers.iter().map(|number| Send {
+                        content: Bytes::copy_from_slice(&number.to_le_bytes()),
+                        group: Some(number.to_string()),
+                        deduplication: Some(number.to_string()),
+                        delay: None,
+                    });
+                    let Ok(each) = front.send_each(&queue, sends.collect()).await else { continue };
+                    assert_eq!(each.len(), 10);
+                    failed += each.iter().filter(|one| one.is_err()).count();
+                    sent.extend(
+                        numbers.into_iter().zip(each).filter_map(|(number, one)| one.ok().map(|_| number)),
+                    );
+                }
+                *cluster.faults_per_million.lock() = 0;
+                assert!(failed > 0 && sent.len() > failed, "{name}: {} sent, {failed} failed", sent.len());
+                env.sleep(Duration::from_secs(60)).await;
+                while !sent.is_empty() {
+                    let receive = Receive { count: 10, ..Receive::default() };
+                    let received = front.receive(&queue, receive).await.expect("received");
+                    assert!(!received.is_empty(), "{name}: {sent:?} are lost");
+                    for message in &received {
+                        sent.remove(&number_of(message));
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
     fn a_queue_of_a_deleted_one_s_name_has_none_of_its_move_tasks() {
         with_two(|env, _, [one, other]| async move {
             for name in ["work", "dead"] {

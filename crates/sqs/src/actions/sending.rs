@@ -102,12 +102,19 @@ pub(super) async fn send_batch(context: &Context<'_>) -> Result<BatchAnswer<Sent
             format!("Batch requests cannot be longer than {most} bytes. You have sent {bytes} bytes.");
         return Err(Refusal::new(Code::BatchRequestTooLong, message));
     }
+    let ids: Vec<String> = ready.iter().map(|one| one.id.clone().unwrap_or_default()).collect();
     let (sends, told): (Vec<Send>, Vec<_>) = ready.into_iter().map(Ready::split).unzip();
     let sent = match sends.is_empty() {
         true => Vec::new(),
-        false => context.front.queues.send(&queue, sends).await?,
+        false => context.front.queues.send_each(&queue, sends).await?,
     };
-    let successful = told.into_iter().zip(&sent).map(|(told, sent)| told(context, &record, sent)).collect();
+    let mut successful = Vec::with_capacity(sent.len());
+    for ((told, id), sent) in told.into_iter().zip(ids).zip(sent) {
+        match sent {
+            Ok(sent) => successful.push(told(context, &record, &sent)),
+            Err(error) => failed.push(FailedEntry::new(id, error.into())),
+        }
+    }
     Ok(BatchAnswer { successful, failed })
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::group::Seen;
 use super::{BUSY, group_key};
+use crate::contract::SentEach;
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence};
 use crate::limits::{CLAIM_MS, DEDUPLICATION_MS, GROUP_ATTEMPTS, SETTLE_MS};
@@ -45,7 +46,7 @@ impl Front {
         &self,
         known: &Known,
         sends: Vec<Send>,
-    ) -> Result<Vec<Sent>, QueueError> {
+    ) -> Result<SentEach, QueueError> {
         let fifo = known.record().settings.fifo.unwrap_or_default();
         let mut groups: BTreeMap<GroupKey, (Vec<usize>, Vec<Arrival>)> = BTreeMap::new();
         let count = sends.len();
@@ -60,19 +61,24 @@ impl Front {
             arrivals.push(Arrival { number, is_put: false, body, key });
         }
         let into_groups = groups.into_iter().map(async |(at, (places, arrivals))| {
-            Ok::<_, QueueError>((places, self.send_to(known, at, arrivals, fifo.scope).await?))
+            (places, self.send_to(known, at, arrivals, fifo.scope).await)
         });
-        let mut sent: Vec<Option<Sent>> = vec![None; count];
-        // All are tried even if one fails: a client that sends again is told of what was sent already.
-        for done in join_all(into_groups).await {
-            let (places, seen) = done?;
-            for (place, Seen { number, sequence }) in places.into_iter().zip(seen) {
-                sent[place] =
-                    Some(Sent { number: Number(number), generation: 0, sequence: Sequence(sequence) });
+        let mut sent: SentEach = vec![Err(BUSY); count];
+        // Those of a group together.
+        for (places, done) in join_all(into_groups).await {
+            for (at, place) in places.into_iter().enumerate() {
+                sent[place] = match &done {
+                    Ok(seen) => seen.get(at).ok_or(BUSY).map(|Seen { number, sequence }| Sent {
+                        number: Number(*number),
+                        generation: 0,
+                        sequence: Sequence(*sequence),
+                    }),
+                    Err(error) => Err(error.clone()),
+                };
             }
         }
         known.sent.notify_one();
-        Ok(sent.into_iter().flatten().collect())
+        Ok(sent)
     }
 
     /// Sends messages to one group, but for those whose ids were seen, in this one or in another one; the message of each.
