@@ -18,7 +18,8 @@ use crate::request::{Found, Message, QueueError, Receive, Reply};
 /// A receive that waits.
 struct Waiter {
     want: Want,
-    /// How long it may wait for messages.
+    /// Whether it may wait for messages, and until when.
+    may_wait: bool,
     until: u64,
     /// How long it waits at most where there are moves under way.
     moves_until: u64,
@@ -80,7 +81,8 @@ impl Core {
             may_redrive: false,
         };
         let until = now + millis(wait);
-        let waiter = Waiter { want, until, moves_until: now + MOVE_WAIT_MS, ends_at: until, reply };
+        let may_wait = until > now;
+        let waiter = Waiter { want, may_wait, until, moves_until: now + MOVE_WAIT_MS, ends_at: until, reply };
         if let Some(waiter) = self.try_receive(id, waiter, now, false)
             && self.shelf.queues.contains_key(&id)
         {
@@ -96,7 +98,8 @@ impl Core {
         waiter.want.may_redrive = target.is_some();
         let random = &mut self.random;
         let received = hosted.queue.receive(now, &waiter.want, &mut |bound| random_below(random, bound));
-        if received.is_full && !hosted.queue.is_fifo() {
+        // As Amazon has it: who waits does so, and is answered with nothing in the end.
+        if received.is_full && !hosted.queue.is_fifo() && !waiter.may_wait {
             let _ = waiter.reply.send(Err(QueueError::TooManyInFlight));
             return None;
         }

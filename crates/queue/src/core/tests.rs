@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::ids::Receipt;
-use crate::limits::{DEDUPLICATION_MS, MOVE_STEP, MOVE_WAIT_MS};
+use crate::limits::{DEDUPLICATION_MS, IN_FLIGHT_MAX, MOVE_STEP, MOVE_WAIT_MS};
 use crate::record;
 use crate::request::{Receive, Send};
 use crate::settings::{Fifo, MoveStatus, MoveTask, QueueRecord, Redrive, Settings};
@@ -495,4 +495,30 @@ fn what_is_behind_the_messages_of_a_step_of_a_task_is_not_received_before_they_h
     node.core.tick(now);
     let found = answer.try_recv().expect("answered").expect("received");
     assert_eq!(found[0].message.receipt.sequence, Sequence(1));
+}
+
+#[test]
+fn with_too_many_messages_in_flight_a_receive_that_may_wait_does_and_gets_what_there_is_room_for() {
+    let mut node = Node::new(Settings { visibility_s: 43_200, ..Settings::default() });
+    let most = IN_FLIGHT_MAX as usize;
+    let mut sent = node.send(NOW, most + 1);
+    node.settle(NOW);
+    sent.try_recv().expect("answered").expect("sent");
+    let mut receipts = Vec::with_capacity(most);
+    while receipts.len() < most {
+        receipts.extend(node.receive(NOW, 10));
+    }
+    let receive =
+        |wait_s| Receive { count: 1, wait: Some(Duration::from_secs(wait_s)), ..Receive::default() };
+    let mut at_once = node.ask(NOW, |reply| Request::Receive(QUEUE, receive(0), reply));
+    assert!(matches!(at_once.try_recv().expect("answered"), Err(QueueError::TooManyInFlight)));
+    let mut first = node.ask(NOW, |reply| Request::Receive(QUEUE, receive(20), reply));
+    let mut second = node.ask(NOW + 1, |reply| Request::Receive(QUEUE, receive(20), reply));
+    assert!(first.try_recv().is_err() && second.try_recv().is_err(), "both wait");
+    let deleted = node.ask(NOW + 2, |reply| Request::Delete(QUEUE, vec![receipts[0]], reply));
+    node.settle(NOW + 2);
+    drop(deleted);
+    assert_eq!(first.try_recv().expect("answered").expect("received").len(), 1);
+    node.core.tick(NOW + 20_001);
+    assert_eq!(second.try_recv().expect("answered").expect("there is nothing").len(), 0);
 }
