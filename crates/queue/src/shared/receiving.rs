@@ -173,16 +173,21 @@ impl Front {
         visibility: Duration,
     ) -> Result<Vec<Message>, QueueError> {
         let now = self.now();
+        self.refresh(known, now).await?;
         let reading = Reading::begin(known);
         let most = count + known.takes.lock().hidden();
-        let mut chosen = Vec::with_capacity(most);
-        self.each_tuple_until(known, usize::MAX, |tuple| {
-            if tuple.visible_at <= now && tuple.number <= upto {
-                chosen.push(*tuple);
-            }
-            if chosen.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })
-        .await?;
+        // As a rule they are the oldest. Looking there moves the cursors on: nobody reads through what was received before.
+        let mut chosen = self.oldest(known, now, most).await?;
+        chosen.retain(|tuple| tuple.number <= upto);
+        if chosen.is_empty() {
+            self.each_tuple_until(known, usize::MAX, |tuple| {
+                if tuple.visible_at <= now && tuple.number <= upto {
+                    chosen.push(*tuple);
+                }
+                if chosen.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+            .await?;
+        }
         let _taking = {
             let mut takes = known.takes.lock();
             chosen.retain(|tuple| takes.is_free(&(tuple.visible_at, tuple.number), reading.begun));
