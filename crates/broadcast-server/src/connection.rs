@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::gate::Gate;
+use crate::inputs::{Inputs, Intake};
 use crate::pace::{Pace, Quotas};
 use crate::{Input, ServerConfig};
 
@@ -37,7 +38,7 @@ pub(crate) async fn accept(
     listener: TcpListener,
     hello: Message,
     config: ServerConfig,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 ) {
     let ServerConfig { connections_max, quotas, authorizer, .. } = config;
     let room = Arc::new(Semaphore::new(connections_max));
@@ -86,7 +87,7 @@ async fn accepted(
     env: &Env,
     stream: TcpStream,
     hello: Message,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &Inputs,
     quotas: Option<Arc<Quotas>>,
     gate: Gate,
 ) -> anyhow::Result<()> {
@@ -118,10 +119,11 @@ pub(crate) async fn run(
     address: Option<String>,
     mut reader: FrameReader<OwnedReadHalf>,
     writer: FrameWriter<OwnedWriteHalf>,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &Inputs,
     (silence, mut pace, gate): (Option<Duration>, Option<Pace>, Option<Gate>),
 ) -> anyhow::Result<()> {
     let id = next_id();
+    let inputs = inputs.of_connection();
     let (outbox, messages) = mpsc::unbounded_channel();
     let opened = Input::Opened { id, peer, address, writer: outbox };
     inputs.send(opened).await.map_err(|_| anyhow::anyhow!("the replica has ended"))?;
@@ -146,14 +148,14 @@ pub(crate) async fn run(
                 }
                 continue;
             }
-            if inputs.send(Input::Message(id, message)).await.is_err() {
+            if !inputs.message(id, message).await {
                 return Ok(());
             }
         }
     };
     let result = tokio::select! {
         result = reading => result,
-        result = write(id, messages, writer, inputs) => result,
+        result = write(id, messages, writer, &inputs) => result,
     };
     let _ = inputs.send(Input::Closed(id)).await;
     result
@@ -179,7 +181,7 @@ async fn write(
     id: ConnectionId,
     mut messages: mpsc::UnboundedReceiver<Message>,
     mut writer: FrameWriter<OwnedWriteHalf>,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &Intake,
 ) -> anyhow::Result<()> {
     let mut gathered = VecDeque::new();
     loop {

@@ -1,6 +1,6 @@
 //! The task that owns the replica.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tailwater_access::Denied;
@@ -12,11 +12,16 @@ use tokio::sync::mpsc;
 use crate::configuration::Report;
 use crate::disk::{Happened, Keeper};
 use crate::handle::Wanted;
+use crate::inputs::Inputs;
 use crate::region::Region;
 use crate::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
 
 /// Inputs that the replica is given before what follows from them is sent.
 const BURST: usize = 256;
+/// Steps, of about 5 ns each, that they may take before it is.
+const BURST_STEPS: u64 = 2 << 20;
+/// Bytes of a message that take a step.
+const BYTES_A_STEP: u64 = 4;
 /// Ticks between two reports to the configuration service.
 const TICKS_A_REPORT: u64 = 5;
 
@@ -38,7 +43,7 @@ pub(crate) struct Core {
     reporters: BTreeSet<ConnectionId>,
     writers: BTreeMap<ConnectionId, mpsc::UnboundedSender<Message>>,
     dialled: BTreeMap<String, Task>,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
     /// Who waits until this replica stands in some way.
     wanted: Vec<Wanted>,
     ticks: u64,
@@ -53,7 +58,7 @@ impl Core {
         me: Member,
         config: ServerConfig,
         service: Option<mpsc::Sender<Report>>,
-        inputs: mpsc::Sender<Input>,
+        inputs: Inputs,
     ) -> Self {
         Self {
             region: Region::new(&me, env.random_u64()),
@@ -77,18 +82,13 @@ impl Core {
 
     /// Runs until it is dropped.
     pub(crate) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
-        let mut burst = Vec::with_capacity(BURST);
+        let (mut burst, mut due) = (Vec::with_capacity(BURST), VecDeque::with_capacity(BURST));
         let mut next_tick = self.env.now();
         loop {
             let wake = next_tick.min(self.region_due());
             // None of them first: a checkpoint's pieces and a stream of inputs must not hold each other up.
             tokio::select! {
-                () = self.env.sleep_until(wake) => {
-                    if self.env.now() >= next_tick {
-                        next_tick = self.env.now() + TICK;
-                        self.tick();
-                    }
-                }
+                () = self.env.sleep_until(wake) => {}
                 happened = happened(&mut self.keeper) => {
                     if let Some(keeper) = &mut self.keeper {
                         let answered = keeper.handle(happened, &self.replica);
@@ -96,14 +96,18 @@ impl Core {
                         answered.iter().for_each(|ticket| self.replica.persisted(now_ms, ticket));
                     }
                 }
-                count = queue.recv_many(&mut burst, BURST) => {
+                count = queue.recv_many(&mut burst, BURST), if due.is_empty() => {
                     if count == 0 {
                         return;
                     }
-                    for input in burst.drain(..) {
-                        self.take(input);
-                    }
+                    due.extend(burst.drain(..));
                 }
+                () = tokio::task::yield_now(), if !due.is_empty() => {}
+            }
+            self.take_burst(&mut due);
+            if self.env.now() >= next_tick {
+                next_tick = self.env.now() + TICK;
+                self.tick();
             }
             self.carry_out();
         }
@@ -177,6 +181,20 @@ impl Core {
         }
     }
 
+    /// Gives the replica inputs, as many as take about as long as may pass until others hear of it again.
+    fn take_burst(&mut self, due: &mut VecDeque<Input>) {
+        let begun = self.replica.steps();
+        let mut bytes = 0;
+        while self.replica.steps() - begun + bytes / BYTES_A_STEP < BURST_STEPS
+            && let Some(input) = due.pop_front()
+        {
+            if let Input::Message(_, message, _) = &input {
+                bytes += size_of_message(message) as u64;
+            }
+            self.take(input);
+        }
+    }
+
     fn take(&mut self, input: Input) {
         let now_ms = self.now_ms();
         match input {
@@ -218,20 +236,23 @@ impl Core {
                 self.wanted.push(wanted);
                 self.look();
             }
-            Input::Message(id, Message::Chain(chain)) if self.service_at == Some(id) => {
+            Input::Message(id, Message::Chain(chain), _) if self.service_at == Some(id) => {
                 self.replica.configure(now_ms, chain);
                 self.dial();
             }
-            Input::Message(id, message @ (Message::Join { .. } | Message::Alive { .. })) => {
+            Input::Message(id, message @ (Message::Join { .. } | Message::Alive { .. }), _) => {
                 self.reported(id, message);
             }
-            Input::Message(id, Message::Share { member, positions }) => {
+            Input::Message(id, Message::Share { member, positions }, _) => {
                 self.region.shared(now_ms, id, member, positions, &mut self.replica);
             }
-            Input::Message(id, Message::Region(message)) => {
+            Input::Message(id, Message::Region(message), _) => {
                 self.region.receive(now_ms, id, message, &mut self.replica);
             }
-            Input::Message(id, message) => self.replica.receive(now_ms, id, message),
+            Input::Message(id, message, room) => {
+                self.replica.receive(now_ms, id, message);
+                drop(room);
+            }
             Input::Denied(id, stream, first, Denied(why)) => {
                 self.replica.refuse(id, stream, first, Reason::NotAuthorized, why);
             }
@@ -340,5 +361,58 @@ async fn happened(keeper: &mut Option<Keeper>) -> Happened {
     match keeper {
         Some(keeper) => keeper.happened().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tailwater_broadcast::message::Role;
+    use tailwater_broadcast::name::Stream;
+    use tailwater_broadcast::replica::Config;
+    use tailwater_broadcast::{Content, Writer};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_burst_ends_when_it_has_taken_long_however_few_inputs_it_was() {
+        let (queue, mut queued) = mpsc::channel(1_000);
+        let inputs = Inputs::new(queue);
+        let replica = Config::new("here", 1);
+        let config = ServerConfig {
+            replica: replica.clone(),
+            advertised: None,
+            regions: BTreeMap::new(),
+            configuration: ConfigurationAt::There("127.0.0.1:1".to_owned()),
+            silence_ms: 1_000,
+            lost_ms: 60_000,
+            connections_max: 1,
+            quotas: None,
+            authorizer: Arc::new(tailwater_access::Everybody),
+        };
+        let me = Member { id: 1, address: "127.0.0.1:1".to_owned() };
+        let mut core = Core::new(Env::real(), Replica::new(replica), None, me, config, None, inputs.clone());
+        let mut events = Writer::new(0);
+        let content = Content { payload: vec![0; 1 << 20].into(), ..Content::default() };
+        events.publish(&content, None).unwrap();
+        let batch = events.finish(0);
+        let stream = Stream::parse("here/news").unwrap();
+        let mut due = VecDeque::new();
+        for id in 1..=40 {
+            let peer = Peer::In("client".to_owned(), Role::Client(id.into()));
+            core.replica.connected(0, id, peer);
+            let (stream, batch) = (stream.clone(), batch.clone());
+            let publish = Message::Publish { stream, client: id.into(), first: 1, batch };
+            assert!(inputs.of_connection().message(id, publish).await);
+            due.extend(queued.recv().await);
+        }
+        let mut bursts = Vec::new();
+        while !due.is_empty() {
+            let before = due.len();
+            core.take_burst(&mut due);
+            bursts.push(before - due.len());
+        }
+        assert_eq!(bursts, [8; 5]);
     }
 }

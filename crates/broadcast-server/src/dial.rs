@@ -8,16 +8,16 @@ use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::replica::Peer;
 use tailwater_env::Env;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 
-use crate::{Input, SILENCE, connection};
+use crate::inputs::Inputs;
+use crate::{SILENCE, connection};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pauses between two tries grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Keeps a connection to `address` until it is dropped.
-pub(crate) async fn keep(env: Env, address: String, hello: Message, inputs: mpsc::Sender<Input>) {
+pub(crate) async fn keep(env: Env, address: String, hello: Message, inputs: Inputs) {
     let mut pause = PAUSES.0;
     loop {
         let settled = env.now() + PAUSES.1;
@@ -32,7 +32,7 @@ pub(crate) async fn keep(env: Env, address: String, hello: Message, inputs: mpsc
     }
 }
 
-async fn once(env: &Env, address: &str, hello: &Message, inputs: &mpsc::Sender<Input>) -> anyhow::Result<()> {
+async fn once(env: &Env, address: &str, hello: &Message, inputs: &Inputs) -> anyhow::Result<()> {
     let connecting = async {
         let stream = TcpStream::connect(address).await?;
         let (mut reader, mut writer) = frame::split(stream)?;

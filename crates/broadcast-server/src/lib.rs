@@ -17,6 +17,7 @@ mod dial;
 pub mod disk;
 mod gate;
 mod handle;
+mod inputs;
 mod pace;
 mod region;
 
@@ -40,7 +41,7 @@ pub use self::pace::Quotas;
 pub use self::region::RegionSnapshot;
 use crate::disk::Disk;
 
-/// Inputs that wait for the core task; readers pause beyond it.
+/// Inputs that wait for the core task; readers pause beyond it, and beyond the bytes that [`inputs`] says.
 const INPUTS_MAX: usize = 1024;
 /// How often the core task lets time pass.
 const TICK: Duration = Duration::from_millis(20);
@@ -84,8 +85,8 @@ pub struct ServerConfig {
 pub(crate) enum Input {
     /// A connection is open, with the other end's hello read and ours sent.
     Opened { id: ConnectionId, peer: Peer, address: Option<String>, writer: mpsc::UnboundedSender<Message> },
-    /// A message came.
-    Message(ConnectionId, Message),
+    /// A message came; it takes room until it was run.
+    Message(ConnectionId, Message, inputs::Room),
     /// A publish came of somebody who may not: the events of this stream from this one on.
     Denied(ConnectionId, Stream, u64, Denied),
     /// So many bytes of messages left.
@@ -154,6 +155,7 @@ impl Server {
             }
         };
         let hello = replica.hello();
+        let inputs = inputs::Inputs::new(inputs);
         let accepting = connection::accept(env.clone(), listener, hello, config.clone(), inputs.clone());
         tasks.push(env.spawn("broadcast-accept", accepting));
         let core = core::Core::new(env.clone(), replica, keeper, me, config, service, inputs);

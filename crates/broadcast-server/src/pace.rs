@@ -75,7 +75,7 @@ impl Pace {
             return Some(message);
         }
         self.quotas.delayed.fetch_add(1, Ordering::Relaxed);
-        self.bytes += size_of_publish(&message);
+        self.bytes += size_of_message(&message);
         self.waiting.push_back(message);
         None
     }
@@ -90,7 +90,7 @@ impl Pace {
             if wait.is_zero()
                 && let Some(message) = self.waiting.pop_front()
             {
-                self.bytes -= size_of_publish(&message);
+                self.bytes -= size_of_message(&message);
                 self.spend(&message);
                 return message;
             }
@@ -107,12 +107,5 @@ impl Pace {
         let (bytes, events) = (batch.bytes.len() as u64, u64::from(batch.count));
         self.own.spend(bytes, events);
         self.quotas.region.lock().spend(bytes, events);
-    }
-}
-
-fn size_of_publish(message: &Message) -> usize {
-    match message {
-        Message::Publish { batch, .. } => 64 + batch.bytes.len(),
-        other => size_of_message(other),
     }
 }

@@ -531,7 +531,9 @@ pub fn size_of_message(message: &Message) -> usize {
         Message::Listening { positions } => counts(positions),
         Message::Refused { text, .. } => text.len(),
         Message::Chain(chain) => chain.members.iter().map(|member| 64 + member.address.len()).sum(),
-        Message::Events { batch, .. } | Message::Append { batch, .. } => batch.bytes.len(),
+        Message::Publish { batch, .. } | Message::Events { batch, .. } | Message::Append { batch, .. } => {
+            batch.bytes.len()
+        }
         Message::Publishers { numbers, .. } => 24 * numbers.len(),
         Message::Region(message) => message.size(),
         _ => 0,

@@ -1,0 +1,110 @@
+//! The way to the core task's queue. What waits there is bounded by its number and by its bytes: a client may send
+//! faster than the core task takes, and each message may have some MiB.
+
+use std::sync::Arc;
+
+use tailwater_broadcast::message::{FRAME_BYTES_MAX, Message};
+use tailwater_broadcast::replica::{ConnectionId, size_of_message};
+use tokio::sync::mpsc::{self, error::SendError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::Input;
+
+/// Bytes of all messages that wait; readers pause beyond it.
+const BYTES_MAX: usize = 64 << 20;
+/// The same for the messages of one connection.
+const CONNECTION_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
+
+/// For all connections.
+#[derive(Clone)]
+pub(crate) struct Inputs {
+    queue: mpsc::Sender<Input>,
+    room: Arc<Semaphore>,
+}
+
+/// For one of them.
+pub(crate) struct Intake {
+    all: Inputs,
+    room: Arc<Semaphore>,
+}
+
+/// What a message takes until it was run.
+pub(crate) struct Room {
+    _own: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Inputs {
+    pub(crate) fn new(queue: mpsc::Sender<Input>) -> Self {
+        Self { queue, room: Arc::new(Semaphore::new(BYTES_MAX)) }
+    }
+
+    pub(crate) fn of_connection(&self) -> Intake {
+        Intake { all: self.clone(), room: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
+    }
+}
+
+impl Intake {
+    /// Something of a few bytes.
+    pub(crate) async fn send(&self, input: Input) -> Result<(), SendError<Input>> {
+        self.all.queue.send(input).await
+    }
+
+    /// A message, once there is room for it; whether the replica has not ended.
+    pub(crate) async fn message(&self, id: ConnectionId, message: Message) -> bool {
+        let bytes = size_of_message(&message).min(CONNECTION_BYTES_MAX) as u32;
+        let own = Arc::clone(&self.room).acquire_many_owned(bytes).await;
+        let of_all = Arc::clone(&self.all.room).acquire_many_owned(bytes).await;
+        let (Ok(own), Ok(of_all)) = (own, of_all) else { return false };
+        let room = Room { _own: own, _of_all: of_all };
+        self.send(Input::Message(id, message, room)).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll};
+
+    use bytes::Bytes;
+    use tailwater_broadcast::name::Stream;
+    use tailwater_broadcast::{Content, Writer};
+
+    use super::*;
+
+    fn publish(bytes: usize) -> Message {
+        let mut events = Writer::new(0);
+        let content = Content { payload: Bytes::from(vec![0; bytes]), ..Content::default() };
+        events.publish(&content, None).unwrap();
+        let stream = Stream::parse("here/news").unwrap();
+        Message::Publish { stream, client: 1, first: 1, batch: events.finish(0) }
+    }
+
+    /// Sends as many messages of 1 MiB as there is room for; how many those were.
+    fn fill(intake: &Intake) -> usize {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let sent = |_: &usize| {
+            let message = publish(1 << 20);
+            pin!(intake.message(1, message)).poll(&mut context) == Poll::Ready(true)
+        };
+        (0..1_000).take_while(sent).count()
+    }
+
+    #[test]
+    fn what_waits_for_the_core_task_is_bounded_in_bytes_for_each_connection_and_for_all() {
+        let (queue, mut queued) = mpsc::channel(1_000);
+        let inputs = Inputs::new(queue);
+        let first = inputs.of_connection();
+        assert_eq!(fill(&first), 7);
+        let others: Vec<Intake> = (0..20).map(|_| inputs.of_connection()).collect();
+        assert_eq!(others.iter().map(fill).sum::<usize>() + 7, 63);
+        // One of the first connection's is run: there is room for one of its own.
+        drop(queued.try_recv().unwrap());
+        assert_eq!((fill(&first), fill(&others[0])), (1, 0));
+        let mut left = 0;
+        while queued.try_recv().is_ok() {
+            left += 1;
+        }
+        assert_eq!((left, fill(&first)), (63, 7));
+    }
+}
