@@ -358,29 +358,35 @@ async fn listen(
 ) -> Result<Response, Failed> {
     let positions = positions(&front, &headers, query).await?;
     let feed = Feed::new(front.hub().await?, positions);
-    let frames = futures::stream::unfold(
-        (feed, front.env.clone(), Frame::Begin),
-        |(mut feed, env, next)| async move {
-            let (frame, next) = match next {
-                // So that who heard nothing before its connection ended resumes at the same place.
-                Frame::Begin => {
-                    let token = feed.begin().await;
+    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((head, Body::from_stream(frames(front.env.clone(), feed, HEARTBEAT))).into_response())
+}
+
+/// What a listener is sent, piece by piece.
+fn frames(
+    env: Env,
+    feed: Feed,
+    heartbeat: Duration,
+) -> impl futures::Stream<Item = Result<Bytes, Infallible>> {
+    const HEART: Bytes = Bytes::from_static(b":\n\n");
+    futures::stream::unfold((feed, env, Frame::Begin), move |(mut feed, env, next)| async move {
+        let (frame, next) = match next {
+            // So that who heard nothing before its connection ended resumes at the same place.
+            Frame::Begin => match env.timeout(heartbeat, feed.begin()).await {
+                None => (HEART, Frame::Begin),
+                Some(token) => {
                     (Bytes::from(format!("id: {token}\nevent: begin\ndata: {{}}\n\n")), Frame::Piece)
                 }
-                Frame::Piece => match env.timeout(HEARTBEAT, feed.next()).await {
-                    None => (Bytes::from_static(b":\n\n"), Frame::Piece),
-                    Some(piece) => {
-                        (Bytes::from(format!("id: {}\ndata: ", piece.token)), Frame::Body(piece.json))
-                    }
-                },
-                Frame::Body(json) => (json, Frame::End),
-                Frame::End => (Bytes::from_static(b"\n\n"), Frame::Piece),
-            };
-            Some((Ok::<_, Infallible>(frame), (feed, env, next)))
-        },
-    );
-    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((head, Body::from_stream(frames)).into_response())
+            },
+            Frame::Piece => match env.timeout(heartbeat, feed.next()).await {
+                None => (HEART, Frame::Piece),
+                Some(piece) => (Bytes::from(format!("id: {}\ndata: ", piece.token)), Frame::Body(piece.json)),
+            },
+            Frame::Body(json) => (json, Frame::End),
+            Frame::End => (Bytes::from_static(b"\n\n"), Frame::Piece),
+        };
+        Some((Ok(frame), (feed, env, next)))
+    })
 }
 
 async fn open_socket(
@@ -414,7 +420,23 @@ enum Frame {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_listener_from_now_on_is_sent_heartbeats_while_it_is_not_known_when_that_is() {
+        let env = Env::real();
+        // Nobody answers there.
+        let hub = Hub::start(&env, vec!["127.0.0.1:1".to_owned()], Vec::new(), 1 << 20);
+        let feed = Feed::new(hub, Positions::now([Stream::parse("eu/prices").unwrap()]));
+        let mut frames = std::pin::pin!(frames(env.clone(), feed, Duration::from_millis(1)));
+        for _ in 0..2 {
+            let frame =
+                env.timeout(Duration::from_secs(60), frames.next()).await.expect("something was sent");
+            assert_eq!(frame.unwrap().unwrap(), ":\n\n");
+        }
+    }
 
     #[test]
     fn a_browser_is_told_that_a_page_may_post_with_a_key_and_anything_else_is_no_question() {

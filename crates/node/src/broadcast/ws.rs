@@ -131,17 +131,33 @@ fn closing(code: CloseCode, reason: &'static str) -> CloseFrame {
     CloseFrame { code, reason: reason.into() }
 }
 
+/// What a client is sent next.
+enum Next {
+    Begin(String),
+    Piece(Piece),
+}
+
 /// Answers what the client is told at its end, if it is still there.
 async fn follow(env: &Env, socket: &mut Socket, mut feed: Feed, patience: Duration) -> Option<CloseFrame> {
     let (mut sink, mut source) = socket.split();
     let heard = Mutex::new(env.now());
     let sending = async {
-        let token = feed.begin().await;
-        let begin = serde_json::json!({ "token": token }).to_string();
-        sink.send(Message::text(begin)).await.ok()?;
+        let mut has_begun = false;
         loop {
-            match env.timeout(HEARTBEAT, feed.next()).await {
-                Some(piece) => {
+            let next = async {
+                match has_begun {
+                    true => Next::Piece(feed.next().await),
+                    false => Next::Begin(feed.begin().await),
+                }
+            };
+            match env.timeout(HEARTBEAT, next).await {
+                Some(Next::Begin(token)) => {
+                    has_begun = true;
+                    let begin = serde_json::json!({ "token": token }).to_string();
+                    sink.send(Message::text(begin)).await.ok()?;
+                    *heard.lock() = env.now();
+                }
+                Some(Next::Piece(piece)) => {
                     let [head, rest] = fragments(piece);
                     sink.feed(Message::Frame(head)).await.ok()?;
                     sink.send(Message::Frame(rest)).await.ok()?;
