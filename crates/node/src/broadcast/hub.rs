@@ -32,6 +32,9 @@ const CATCHING_UP_MAX: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Items that a feed takes from the ring at once.
 const TAKEN_MAX: usize = 64;
+/// Tokens that are kept for other listeners, and those of one batch.
+const TOKENS_MAX: usize = 2 * TAKEN_MAX;
+const ALIKE_MAX: usize = 4;
 /// A pause after the proxy sent what can't be read.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -55,6 +58,7 @@ pub struct Hub {
     env: Env,
     addresses: Vec<String>,
     live: Arc<Live>,
+    tokens: Mutex<Tokens>,
     catching_up: Arc<Semaphore>,
     turns: Mutex<Vec<Weak<Mutex<Option<Turn>>>>>,
     _task: Task,
@@ -98,6 +102,7 @@ impl Hub {
             env: env.clone(),
             addresses,
             live,
+            tokens: Mutex::default(),
             catching_up: Arc::new(Semaphore::new(CATCHING_UP_MAX)),
             turns: Mutex::default(),
             _task: env.spawn("broadcast-hub", follow),
@@ -159,14 +164,46 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
 
 /// What a feed answers: a batch, and the token that resumes behind it.
 pub struct Piece {
-    pub token: String,
+    pub token: Arc<str>,
     pub json: Bytes,
+}
+
+/// What becomes of positions by a batch at a place in the ring, and the token that says so.
+struct Moved {
+    place: u64,
+    before: Arc<Positions>,
+    after: Arc<Positions>,
+    token: Arc<str>,
+}
+
+/// The newest ones: most listeners at the live edge have the same positions, and a token has all streams in it. Those that
+/// had the same have it as the same memory from then on, so that finding it takes no look at the streams.
+#[derive(Default)]
+struct Tokens(VecDeque<Moved>);
+
+impl Tokens {
+    fn find(&self, place: u64, before: &Arc<Positions>) -> Option<(Arc<Positions>, Arc<str>)> {
+        let mut here = self.0.iter().filter(|moved| moved.place == place);
+        let is_it = |moved: &&Moved| Arc::ptr_eq(&moved.before, before);
+        let found = here.clone().find(is_it).or_else(|| here.find(|moved| moved.before == *before))?;
+        Some((Arc::clone(&found.after), Arc::clone(&found.token)))
+    }
+
+    fn add(&mut self, moved: Moved) {
+        if self.0.iter().filter(|known| known.place == moved.place).count() >= ALIKE_MAX {
+            return;
+        }
+        if self.0.len() >= TOKENS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(moved);
+    }
 }
 
 /// One listener's way through the events.
 pub struct Feed {
     hub: Arc<Hub>,
-    positions: Positions,
+    positions: Arc<Positions>,
     at: At,
     ready: VecDeque<Piece>,
     moved: watch::Receiver<u64>,
@@ -184,13 +221,13 @@ impl Feed {
     /// From `positions` on.
     pub fn new(hub: Arc<Hub>, positions: Positions) -> Self {
         let moved = hub.live.moved.subscribe();
-        Self { hub, positions, at: At::Apart, ready: VecDeque::new(), moved }
+        Self { hub, positions: Arc::new(positions), at: At::Apart, ready: VecDeque::new(), moved }
     }
 
     /// The token that resumes here. Completes once it is known what "now" was.
     pub async fn begin(&mut self) -> String {
         while self.positions.streams.values().any(|after| *after == FROM_NOW) {
-            let place = self.hub.live.ring.lock().join(&mut self.positions);
+            let place = self.hub.live.ring.lock().join(Arc::make_mut(&mut self.positions));
             match place {
                 Some(place) => self.at = At::Live(place),
                 // Somebody may want one stream from now on and another one from far back.
@@ -214,7 +251,7 @@ impl Feed {
     async fn step(&mut self) {
         if !matches!(self.at, At::Live(_)) {
             // Dropping a listener loses nothing: the positions tell what was sent.
-            let place = self.hub.live.ring.lock().join(&mut self.positions);
+            let place = self.hub.live.ring.lock().join(Arc::make_mut(&mut self.positions));
             if let Some(place) = place {
                 self.at = At::Live(place);
             }
@@ -242,8 +279,9 @@ impl Feed {
                 drop(taken);
                 match received {
                     Ok(Received::Began(positions)) => {
+                        let own = Arc::make_mut(&mut self.positions);
                         for (stream, after) in positions {
-                            if let Some(position) = self.positions.streams.get_mut(&stream)
+                            if let Some(position) = own.streams.get_mut(&stream)
                                 && *position == FROM_NOW
                             {
                                 *position = after;
@@ -269,9 +307,10 @@ impl Feed {
                         let _ = self.moved.wait_for(|end| *end > place).await;
                     }
                     Some(items) => {
+                        let first = *place;
                         *place += items.len() as u64;
-                        for item in items {
-                            self.take(&item.stream, &item.batch, Some(&item.json));
+                        for (item, place) in items.iter().zip(first..) {
+                            self.take(&item.stream, &item.batch, Some((place, &item.json)));
                         }
                     }
                 }
@@ -279,8 +318,8 @@ impl Feed {
         }
     }
 
-    /// Takes the part of a batch that it was not sent yet; `json` is the whole of it.
-    fn take(&mut self, stream: &Stream, batch: &Batch, json: Option<&Bytes>) {
+    /// Takes the part of a batch that it was not sent yet; `shared` is its place in the ring, and the whole of it.
+    fn take(&mut self, stream: &Stream, batch: &Batch, shared: Option<(u64, &Bytes)>) {
         let known = self.positions.streams.get(stream).copied();
         if known.is_none() && !self.positions.others {
             return;
@@ -294,15 +333,66 @@ impl Feed {
             self.at = At::Apart;
             return;
         }
-        let json = match json {
-            Some(json) if batch.after == position => Ok(json.clone()),
-            _ => batch.rest(position).and_then(|rest| encode(stream, rest.as_ref().unwrap_or(batch))),
+        let shared = shared.filter(|_| batch.after == position);
+        let json = match shared {
+            Some((_, json)) => Ok(json.clone()),
+            None => batch.rest(position).and_then(|rest| encode(stream, rest.as_ref().unwrap_or(batch))),
         };
         let Ok(json) = json else {
             self.at = At::Apart;
             return;
         };
-        self.positions.streams.insert(stream.clone(), batch.last);
-        self.ready.push_back(Piece { token: self.positions.token(), json });
+        let known = shared.and_then(|(place, _)| self.hub.tokens.lock().find(place, &self.positions));
+        let token = match known {
+            Some((after, token)) => {
+                self.positions = after;
+                token
+            }
+            None => {
+                let before = shared.map(|(place, _)| (place, Arc::clone(&self.positions)));
+                Arc::make_mut(&mut self.positions).streams.insert(stream.clone(), batch.last);
+                let token = Arc::<str>::from(self.positions.token());
+                if let Some((place, before)) = before {
+                    let (after, token) = (Arc::clone(&self.positions), Arc::clone(&token));
+                    self.hub.tokens.lock().add(Moved { place, before, after, token });
+                }
+                token
+            }
+        };
+        self.ready.push_back(Piece { token, json });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_broadcast::{Content, Writer};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn listeners_with_the_same_positions_share_the_token_of_a_batch_and_others_have_their_own() {
+        let env = Env::real();
+        let hub = Hub::start(&env, vec!["127.0.0.1:1".to_owned()], Vec::new(), 1 << 20);
+        let [stream, other] = ["eu/prices", "eu/flags"].map(|name| Stream::parse(name).unwrap());
+        let one = Positions::of([stream.clone()]);
+        let two = Positions::of([stream.clone(), other]);
+        let mut feeds: Vec<Feed> =
+            [&one, &two, &one, &two].map(|at| Feed::new(Arc::clone(&hub), at.clone())).into();
+        for place in 0..3 {
+            let mut events = Writer::new(place);
+            events.publish(&Content::default(), None).unwrap();
+            let batch = events.finish(0);
+            let json = encode(&stream, &batch).unwrap();
+            let mut tokens = Vec::new();
+            for feed in &mut feeds {
+                feed.take(&stream, &batch, Some((place, &json)));
+                let piece = feed.ready.pop_front().unwrap();
+                assert_eq!(*piece.token, *feed.positions.token());
+                assert_eq!(feed.positions.streams[&stream], place + 1);
+                tokens.push(piece.token);
+            }
+            assert!(Arc::ptr_eq(&tokens[0], &tokens[2]) && Arc::ptr_eq(&tokens[1], &tokens[3]));
+            assert_ne!(tokens[0], tokens[1]);
+        }
     }
 }

@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn the_two_fragments_are_one_object_and_the_second_is_shared() {
         let json = Bytes::from_static(b"{\"stream\":\"a/s\",\"after\":4}");
-        let [head, rest] = fragments(Piece { token: "t".to_owned(), json: json.clone() });
+        let [head, rest] = fragments(Piece { token: "t".into(), json: json.clone() });
         assert!(!head.header().is_final && rest.header().is_final);
         assert_eq!(rest.payload().as_ptr(), json[1..].as_ptr());
         let whole = [head.payload(), rest.payload()].concat();
