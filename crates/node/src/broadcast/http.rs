@@ -23,11 +23,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tailwater_access::{Authorizer, Protocol};
 use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
-use tailwater_broadcast::message::Reason;
+use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
 use tailwater_broadcast_server::Handle;
 use tailwater_env::Env;
 use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
 
 use super::hub::{Feed, Hub};
 use super::quotas::Addresses;
@@ -39,8 +40,8 @@ use crate::http::Sender;
 /// How often a listener for which there is nothing is sent a line, so that a connection that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// What a browser may send besides what every page may.
-const BROWSER_HEADERS: &str =
-    "content-type, tailwater-key, tailwater-collect, tailwater-header, last-event-id";
+const BROWSER_HEADERS: &str = "content-type, tailwater-key, tailwater-collect, tailwater-header, tailwater-publisher, tailwater-number, \
+     last-event-id";
 /// Streams that one listener may name.
 const STREAMS_MAX: usize = 1_000;
 
@@ -83,6 +84,7 @@ impl From<PublishError> for Failed {
             PublishError::Refused { reason: Reason::NotAuthorized, .. } => {
                 (StatusCode::FORBIDDEN, "not_authorized")
             }
+            PublishError::Refused { reason: Reason::Gap, .. } => (StatusCode::CONFLICT, "gap"),
             PublishError::Refused { .. } => (StatusCode::CONFLICT, "refused"),
             PublishError::Full | PublishError::Ended => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
         };
@@ -163,12 +165,16 @@ impl Front {
         Ok(snapshot.ok_or(stopping)?.streams.into_iter().map(|stream| stream.stream).collect())
     }
 
-    fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
-        let Some(addresses) = self.regions.get(region) else {
+    fn addresses(&self, region: &str) -> Result<&Vec<String>, Failed> {
+        self.regions.get(region).ok_or_else(|| {
             let why =
                 format!("there is no region {region} in [broadcast.regions], and it is not this node's own");
-            return Err(Failed(StatusCode::NOT_FOUND, "unknown_region", why));
-        };
+            Failed(StatusCode::NOT_FOUND, "unknown_region", why)
+        })
+    }
+
+    fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
+        let addresses = self.addresses(region)?;
         let mut publishers = self.publishers.lock();
         let publisher = publishers.entry(region.to_owned());
         Ok(Arc::clone(
@@ -267,6 +273,25 @@ fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed
     }
 }
 
+/// Who publishes, and its own number of the first event, if it says so.
+fn numbered(headers: &HeaderMap, count: u32) -> Result<Option<(PublisherId, u64)>, Failed> {
+    let [publisher, number] = ["tailwater-publisher", "tailwater-number"].map(|name| headers.get(name));
+    let (Some(publisher), Some(number)) = (publisher, number) else {
+        return match publisher.or(number) {
+            None => Ok(None),
+            Some(_) => Err(malformed("Tailwater-Publisher and Tailwater-Number go together")),
+        };
+    };
+    let publisher = publisher.to_str().ok().and_then(|text| Uuid::parse_str(text).ok());
+    let number = number.to_str().ok().and_then(|text| text.parse::<u64>().ok());
+    let number = number.filter(|first| *first > 0 && first.checked_add(count.into()).is_some());
+    match (publisher, number) {
+        (Some(publisher), Some(number)) => Ok(Some((publisher.as_u128(), number))),
+        (None, _) => Err(malformed("a Tailwater-Publisher is a UUID that nobody else has")),
+        (_, None) => Err(malformed("a Tailwater-Number is its number of the first event, from 1")),
+    }
+}
+
 async fn publish(
     State(front): State<Arc<Front>>,
     Path((region, name)): Path<(String, String)>,
@@ -294,7 +319,13 @@ async fn publish(
     if count == 0 {
         return Err(malformed("there is no event in the body"));
     }
-    let publisher = front.publisher(&region)?;
+    let publisher = match numbered(&headers, count)? {
+        None => front.publisher(&region)?,
+        Some((client, number)) => {
+            let addresses = front.addresses(&region)?.clone();
+            Arc::new(Publisher::resume(&front.env, addresses, stream.clone(), client, number))
+        }
+    };
     front.quotas.spend(sender.ip(), writer.len() as u64, u64::from(count));
     let patience = Duration::from_millis(front.config.http.timeout_ms);
     let answer = publisher.publish_batch(&stream, writer.finish(0));
