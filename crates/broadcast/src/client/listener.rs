@@ -6,6 +6,8 @@
 //! meanwhile.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
@@ -34,6 +36,7 @@ pub struct Listener {
     received: mpsc::Receiver<Received>,
     positions: Positions,
     events: VecDeque<(Stream, Event)>,
+    epoch: Arc<AtomicU64>,
     stats: Option<watch::Receiver<SharingStats>>,
     _task: Task,
 }
@@ -97,10 +100,34 @@ pub enum ListenError {
 impl Listener {
     /// A listener of the region whose replicas are at `addresses`, from `positions` on.
     pub fn new(env: &Env, addresses: Vec<String>, positions: Positions) -> Self {
+        Self::start(env, addresses, positions, None)
+    }
+
+    /// As [`Listener::new`], one that hears no tail of an earlier chain than that of `epoch`, nor of an earlier one than it has
+    /// heard: a tail that was cut off from its region may not know that it was removed. What the members of a chain hold, those of
+    /// all later ones hold, so what is missing at a tail that is heard was lost with all replicas.
+    pub fn since(env: &Env, addresses: Vec<String>, positions: Positions, epoch: u64) -> Self {
+        Self::start(env, addresses, positions, Some(epoch))
+    }
+
+    fn start(env: &Env, addresses: Vec<String>, positions: Positions, since: Option<u64>) -> Self {
         let (events, received) = mpsc::channel(WAITING_MAX);
-        let state = State { env: env.clone(), addresses, positions: positions.clone(), events };
+        let epoch = Arc::new(AtomicU64::new(since.unwrap_or(0)));
+        let state = State {
+            env: env.clone(),
+            addresses,
+            positions: positions.clone(),
+            events,
+            epoch: Arc::clone(&epoch),
+            hears_all: since.is_none(),
+        };
         let task = env.spawn("broadcast-listener", state.run());
-        Self { received, positions, events: VecDeque::new(), stats: None, _task: task }
+        Self { received, positions, events: VecDeque::new(), epoch, stats: None, _task: task }
+    }
+
+    /// The epoch of a chain whose members hold all that came, for [`Listener::since`]; 0 for one that shares.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
     }
 
     /// As [`Listener::new`], but it gets most events from the region's other listeners that share, and passes them on
@@ -116,7 +143,8 @@ impl Listener {
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(WAITING_MAX);
         let (stats, task) = sharing::start(env, addresses, positions.clone(), sharing, events).await?;
-        Ok(Self { received, positions, events: VecDeque::new(), stats: Some(stats), _task: task })
+        let epoch = Arc::default();
+        Ok(Self { received, positions, events: VecDeque::new(), epoch, stats: Some(stats), _task: task })
     }
 
     /// What a listener that shares has counted; `None` for one that does not.
@@ -184,6 +212,10 @@ struct State {
     addresses: Vec<String>,
     positions: Positions,
     events: mpsc::Sender<Received>,
+    /// The greatest epoch of a tail that was heard, or that one was to have.
+    epoch: Arc<AtomicU64>,
+    /// Whether tails with a smaller one are heard as well.
+    hears_all: bool,
 }
 
 impl State {
@@ -191,6 +223,13 @@ impl State {
         let client = u128::from(self.env.random_u64());
         loop {
             match link::connect(&self.env, &self.addresses, (client, CLIENT), End::Tail).await {
+                Ok(link) if !self.hears_all && link.chain.epoch < self.epoch.load(Ordering::Relaxed) => {
+                    tracing::debug!(
+                        link.address,
+                        link.chain.epoch,
+                        "the listener hears no tail of an old chain"
+                    );
+                }
                 Ok(link) => {
                     if let Err(error) = self.serve(link).await {
                         tracing::debug!(%error, "the listener looks for the tail again");
@@ -211,6 +250,7 @@ impl State {
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
         let mut ask_at = self.env.now();
         loop {
+            self.epoch.fetch_max(link.chain.epoch, Ordering::Relaxed);
             let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
             link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
             loop {
@@ -249,6 +289,7 @@ impl State {
                         }
                     }
                     Message::Chain(chain) if link.is_at(&chain, End::Tail) => {
+                        link.chain = chain;
                         // It is the tail, or about to be: the token may be on its way.
                         self.env.sleep(RETRY).await;
                         break;

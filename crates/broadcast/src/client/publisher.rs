@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tailwater_env::{Env, Task};
@@ -60,6 +60,7 @@ pub enum PublishError {
 pub struct Publisher {
     requests: mpsc::UnboundedSender<Request>,
     waiting: Arc<AtomicUsize>,
+    epoch: Arc<AtomicU64>,
     _task: Task,
 }
 
@@ -114,9 +115,15 @@ impl Publisher {
         queues: BTreeMap<Stream, Queue<Answer>>,
     ) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
-        let state = State { env: env.clone(), addresses, region, queues };
+        let epoch = Arc::<AtomicU64>::default();
+        let state = State { env: env.clone(), addresses, region, queues, epoch: Arc::clone(&epoch) };
         let task = env.spawn("broadcast-publisher", state.run(queue));
-        Self { requests, waiting: Arc::default(), _task: task }
+        Self { requests, waiting: Arc::default(), epoch, _task: task }
+    }
+
+    /// The epoch of a chain whose members hold all that was acknowledged so far, for [`Listener::since`](super::Listener::since).
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
     }
 
     /// Publishes an event: it is held by the tail of its region's chain, and so by all its replicas, when this
@@ -194,6 +201,8 @@ struct State {
     /// As what it says hello.
     region: &'static str,
     queues: BTreeMap<Stream, Queue<Answer>>,
+    /// The greatest epoch of a head that was heard.
+    epoch: Arc<AtomicU64>,
 }
 
 impl State {
@@ -222,7 +231,7 @@ impl State {
         let Link { mut reader, mut writer, chain, address } = link;
         let mut gathered = Vec::new();
         let env = self.env.clone();
-        let _ = chain;
+        self.epoch.fetch_max(chain.epoch, Ordering::Relaxed);
         loop {
             for (stream, queue) in &mut self.queues {
                 while let Some(message) = queue.next(stream) {
@@ -282,6 +291,7 @@ impl State {
             Message::Chain(chain) => {
                 let head = chain.members.first().map(|member| member.address.as_str());
                 if head == Some(address) {
+                    self.epoch.fetch_max(chain.epoch, Ordering::Relaxed);
                     Ok(())
                 } else {
                     anyhow::bail!("{address} is not the head any more")
@@ -304,7 +314,8 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_kept_of_a_stream_whose_first_event_was_refused() {
         let env = Env::real();
-        let mut state = State { env, addresses: Vec::new(), region: CLIENT, queues: BTreeMap::new() };
+        let (queues, epoch) = (BTreeMap::new(), Arc::default());
+        let mut state = State { env, addresses: Vec::new(), region: CLIENT, queues, epoch };
         let stream = Stream::parse("here/news").unwrap();
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();

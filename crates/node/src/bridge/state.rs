@@ -26,6 +26,9 @@ pub(super) struct ShardState {
     pub(super) number: u64,
     /// The greatest number in the broadcast stream that an event is known to have got.
     pub(super) seq: u64,
+    /// The epoch of a chain whose members hold it.
+    #[serde(default)]
+    pub(super) epoch: u64,
 }
 
 /// How far a broadcast stream is carried into a log stream.
@@ -35,6 +38,9 @@ pub(super) struct StreamState {
     pub(super) stream: StreamId,
     /// All events up to this number are in the log.
     pub(super) seq: u64,
+    /// The epoch of a chain whose members hold them.
+    #[serde(default)]
+    pub(super) epoch: u64,
     /// Each shard's end when that was so: events with greater numbers are behind it.
     pub(super) ends: Vec<u64>,
 }

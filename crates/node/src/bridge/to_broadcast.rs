@@ -202,7 +202,9 @@ impl Shard {
                     match published {
                         // What is behind its own events may be lost without them.
                         Ok(Acknowledged { repeated: true, .. }) => {}
-                        Ok(Acknowledged { seq, .. }) => state.seq = state.seq.max(seq),
+                        Ok(Acknowledged { seq, .. }) => {
+                            (state.seq, state.epoch) = (state.seq.max(seq), state.epoch.max(publisher.epoch()));
+                        }
                         Err(error) => return Err(self.refused(&state, error).await?),
                     }
                     (state.next, state.number) = (next, state.number + count);
@@ -238,8 +240,8 @@ impl Shard {
             BridgeStart::Now => Locate::End,
         };
         let next = self.context.log.locate(self.id(), what).await?.offset.0;
-        self.write(ShardState { stream: self.from.id, publisher: String::new(), next, number: 1, seq: 0 })
-            .await
+        let (stream, publisher) = (self.from.id, String::new());
+        self.write(ShardState { stream, publisher, next, number: 1, seq: 0, epoch: 0 }).await
     }
 
     /// Goes on at `next` as somebody that the chain does not know.
@@ -258,7 +260,7 @@ impl Shard {
     /// The state, if the broadcast stream has what was published; else one that publishes it again.
     async fn unless_lost(&self, state: ShardState) -> anyhow::Result<ShardState> {
         let addresses = self.context.regions.get(self.to.region()).context("the region is not known")?;
-        let last = last_of(&self.context.env, addresses, &self.to).await?;
+        let (last, _) = last_of(&self.context.env, addresses, &self.to, state.epoch).await?;
         if last >= state.seq {
             return Ok(state);
         }
@@ -270,7 +272,7 @@ impl Shard {
             BridgeStart::Start => self.begin().await,
             BridgeStart::Now => {
                 let next = state.next;
-                self.renew(&ShardState { seq: 0, ..state }, next).await
+                self.renew(&ShardState { seq: 0, epoch: 0, ..state }, next).await
             }
         }
     }
@@ -380,19 +382,29 @@ fn piece(writer: &mut Writer, next: u64, omitted: &mut u64) -> Piece {
     Piece { batch, next, count, omitted: std::mem::take(omitted) }
 }
 
-/// The last number of a stream, as its own region has it.
-pub(super) async fn last_of(env: &Env, addresses: &[String], stream: &Stream) -> anyhow::Result<u64> {
-    let mut listener = Listener::new(env, addresses.to_vec(), Positions::now([stream.clone()]));
+/// The last number of a stream, as the members of its own region's chain have it that has this epoch or a greater one; and
+/// an epoch in which that is so.
+pub(super) async fn last_of(
+    env: &Env,
+    addresses: &[String],
+    stream: &Stream,
+    epoch: u64,
+) -> anyhow::Result<(u64, u64)> {
+    let mut listener = Listener::since(env, addresses.to_vec(), Positions::now([stream.clone()]), epoch);
     let asking = async {
         loop {
             if let Received::Began(positions) = listener.next().await? {
                 let found = positions.iter().find(|(name, _)| name == stream);
-                return anyhow::Ok(found.map_or(0, |(_, last)| *last));
+                return anyhow::Ok((found.map_or(0, |(_, last)| *last), listener.epoch()));
             }
         }
     };
     match env.timeout(ANSWER, asking).await {
         Some(last) => last,
-        None => bail!("no replica of region {} answers at {}", stream.region(), addresses.join(", ")),
+        None => bail!(
+            "no replica of region {} that knows of its chain's epoch {epoch}, or a later one, answers at {}",
+            stream.region(),
+            addresses.join(", ")
+        ),
     }
 }

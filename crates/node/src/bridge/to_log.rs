@@ -60,8 +60,9 @@ async fn carry(
         .with_context(|| format!("log stream {name}: create it with `tailwater stream create {name}`"))?;
     let addresses = context.regions.get(from.region()).context("the region is not known")?;
     let (meta, key) = (&**log.meta(), stream_key(config));
-    let last = last_of(env, addresses, from).await?;
     let stored: Option<StreamState> = load(meta, &key).await?;
+    let known = stored.as_ref().map_or(0, |stored| stored.epoch);
+    let (last, epoch) = last_of(env, addresses, from, known).await?;
     let mut state = match stored.filter(|stored| stored.stream == to.id) {
         Some(state) if state.seq <= last => state,
         other => {
@@ -73,7 +74,7 @@ async fn carry(
                 (None, BridgeStart::Start) => 0,
                 (None, BridgeStart::Now) => last,
             };
-            let state = StreamState { stream: to.id, seq, ends: ends(context, &to)? };
+            let state = StreamState { stream: to.id, seq, epoch, ends: ends(context, &to)? };
             save(meta, &key, &state).await?;
             state
         }
@@ -81,7 +82,7 @@ async fn carry(
     let appended = appended_after(context, config, &to, &state).await?;
     let to = Target { context, config, stream: to, appended };
     let positions = Positions { streams: [(from.clone(), state.seq)].into(), others: false };
-    let mut listener = Listener::new(env, addresses.clone(), positions);
+    let mut listener = Listener::since(env, addresses.clone(), positions, state.epoch.max(epoch));
     let (mut seq, mut save_at) = (state.seq, env.now() + SAVE_EVERY);
     loop {
         tokio::select! {
@@ -103,7 +104,8 @@ async fn carry(
             () = env.sleep_until(save_at) => {
                 if seq != state.seq {
                     // Nothing is being appended here now: all up to `seq` is before these ends.
-                    state = StreamState { seq, ends: ends(context, &to.stream)?, ..state };
+                    let (epoch, ends) = (listener.epoch(), ends(context, &to.stream)?);
+                    state = StreamState { seq, epoch, ends, ..state };
                     save(meta, &key, &state).await?;
                 }
                 save_at = env.now() + SAVE_EVERY;

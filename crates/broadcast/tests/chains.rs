@@ -1,0 +1,64 @@
+//! Clients and what they are told of chains.
+
+use tailwater_broadcast::client::{Listener, Received};
+use tailwater_broadcast::frame;
+use tailwater_broadcast::message::{Chain, Member, Message, Role, VERSION};
+use tailwater_broadcast::{Positions, Stream};
+use tailwater_env::Env;
+use tokio::net::TcpListener;
+
+/// Takes a connection as the only replica of a chain; what it is sent behind the hello, and whether that came.
+async fn take(
+    at: &TcpListener,
+    epoch: u64,
+    count: u64,
+    stream: &Stream,
+) -> (Option<Message>, impl Sized + use<>) {
+    let (mut reader, mut writer) = frame::split(at.accept().await.unwrap().0).unwrap();
+    assert!(matches!(reader.next().await, Ok(Some(Message::Hello { .. }))));
+    let hello = Message::Hello { version: VERSION, region: "here".to_owned(), role: Role::Replica(2) };
+    writer.send(&hello).await.unwrap();
+    let members = vec![Member { id: 2, address: at.local_addr().unwrap().to_string() }];
+    let chain = Chain { epoch, region: "here".to_owned(), members, joining: Vec::new() };
+    writer.send(&Message::Chain(chain)).await.unwrap();
+    let asked = reader.next().await.unwrap_or(None);
+    if asked.is_some() {
+        writer.send(&Message::Listening { positions: vec![(stream.clone(), count)] }).await.unwrap();
+    }
+    (asked, (reader, writer))
+}
+
+#[tokio::test]
+async fn who_knows_of_a_later_chain_does_not_hear_a_tail_that_was_removed() {
+    let (env, stream) = (Env::real(), Stream::parse("here/news").unwrap());
+    let at = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addresses = vec![at.local_addr().unwrap().to_string()];
+    let began =
+        |received| matches!(received, Ok(Received::Began(positions)) if positions == [(stream.clone(), 9)]);
+
+    // One that knows of none hears it, whatever it is.
+    let mut any = Listener::new(&env, addresses.clone(), Positions::now([stream.clone()]));
+    let (asked, _connection) = take(&at, 3, 9, &stream).await;
+    assert!(matches!(asked, Some(Message::Listen { .. })), "{asked:?}");
+    assert!(began(any.next().await));
+    assert_eq!(any.epoch(), 3);
+    drop(any);
+
+    let mut since = Listener::since(&env, addresses, Positions::now([stream.clone()]), 7);
+    for epoch in [3, 6] {
+        let (asked, _connection) = take(&at, epoch, 4, &stream).await;
+        assert_eq!(asked, None, "of epoch {epoch} it wants nothing");
+    }
+    let (asked, connection) = take(&at, 8, 9, &stream).await;
+    assert!(matches!(asked, Some(Message::Listen { .. })), "{asked:?}");
+    assert!(began(since.next().await));
+    assert_eq!(since.epoch(), 8);
+    drop(connection);
+    assert!(matches!(since.next().await, Ok(Received::Lost)));
+    // And of what it has heard itself.
+    let (asked, _connection) = take(&at, 7, 4, &stream).await;
+    assert_eq!(asked, None);
+    let (asked, _connection) = take(&at, 8, 9, &stream).await;
+    assert!(asked.is_some());
+    assert!(began(since.next().await));
+}
