@@ -403,7 +403,7 @@ mod tests {
             let peer = Peer::In("client".to_owned(), Role::Client(id.into()));
             core.replica.connected(0, id, peer);
             let (stream, batch) = (stream.clone(), batch.clone());
-            let publish = Message::Publish { stream, client: id.into(), first: 1, batch };
+            let publish = Message::Publish { stream, client: id.into(), answered: 0, first: 1, batch };
             assert!(inputs.of_connection().message(id, publish).await);
             due.extend(queued.recv().await);
         }

@@ -77,7 +77,7 @@ mod tests {
         let content = Content { payload: Bytes::from(vec![0; bytes]), ..Content::default() };
         events.publish(&content, None).unwrap();
         let stream = Stream::parse("here/news").unwrap();
-        Message::Publish { stream, client: 1, first: 1, batch: events.finish(0) }
+        Message::Publish { stream, client: 1, answered: 0, first: 1, batch: events.finish(0) }
     }
 
     /// Sends as many messages of 1 MiB as there is room for; how many those were.

@@ -323,7 +323,7 @@ async fn publish(
         None => front.publisher(&region)?,
         Some((client, number)) => {
             let addresses = front.addresses(&region)?.clone();
-            Arc::new(Publisher::resume(&front.env, addresses, stream.clone(), client, number))
+            Arc::new(Publisher::resume(&front.env, addresses, stream.clone(), client, number, 0))
         }
     };
     front.quotas.spend(sender.ip(), writer.len() as u64, u64::from(count));
