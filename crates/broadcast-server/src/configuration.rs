@@ -1,12 +1,15 @@
 //! The configuration service of a region: [`Membership`]'s decisions, durable in `meta` before anybody hears of
-//! them. The key is `broadcast/chain/REGION`, its value as [`put_chain`] writes it.
+//! them. The key is `broadcast/chain/REGION`, its value the magic "TWbm", u16 version 2, u16 zero and a chain as [`put_chain`] writes it.
+//!
+//! Metadata that has no chain begins its lineages with a random one: there may have been other metadata, and replicas that are of
+//! its lineages.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{BufMut, Bytes, BytesMut};
 use tailwater_broadcast::membership::Membership;
-use tailwater_broadcast::message::{Chain, Member, ReplicaId, Waits, put_chain, take_chain};
+use tailwater_broadcast::message::{Chain, Has, Member, ReplicaId, Waits, put_chain, take_chain};
 use tailwater_broadcast::wire::Reader;
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
@@ -18,11 +21,13 @@ use crate::Input;
 const LOOK: Duration = Duration::from_millis(50);
 /// A pause after the metadata could not be written.
 const PAUSE: Duration = Duration::from_millis(200);
+const MAGIC: [u8; 4] = *b"TWbm";
+const VERSION: u16 = 2;
 
 /// What a replica tells the service.
 pub(crate) enum Report {
-    Join { member: Member, durable: bool, started: bool },
-    Alive { id: ReplicaId, epoch: u64, caught_up: Vec<ReplicaId>, waits: Waits },
+    Join { member: Member, durable: bool, started: bool, has: Has },
+    Alive { id: ReplicaId, epoch: u64, caught_up: Vec<ReplicaId>, waits: Waits, has: Has },
 }
 
 /// Runs the service until it is dropped or nobody reports any more.
@@ -36,8 +41,9 @@ pub(crate) async fn run(
 ) {
     let now_ms = || env.now().as_ns() / 1_000_000;
     let key = format!("broadcast/chain/{region}");
+    let fresh = env.random_u64() >> 1;
     let (chain, mut expect) = loop {
-        match load(meta.as_ref(), &key, &region).await {
+        match load(meta.as_ref(), &key, &region, fresh).await {
             Ok(loaded) => break loaded,
             Err(error) => {
                 tracing::error!(%error, key, "the chain of this region can't be read");
@@ -58,22 +64,23 @@ pub(crate) async fn run(
         look(&mut membership);
         match report {
             Some(None) => return,
-            Some(Some(Report::Join { member, durable, started })) => {
+            Some(Some(Report::Join { member, durable, started, has })) => {
+                let id = member.id;
                 membership.join(now_ms(), member, durable, started);
+                membership.has(id, has);
                 // It may be a member already: then nothing changes, and it still has to know.
                 let _ = inputs.send(Input::Chain(membership.chain().clone())).await;
             }
-            Some(Some(Report::Alive { id, epoch, caught_up, waits })) => {
+            Some(Some(Report::Alive { id, epoch, caught_up, waits, has })) => {
                 membership.alive(now_ms(), id, epoch, &caught_up, waits);
+                membership.has(id, has);
             }
             None => {}
         }
         loop {
             let now_ms = look(&mut membership);
             let Some(chain) = membership.next(now_ms) else { break };
-            let mut value = BytesMut::new();
-            put_chain(&mut value, &chain);
-            let put = Op::Put { key: key.clone(), value: value.freeze(), expect };
+            let put = Op::Put { key: key.clone(), value: stored(&chain), expect };
             match meta.commit(vec![put]).await {
                 Ok(version) => {
                     let ids = |members: &[Member]| members.iter().map(|m| m.id).collect::<Vec<_>>();
@@ -85,6 +92,15 @@ pub(crate) async fn run(
                         ?joining,
                         "the broadcast chain changed"
                     );
+                    let before = membership.chain();
+                    if before.epoch > 0 && before.lineage != chain.lineage {
+                        tracing::warn!(
+                            region,
+                            ?members,
+                            lineage = %format_args!("{:x}", chain.lineage),
+                            "the region's broadcasts begin anew: no member of the chain before is left"
+                        );
+                    }
                     if let Some(replica) = membership.leaves() {
                         tracing::warn!(region, replica, "a replica that did not move on was removed");
                     }
@@ -96,7 +112,7 @@ pub(crate) async fn run(
                     // It may have been written all the same: what is there now decides.
                     tracing::error!(%error, key, "the chain of this region can't be changed");
                     env.sleep(PAUSE).await;
-                    if let Ok((chain, version)) = load(meta.as_ref(), &key, &region).await {
+                    if let Ok((chain, version)) = load(meta.as_ref(), &key, &region, fresh).await {
                         expect = version;
                         if chain.epoch > membership.chain().epoch {
                             membership.changed(chain.clone());
@@ -110,12 +126,58 @@ pub(crate) async fn run(
     }
 }
 
-async fn load(meta: &dyn Meta, key: &str, region: &str) -> anyhow::Result<(Chain, Expect)> {
+/// The chain in the metadata; if there is none, one without members, after the lineage `fresh`.
+async fn load(meta: &dyn Meta, key: &str, region: &str, fresh: u64) -> anyhow::Result<(Chain, Expect)> {
     let Some(found) = meta.get(key).await? else {
-        return Ok((Chain { region: region.to_owned(), ..Chain::default() }, Expect::Absent));
+        let chain = Chain { region: region.to_owned(), lineage: fresh, ..Chain::default() };
+        return Ok((chain, Expect::Absent));
     };
-    let mut reader = Reader::new(found.value);
+    Ok((read(found.value)?, Expect::Version(found.version)))
+}
+
+fn stored(chain: &Chain) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_slice(&MAGIC);
+    out.put_u16_le(VERSION);
+    out.put_u16_le(0);
+    put_chain(&mut out, chain);
+    out.freeze()
+}
+
+fn read(value: Bytes) -> anyhow::Result<Chain> {
+    let mut reader = Reader::new(value);
+    anyhow::ensure!(
+        reader.bytes(MAGIC.len()).is_ok_and(|magic| magic == MAGIC[..]),
+        "it is no chain, or one of version 1, which this program does not know"
+    );
+    let (version, _) = (reader.u16()?, reader.u16()?);
+    anyhow::ensure!(
+        version == VERSION,
+        "it is of version {version}, and this program knows version {VERSION}"
+    );
     let chain = take_chain(&mut reader)?;
     reader.end()?;
-    Ok((chain, Expect::Version(found.version)))
+    Ok(chain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_comes_back_and_one_of_another_version_is_refused_by_name() {
+        let member = Member { id: 4, address: "127.0.0.1:9400".to_owned() };
+        let (members, joining) = (vec![member.clone()], vec![member]);
+        let chain = Chain { epoch: 3, lineage: 9, region: "eu".to_owned(), members, joining };
+        let value = stored(&chain);
+        assert_eq!(value[..24], *b"TWbm\x02\0\0\0\x03\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0");
+        assert_eq!(read(value.clone()).unwrap(), chain);
+        for cut in 0..value.len() {
+            assert!(read(value.slice(..cut)).is_err(), "{cut}");
+        }
+        let mut later = BytesMut::from(&value[..]);
+        later[4] = 3;
+        assert!(read(later.freeze()).unwrap_err().to_string().contains("version 3"));
+        assert!(read(value.slice(8..)).unwrap_err().to_string().contains("version 1"));
+    }
 }

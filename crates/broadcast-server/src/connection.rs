@@ -97,6 +97,8 @@ async fn accepted(
     let (region, role) = match first? {
         Some(Message::Hello { version: VERSION, region, role }) if is_region(&region) => (region, role),
         Some(Message::Hello { version, region, .. }) => {
+            // So that it can say the same.
+            writer.send(&hello).await?;
             anyhow::bail!("its hello is of version {version}, region {region:?}; wanted is version {VERSION}")
         }
         Some(_) => anyhow::bail!("its first message is no hello"),

@@ -160,7 +160,7 @@ impl Core {
     /// Tells the configuration service that this replica is there.
     fn report(&mut self) {
         let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up().into_iter().collect());
-        let waits = self.replica.waits();
+        let (waits, has) = (self.replica.waits(), self.replica.has());
         // One that was removed, though it was only out of reach, joins again.
         let joins = !self.joined || !self.replica.is_in_chain();
         // Said until the service answers: before it knows, a replica that comes back is in no chain.
@@ -169,15 +169,15 @@ impl Core {
         if let Some(service) = &self.service {
             // Not waited for: the service may wait for us.
             if joins {
-                self.joined |= service.try_send(Report::Join { member, durable, started }).is_ok();
+                self.joined |= service.try_send(Report::Join { member, durable, started, has }).is_ok();
             }
-            let _ = service.try_send(Report::Alive { id: self.me.id, epoch, caught_up, waits });
+            let _ = service.try_send(Report::Alive { id: self.me.id, epoch, caught_up, waits, has });
         } else if let Some(writer) = self.service_at.and_then(|at| self.writers.get(&at)) {
             if joins {
-                let _ = writer.send(Message::Join { member, durable, started });
+                let _ = writer.send(Message::Join { member, durable, started, has });
                 self.joined = true;
             }
-            let _ = writer.send(Message::Alive { epoch, caught_up, waits });
+            let _ = writer.send(Message::Alive { epoch, caught_up, waits, has });
         }
     }
 
@@ -207,7 +207,8 @@ impl Core {
                     if self.joined {
                         let started = self.replica.chain().epoch == 0;
                         let (member, durable) = (self.me.clone(), self.keeper.is_some());
-                        let _ = writer.send(Message::Join { member, durable, started });
+                        let has = self.replica.has();
+                        let _ = writer.send(Message::Join { member, durable, started, has });
                     }
                 }
                 self.replica.connected(now_ms, id, peer);
@@ -271,11 +272,13 @@ impl Core {
         };
         let Some(service) = &self.service else { return };
         let report = match message {
-            Message::Join { member, durable, started } if member.id == id => {
+            Message::Join { member, durable, started, has } if member.id == id => {
                 self.reporters.insert(from);
-                Report::Join { member, durable, started }
+                Report::Join { member, durable, started, has }
             }
-            Message::Alive { epoch, caught_up, waits } => Report::Alive { id, epoch, caught_up, waits },
+            Message::Alive { epoch, caught_up, waits, has } => {
+                Report::Alive { id, epoch, caught_up, waits, has }
+            }
             _ => return,
         };
         let _ = service.try_send(report);
@@ -287,7 +290,7 @@ impl Core {
             match output {
                 Output::Held { stream, last } => self.region.held(stream, *last),
                 Output::Send(to, message) => self.region.sent(*to, size_of_message(message)),
-                Output::Close(..) | Output::Persist { .. } => {}
+                Output::Close(..) | Output::Persist { .. } | Output::SetAside(_) => {}
             }
         }
         outputs.extend(self.region.outputs(self.now_ms(), &self.replica));
@@ -304,7 +307,15 @@ impl Core {
                     }
                     self.writers.remove(&id);
                 }
-                output @ (Output::Persist { .. } | Output::Held { .. }) => {
+                Output::SetAside(dropped) if self.keeper.is_none() => {
+                    tracing::warn!(
+                        lineage = %format_args!("{:x}", dropped.lineage),
+                        events = dropped.live(),
+                        "the region has begun anew without the events that this replica had in memory: they are forgotten, and \
+                         it copies those of the chain"
+                    );
+                }
+                output @ (Output::Persist { .. } | Output::Held { .. } | Output::SetAside(_)) => {
                     if let Some(keeper) = &mut self.keeper {
                         keeper.take(output);
                     }

@@ -41,6 +41,10 @@ async fn once(env: &Env, address: &str, hello: &Message, inputs: &Inputs) -> any
             Some(Message::Hello { version: VERSION, region, role: Role::Replica(id) }) => {
                 Ok((reader, writer, Peer::Out(region, id)))
             }
+            Some(Message::Hello { version, .. }) if version != VERSION => {
+                tracing::warn!(address, version, "a replica speaks another version than {VERSION}");
+                anyhow::bail!("it speaks version {version}, and this program version {VERSION}")
+            }
             other => anyhow::bail!("it answered {other:?} instead of a replica's hello"),
         }
     };

@@ -131,7 +131,8 @@ impl Server {
             None => (Replica::new(config.replica.clone()), None),
             Some(disk) => {
                 config.replica.durability = disk.keeper.durability().clone();
-                (Replica::recovered(config.replica.clone(), disk.streams), Some(disk.keeper))
+                let replica = Replica::recovered(config.replica.clone(), disk.lineage, disk.streams);
+                (replica, Some(disk.keeper))
             }
         };
         let journal = keeper.as_ref().map(|keeper| keeper.journal().clone());

@@ -21,11 +21,13 @@
 //!   - Nobody is removed in a new epoch before all members have said what they wait for in it, or had half of that time.
 //! - One that was removed for that is let in again later, after twice as long each time that it is soon removed again:
 //!   however a fault comes and goes, publishers wait ever less often.
+//! - A chain that none of the members before it is in begins anew, with another lineage: nobody left is sure to have what was
+//!   acknowledged. It begins with the replica that has most, of those that want to join and of those that are kept out.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::message::{Chain, Member, ReplicaId, Waits};
+use crate::message::{Chain, Has, Member, ReplicaId, Waits};
 
 /// Replicas of one chain, joining ones included.
 pub const MEMBERS_MAX: usize = 16;
@@ -44,6 +46,8 @@ struct Seen {
     heard: bool,
     /// What it waits for, once it said that in this epoch.
     waits: Option<Waits>,
+    /// What it has, as it said last.
+    has: Has,
 }
 
 /// That a replica was removed because it did not move on.
@@ -71,6 +75,8 @@ pub struct Membership {
     leaves: Option<(ReplicaId, u64)>,
     /// Who was.
     removed: BTreeMap<ReplicaId, Stuck>,
+    /// Those of them that want to join, and are kept out.
+    kept_out: BTreeMap<ReplicaId, Member>,
     /// When this service last decided, and when the chain was decided that is in force.
     now_ms: u64,
     changed_ms: u64,
@@ -88,7 +94,8 @@ impl Membership {
         let seen = replicas
             .map(|member| {
                 let durable = comes_back(member.id);
-                (member.id, Seen { at_ms: now_ms, durable, heard: false, waits: None })
+                let has = Has::default();
+                (member.id, Seen { at_ms: now_ms, durable, heard: false, waits: None, has })
             })
             .collect();
         Self {
@@ -103,6 +110,7 @@ impl Membership {
             now_ms,
             changed_ms: now_ms,
             removed: BTreeMap::new(),
+            kept_out: BTreeMap::new(),
             silence_ms,
             lost_ms,
         }
@@ -119,7 +127,13 @@ impl Membership {
         if started && self.started.len() < MEMBERS_MAX {
             self.started.entry(member.id).or_insert(now_ms);
         }
-        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None });
+        let has = self.seen.get(&member.id).map(|seen| seen.has).unwrap_or_default();
+        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None, has });
+        if self.may_join(now_ms, member.id) {
+            self.kept_out.remove(&member.id);
+        } else {
+            self.kept_out.insert(member.id, member.clone());
+        }
         self.caught_up.remove(&member.id);
         self.joins.retain(|other| other.id != member.id);
         if self.joins.len() < MEMBERS_MAX {
@@ -137,6 +151,13 @@ impl Membership {
         }
         if self.chain.tail() == Some(id) && epoch == self.chain.epoch {
             self.caught_up = caught_up.iter().copied().collect();
+        }
+    }
+
+    /// What a replica says that it has.
+    pub fn has(&mut self, id: ReplicaId, has: Has) {
+        if let Some(seen) = self.seen.get_mut(&id) {
+            seen.has = has;
         }
     }
 
@@ -211,25 +232,31 @@ impl Membership {
             };
             next.members.retain(|member| !lost(member));
         }
-        for member in &self.joins {
+        let begins = next.members.is_empty();
+        let kept_out = self.kept_out.values().filter(|member| begins && !silent(member.id));
+        for member in self.joins.iter().chain(kept_out) {
             if let Some(known) =
                 next.members.iter_mut().chain(&mut next.joining).find(|known| known.id == member.id)
             {
                 known.address.clone_from(&member.address);
             } else if next.members.len() + next.joining.len() < MEMBERS_MAX
-                && (next.members.is_empty() || self.may_join(now_ms, member.id))
+                && (begins || self.may_join(now_ms, member.id))
                 && self.leaves() != Some(member.id)
             {
                 next.joining.push(member.clone());
             }
         }
-        if next.members.is_empty() && !next.joining.is_empty() {
-            next.members.push(next.joining.remove(0));
+        if begins && let Some(first) = self.who_has_most(&next.joining) {
+            next.members.push(next.joining.remove(first));
         } else if let Some(at) = next.joining.iter().position(|member| {
             // One that started again since has only what its disk had.
             self.caught_up.contains(&member.id) && !self.started.contains_key(&member.id)
         }) {
             next.members.push(next.joining.remove(at));
+        }
+        let goes_on = next.members.iter().any(|member| self.chain.place(member.id).is_some());
+        if !goes_on && !next.members.is_empty() {
+            next.lineage = self.chain.lineage.wrapping_add(1);
         }
         // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
         let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains_key(&member.id);
@@ -242,6 +269,17 @@ impl Membership {
         }
         next.epoch = self.chain.epoch + 1;
         Some(next)
+    }
+
+    /// The place of the replica that a chain should begin with: of what was acknowledged last rather than of another lineage, most
+    /// of it, and the first one of those that have as much.
+    fn who_has_most(&self, replicas: &[Member]) -> Option<usize> {
+        let has = |place: &usize| {
+            let seen = replicas.get(*place).and_then(|member| self.seen.get(&member.id));
+            let has = seen.map(|seen| seen.has).unwrap_or_default();
+            (has.events > 0 && has.lineage == self.chain.lineage, has.events)
+        };
+        (0..replicas.len()).rev().max_by_key(has)
     }
 
     /// Whether a replica's disk stands still, or has for so long that it is no use to wait for it.
@@ -341,7 +379,8 @@ impl Membership {
         let waits = self.waits;
         self.started.retain(|id, _| waits && chain.place(*id).is_some());
         self.caught_up.clear();
-        self.seen.retain(|id, _| is_in(*id));
+        self.kept_out.retain(|id, _| !is_in(*id) && self.removed.contains_key(id));
+        self.seen.retain(|id, _| is_in(*id) || self.kept_out.contains_key(id));
         self.chain = chain;
     }
 }
@@ -432,7 +471,7 @@ mod tests {
     /// Members 2, 4 and 6, which keep their events, and a service that has just started.
     fn all_down() -> Membership {
         let members = vec![member(2), member(4), member(6)];
-        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
         Membership::new(0, chain, 1000, 60_000)
     }
 
@@ -480,7 +519,13 @@ mod tests {
     #[test]
     fn a_service_that_restarts_waits_for_members_that_can_come_back_and_replaces_those_that_can_not() {
         for (last, replaced) in [(8, false), (7, true)] {
-            let chain = Chain { epoch: 5, region: "eu".into(), members: vec![member(last)], joining: vec![] };
+            let chain = Chain {
+                epoch: 5,
+                lineage: 7,
+                region: "eu".into(),
+                members: vec![member(last)],
+                joining: vec![],
+            };
             let mut service = Membership::new(0, chain, 1000, 3000);
             service.join(0, member(2), false, true);
             assert_eq!(step(&mut service, 0), Some((vec![last], vec![2])));
@@ -492,7 +537,7 @@ mod tests {
     #[test]
     fn a_replica_at_the_address_of_the_last_member_replaces_it_at_once_if_its_memory_is_gone() {
         let members = vec![Member { id: 7, address: "127.0.0.1:9400".to_owned() }];
-        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
         let mut service = Membership::new(0, chain, 1000, 60_000);
         service.join(10, Member { id: 9, address: "127.0.0.1:9400".to_owned() }, false, true);
         assert_eq!(step(&mut service, 10), Some((vec![9], vec![])));
@@ -501,7 +546,7 @@ mod tests {
     #[test]
     fn a_replica_at_the_address_of_the_last_member_replaces_it_later_if_it_had_a_disk() {
         let members = vec![Member { id: 8, address: "127.0.0.1:9400".to_owned() }];
-        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
         let mut service = Membership::new(0, chain, 1000, 60_000);
         service.join(10, Member { id: 6, address: "127.0.0.1:9400".to_owned() }, true, true);
         assert_eq!(step(&mut service, 10), Some((vec![8], vec![6])));
@@ -525,10 +570,87 @@ mod tests {
         }
     }
 
+    fn has(lineage: u64, events: u64) -> Has {
+        Has { lineage, events }
+    }
+
+    #[test]
+    fn a_chain_that_no_member_goes_on_in_is_of_another_lineage_and_only_that() {
+        let chain = Chain { region: "eu".into(), lineage: 100, ..Chain::default() };
+        let mut service = Membership::new(0, chain, 1000, 3000);
+        service.join(0, member(2), true, true);
+        step(&mut service, 0);
+        assert_eq!(service.chain().lineage, 101);
+        service.join(1, member(4), true, true);
+        step(&mut service, 1);
+        service.alive(2, 2, service.chain().epoch, &[4], Waits::default());
+        assert_eq!(step(&mut service, 2), Some((vec![2, 4], vec![])));
+        // The first one is gone, and the second one has what its disk kept.
+        service.join(2_000, member(4), true, true);
+        assert_eq!(step(&mut service, 2_000), Some((vec![4], vec![])));
+        assert_eq!(service.chain().lineage, 101);
+        // Now its disk is gone as well.
+        service.join(4_000, Member { id: 6, ..member(4) }, true, true);
+        assert_eq!(step(&mut service, 4_000), Some((vec![4], vec![6])));
+        assert_eq!(service.chain().lineage, 101);
+        service.alive(6_000, 6, service.chain().epoch, &[], Waits::default());
+        assert_eq!(step(&mut service, 6_000), Some((vec![6], vec![])));
+        assert_eq!(service.chain().lineage, 102);
+    }
+
+    #[test]
+    fn a_region_begins_anew_with_the_replica_that_has_most_of_what_was_there() {
+        for (of_2, of_3, of_4, first) in [
+            (has(0, 0), has(7, 5), has(7, 9), 4),
+            (has(7, 0), has(7, 5), has(6, 9), 3),
+            (has(0, 0), has(5, 5), has(6, 9), 4),
+            (has(7, 0), has(7, 0), has(0, 0), 2),
+        ] {
+            let (members, joining) = (vec![member(7)], vec![member(2), member(3), member(4)]);
+            let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining };
+            let mut service = Membership::new(0, chain, 1000, 3000);
+            for (id, has) in [(2, of_2), (3, of_3), (4, of_4)] {
+                service.alive(4_000, id, 5, &[], Waits::default());
+                service.has(id, has);
+            }
+            let others = [2, 3, 4].into_iter().filter(|id| *id != first).collect();
+            assert_eq!(step(&mut service, 4_000), Some((vec![first], others)));
+            assert_eq!(service.chain().lineage, 8);
+        }
+    }
+
+    #[test]
+    fn a_region_begins_anew_with_a_replica_that_is_kept_out_and_has_events_rather_than_with_an_empty_one() {
+        let mut service = alive(2);
+        say(&mut service, 10, &[(1, next(3, 5_000))]);
+        assert_eq!(step(&mut service, 10), Some((vec![1], vec![])));
+        let mut now_ms = 20;
+        let kept_out = |service: &mut Membership, now_ms| {
+            service.join(now_ms, member(3), false, false);
+            service.has(3, has(7, 5));
+        };
+        kept_out(&mut service, now_ms);
+        assert_eq!(step(&mut service, now_ms), None);
+        // The last member is gone: an empty one has its address.
+        now_ms = 30;
+        service.join(now_ms, Member { id: 9, ..member(1) }, false, true);
+        assert_eq!(step(&mut service, now_ms), Some((vec![3], vec![9])));
+        assert_eq!(service.chain().lineage, 8);
+        // One that is silent is not waited for.
+        let mut service = alive(2);
+        say(&mut service, 10, &[(1, next(3, 5_000))]);
+        step(&mut service, 10);
+        kept_out(&mut service, 20);
+        assert_eq!(step(&mut service, 20), None);
+        service.alive(1_500, 1, service.chain().epoch, &[], Waits::default());
+        service.join(1_500, Member { id: 9, ..member(1) }, false, true);
+        assert_eq!(step(&mut service, 1_500), Some((vec![9], vec![])));
+    }
+
     /// Members 1, 3, 5 and so on, which say all the time that they are alive.
     fn alive(members: u64) -> Membership {
         let members = (0..members).map(|place| member(2 * place + 1)).collect();
-        let chain = Chain { epoch: 5, region: "eu".into(), members, joining: vec![] };
+        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
         let mut service = Membership::new(0, chain, 1000, 60_000);
         say(&mut service, 0, &[]);
         service

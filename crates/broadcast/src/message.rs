@@ -3,21 +3,23 @@
 //! ```text
 //! frame      u32 length of what follows, u8 kind, body (numbers little-endian; pieces as in wire.rs)
 //!   1 hello        u16 version, u8 role (0 client, 1 replica), text region, u64 replica, u128 client
-//!   2 chain        u64 epoch, text region, members, joining: lists of (u64 replica, text address)
+//!   2 chain        u64 epoch, u64 lineage, text region, members, joining: lists of (u64 replica, text address)
 //!   3 publish      stream, u128 client, u64 answered, u64 first, batch
 //!   4 published    stream, u64 number, u64 seq, u8 repeated?    5 refused    stream, u64 first, u8 reason, u16 length, text
 //!   6 advertise    u64 epoch, u8 answers?, u64 answers, list of (stream, u64 count, u32 age ms)
 //!   7 subscribe    stream, u64 after
 //!   8 unsubscribe  stream                                       9 events     stream, batch
-//!  10 follow       u64 epoch, list of (stream, u64 count)      11 publishers stream, list of (u128, u64)
+//!  10 follow       u64 epoch, u64 lineage, list of (stream, u64 count)
+//!  11 publishers   stream, list of (u128, u64)
 //!  12 append       u64 epoch, stream, u8 origin?, u128 client, u64 first, batch
 //!  13 held         u64 epoch, list of (stream, u64 count)      14 token      u64 epoch
-//!  15 listen       list of (stream, u64 after), u8 others?    16 join       member, u8 durable?, u8 started?
-//!  17 alive        u64 epoch, list of u64, waits               18 listening  list of (stream, u64 after)
+//!  15 listen       list of (stream, u64 after), u8 others?    16 join       member, u8 durable?, u8 started?, has
+//!  17 alive        u64 epoch, list of u64, waits, has          18 listening  list of (stream, u64 after)
 //!  19 ready        u64 epoch                                   20 share      region member, list of (stream, u64 after)
 //!  21 region       a message of region/message.rs              22 bye        nothing
 //!  23 applied      u64 epoch, stream, u64 last                 24 ask        u64 at
 //! waits      u64 disk ms, u64 before ms, u8 next?, u64 replica, u64 next ms
+//! has        u64 lineage, u64 events
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -28,8 +30,9 @@ use crate::name::Stream;
 use crate::region;
 use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
 
-/// The version that [`Message::Hello`] carries; both ends need the same.
-pub const VERSION: u16 = 1;
+/// The version that [`Message::Hello`] carries; both ends need the same. A hello's own bytes are the same in all of them, so that each
+/// end can say which one the other has.
+pub const VERSION: u16 = 2;
 /// Bytes of a frame at most, without its length.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
@@ -71,6 +74,9 @@ pub struct Member {
 pub struct Chain {
     /// Grows with every change.
     pub epoch: u64,
+    /// Which beginning of the region's events this is: another number each time that a chain begins with nobody who was a
+    /// member of the one before. What replicas have of another lineage has the same numbers for other events.
+    pub lineage: u64,
     /// The region.
     pub region: String,
     /// Head, middle, tail; the same replica if there is one.
@@ -213,6 +219,8 @@ pub enum Message {
     Follow {
         /// The follower's epoch.
         epoch: u64,
+        /// The lineage of what it has.
+        lineage: u64,
         /// How far it got.
         counts: Vec<(Stream, u64)>,
     },
@@ -273,6 +281,8 @@ pub enum Message {
         /// Whether it just started. It may have lost some of what it acknowledged, so if others are there it
         /// joins at the end, and copies what it misses.
         started: bool,
+        /// What it has.
+        has: Has,
     },
     /// From a replica to its region's configuration service, often.
     Alive {
@@ -282,6 +292,8 @@ pub enum Message {
         caught_up: Vec<ReplicaId>,
         /// What it waits for.
         waits: Waits,
+        /// What it has.
+        has: Has,
     },
     /// To the replica behind: you are the tail now. To one that is joining: you have been sent what you need to
     /// become it.
@@ -330,6 +342,15 @@ pub struct Waits {
     pub before_ms: u64,
     /// Until the replica behind it, or the joining one that it hands over to, holds more of what its own disk has.
     pub next: Option<(ReplicaId, u64)>,
+}
+
+/// What a replica has, for the configuration service: when a region has to begin anew, it is with the one that has most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Has {
+    /// The lineage of it.
+    pub lineage: u64,
+    /// The last numbers of all its streams, added up.
+    pub events: u64,
 }
 
 /// Who published a batch.
@@ -423,9 +444,10 @@ impl Message {
                 put_stream(out, stream);
                 put_batch(out, batch);
             }
-            Message::Follow { epoch, counts } => {
+            Message::Follow { epoch, lineage, counts } => {
                 out.put_u8(10);
                 out.put_u64_le(*epoch);
+                out.put_u64_le(*lineage);
                 put_counts(out, counts);
             }
             Message::Publishers { stream, numbers } => {
@@ -480,17 +502,19 @@ impl Message {
                 out.put_u8(18);
                 put_counts(out, positions);
             }
-            Message::Join { member, durable, started } => {
+            Message::Join { member, durable, started, has } => {
                 out.put_u8(16);
                 put_member(out, member);
                 out.put_u8(u8::from(*durable));
                 out.put_u8(u8::from(*started));
+                put_has(out, has);
             }
-            Message::Alive { epoch, caught_up, waits } => {
+            Message::Alive { epoch, caught_up, waits, has } => {
                 out.put_u8(17);
                 out.put_u64_le(*epoch);
                 put_list(out, caught_up, |out, id| out.put_u64_le(*id));
                 put_waits(out, waits);
+                put_has(out, has);
             }
             Message::Token { epoch } => {
                 out.put_u8(14);
@@ -553,7 +577,9 @@ impl Message {
             7 => Message::Subscribe { stream: from.stream()?, after: from.u64()? },
             8 => Message::Unsubscribe { stream: from.stream()? },
             9 => Message::Events { stream: from.stream()?, batch: from.batch()? },
-            10 => Message::Follow { epoch: from.u64()?, counts: take_counts(&mut from)? },
+            10 => {
+                Message::Follow { epoch: from.u64()?, lineage: from.u64()?, counts: take_counts(&mut from)? }
+            }
             11 => Message::Publishers {
                 stream: from.stream()?,
                 numbers: {
@@ -584,6 +610,7 @@ impl Message {
                 member: take_member(&mut from)?,
                 durable: from.u8()? != 0,
                 started: from.u8()? != 0,
+                has: take_has(&mut from)?,
             },
             19 => Message::Ready { epoch: from.u64()? },
             20 => Message::Share {
@@ -598,6 +625,7 @@ impl Message {
                 epoch: from.u64()?,
                 caught_up: from.list(8, Reader::u64)?,
                 waits: take_waits(&mut from)?,
+                has: take_has(&mut from)?,
             },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
         };
@@ -621,6 +649,15 @@ fn take_waits(from: &mut Reader) -> Result<Waits, BadMessage> {
     Ok(Waits { disk_ms, before_ms, next: has_next.then_some(next) })
 }
 
+fn put_has(out: &mut BytesMut, has: &Has) {
+    out.put_u64_le(has.lineage);
+    out.put_u64_le(has.events);
+}
+
+fn take_has(from: &mut Reader) -> Result<Has, BadMessage> {
+    Ok(Has { lineage: from.u64()?, events: from.u64()? })
+}
+
 fn put_counts(out: &mut BytesMut, counts: &[(Stream, u64)]) {
     put_list(out, counts, |out, (stream, count)| {
         put_stream(out, stream);
@@ -632,9 +669,10 @@ fn take_counts(from: &mut Reader) -> Result<Vec<(Stream, u64)>, BadMessage> {
     from.list(12, |from| Ok((from.stream()?, from.u64()?)))
 }
 
-/// Appends a chain: u64 epoch, text region, then members and joining replicas, each a list of (u64, text).
+/// Appends a chain: u64 epoch, u64 lineage, text region, then members and joining replicas, each a list of (u64, text).
 pub fn put_chain(out: &mut BytesMut, chain: &Chain) {
     out.put_u64_le(chain.epoch);
+    out.put_u64_le(chain.lineage);
     put_text(out, &chain.region);
     for members in [&chain.members, &chain.joining] {
         put_list(out, members, put_member);
@@ -652,9 +690,9 @@ fn take_member(from: &mut Reader) -> Result<Member, BadMessage> {
 
 /// Takes what [`put_chain`] wrote.
 pub fn take_chain(from: &mut Reader) -> Result<Chain, BadMessage> {
-    let (epoch, region) = (from.u64()?, from.text()?);
+    let (epoch, lineage, region) = (from.u64()?, from.u64()?, from.text()?);
     let mut members = || from.list(9, take_member);
-    Ok(Chain { epoch, region, members: members()?, joining: members()? })
+    Ok(Chain { epoch, lineage, region, members: members()?, joining: members()? })
 }
 
 #[cfg(test)]
@@ -674,6 +712,7 @@ mod tests {
         let member = Member { id: 4, address: "127.0.0.1:9400".to_owned() };
         let chain = Chain {
             epoch: 3,
+            lineage: 9,
             region: "eu".to_owned(),
             members: vec![member.clone()],
             joining: vec![member.clone()],
@@ -682,6 +721,7 @@ mod tests {
         let (region, text) = ("eu".to_owned(), "why".to_owned());
         let stream_again = stream.clone();
         let waits = Waits { disk_ms: 5, before_ms: 6, next: Some((7, 8)) };
+        let has = Has { lineage: 9, events: 10 };
         vec![
             Message::Hello { version: VERSION, region: region.clone(), role: Role::Client(1 << 100) },
             Message::Hello { version: VERSION, region, role: Role::Replica(4) },
@@ -705,7 +745,7 @@ mod tests {
             Message::Subscribe { stream: stream.clone(), after: 8 },
             Message::Unsubscribe { stream: stream.clone() },
             Message::Events { stream: stream.clone(), batch: batch.clone() },
-            Message::Follow { epoch: 2, counts: counts.clone() },
+            Message::Follow { epoch: 2, lineage: 9, counts: counts.clone() },
             Message::Publishers { stream: stream.clone(), numbers: vec![(5, 6)] },
             Message::Append { epoch: 2, stream: stream.clone(), origin, batch: batch.clone() },
             Message::Append { epoch: 2, stream: stream.clone(), origin: None, batch },
@@ -726,8 +766,8 @@ mod tests {
             Message::Bye,
             Message::Listen { positions: counts.clone(), others: true },
             Message::Listening { positions: counts },
-            Message::Join { member, durable: true, started: false },
-            Message::Alive { epoch: 2, caught_up: vec![4], waits },
+            Message::Join { member, durable: true, started: false, has },
+            Message::Alive { epoch: 2, caught_up: vec![4], waits, has },
         ]
     }
 

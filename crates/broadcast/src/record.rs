@@ -9,6 +9,7 @@
 //! 4      forgot
 //! 5      mark
 //! 6      applied:     stream, u64 last
+//! 7      lineage:     u64 lineage, u8 1 if what was there before is of it
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -56,6 +57,14 @@ pub enum Record {
         /// The last number.
         last: u64,
     },
+    /// What follows is of this lineage ([`Chain::lineage`](crate::message::Chain::lineage)). If it is another one than before, what there was
+    /// is of it as well, or has been dropped.
+    Lineage {
+        /// Which one.
+        lineage: u64,
+        /// Whether what there was before is of it.
+        keeps: bool,
+    },
 }
 
 impl Record {
@@ -91,6 +100,11 @@ impl Record {
                 put_stream(out, stream);
                 out.put_u64_le(*last);
             }
+            Record::Lineage { lineage, keeps } => {
+                out.put_u8(7);
+                out.put_u64_le(*lineage);
+                out.put_u8(u8::from(*keeps));
+            }
         }
     }
 
@@ -115,6 +129,7 @@ impl Record {
             4 => Record::Forgot,
             5 => Record::Mark,
             6 => Record::Applied { stream: from.stream()?, last: from.u64()? },
+            7 => Record::Lineage { lineage: from.u64()?, keeps: from.u8()? != 0 },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
         };
         from.end()?;
@@ -144,6 +159,7 @@ mod tests {
             Record::Forgot,
             Record::Mark,
             Record::Applied { stream, last: 9 },
+            Record::Lineage { lineage: 9, keeps: true },
         ]
     }
 
@@ -171,12 +187,14 @@ mod tests {
         assert_eq!(encoded(&Record::Forgot), [4][..]);
         let applied = Record::Applied { stream: Stream::parse("eu/s").unwrap(), last: 0x0102 };
         assert_eq!(encoded(&applied), [&[6, 4][..], b"eu/s", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
+        let lineage = Record::Lineage { lineage: 0x0102, keeps: true };
+        assert_eq!(encoded(&lineage), [7, 2, 1, 0, 0, 0, 0, 0, 0, 1][..]);
     }
 
     proptest! {
         #[test]
         fn a_changed_record_is_refused_or_read_without_a_panic(
-            which in 0..7usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..8usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut bytes = encoded(&samples()[which]).to_vec();
             for (at, to) in changes {

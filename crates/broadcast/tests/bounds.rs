@@ -11,7 +11,10 @@ fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing(
     let mut head = Replica::new(Config::new("here", 1));
     let member = |id| Member { id, address: format!("replica-{id}") };
     let members = vec![member(1), member(2)];
-    head.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
     head.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
     let stream = Stream::parse("here/news").unwrap();
     let payload = Bytes::from(vec![b'x'; 1 << 20]);
@@ -44,7 +47,10 @@ fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing(
 fn what_takes_long_to_find_out_about_leaves_time_for_everything_else() {
     let mut head = Replica::new(Config::new("here", 1));
     let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
     head.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
     let stream = Stream::parse("here/news").unwrap();
     let key = |key: &'static str| Content { key: Some(key.into()), ..Content::default() };
@@ -87,7 +93,8 @@ fn what_takes_long_to_find_out_about_leaves_time_for_everything_else() {
 fn a_replica_that_is_not_the_head_any_more_is_sent_nothing_of_other_regions() {
     let mut head = Replica::new(Config::new("here", 1));
     let member = |id| Member { id, address: format!("replica-{id}") };
-    let chain = |epoch, members| Chain { epoch, region: "here".to_owned(), members, joining: Vec::new() };
+    let chain =
+        |epoch, members| Chain { epoch, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() };
     head.configure(0, chain(1, vec![member(1)]));
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let stream = Stream::parse("there/news").unwrap();
@@ -101,7 +108,10 @@ fn a_replica_that_is_not_the_head_any_more_is_sent_nothing_of_other_regions() {
 fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
     let mut tail = Replica::new(Config::new("here", 1));
     let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    tail.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    tail.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
     tail.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
     let [busy, lone] = ["here/busy", "here/lone"].map(|name| Stream::parse(name).unwrap());
     for (stream, count) in [(&busy, 8), (&lone, 1)] {
@@ -142,9 +152,12 @@ fn another_region_is_asked_for_no_more_than_the_chain_takes() {
     let mut head = Replica::new(Config::new("here", 1));
     let member = |id| Member { id, address: format!("replica-{id}") };
     let members = vec![member(1), member(2)];
-    head.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
     head.connected(0, 7, Peer::In("here".to_owned(), Role::Replica(2)));
-    head.receive(0, 7, Message::Follow { epoch: 1, counts: Vec::new() });
+    head.receive(0, 7, Message::Follow { epoch: 1, lineage: 1, counts: Vec::new() });
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let stream = Stream::parse("there/news").unwrap();
     let all = 2 * (UNSETTLED_BYTES_MAX >> 20) as u64;

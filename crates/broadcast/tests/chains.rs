@@ -19,7 +19,7 @@ async fn take(
     let hello = Message::Hello { version: VERSION, region: "here".to_owned(), role: Role::Replica(2) };
     writer.send(&hello).await.unwrap();
     let members = vec![Member { id: 2, address: at.local_addr().unwrap().to_string() }];
-    let chain = Chain { epoch, region: "here".to_owned(), members, joining: Vec::new() };
+    let chain = Chain { epoch, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() };
     writer.send(&Message::Chain(chain)).await.unwrap();
     let asked = reader.next().await.unwrap_or(None);
     if asked.is_some() {

@@ -13,7 +13,7 @@ fn tail() -> Replica {
     let mut tail = Replica::new(Config::new("here", 1));
     let member = |id| Member { id, address: format!("replica-{id}") };
     let (members, joining) = (vec![member(1)], vec![member(3)]);
-    tail.configure(0, Chain { epoch: 2, region: "here".to_owned(), members, joining });
+    tail.configure(0, Chain { epoch: 2, lineage: 1, region: "here".to_owned(), members, joining });
     tail.connected(0, 7, Peer::In("client".to_owned(), Role::Client(9)));
     tail
 }
@@ -33,7 +33,7 @@ fn publish(tail: &mut Replica, stream: &Stream, client: u128) {
 fn followed(tail: &mut Replica, through: ConnectionId, stream: &Stream, count: u64) -> Vec<Message> {
     tail.connected(0, through, Peer::In("here".to_owned(), Role::Replica(3)));
     let counts = vec![(stream.clone(), count)];
-    tail.receive(0, through, Message::Follow { epoch: 2, counts: counts.clone() });
+    tail.receive(0, through, Message::Follow { epoch: 2, lineage: 1, counts: counts.clone() });
     if count > 0 {
         tail.receive(0, through, Message::Held { epoch: 2, counts });
     }
@@ -67,7 +67,7 @@ fn a_joining_replica_forgets_what_only_the_tail_gave_it_when_another_one_becomes
     let chain = |epoch, members: &[u64]| {
         let member = |id: &u64| Member { id: *id, address: format!("replica-{id}") };
         let members = members.iter().map(member).collect();
-        Chain { epoch, region: "here".to_owned(), members, joining: vec![member(&3)] }
+        Chain { epoch, lineage: 1, region: "here".to_owned(), members, joining: vec![member(&3)] }
     };
     let mut joining = Replica::new(Config::new("here", 3));
     joining.configure(0, chain(2, &[1]));
@@ -95,7 +95,7 @@ fn a_replica_with_events_that_the_chain_does_not_have_is_not_let_in() {
     let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
     publish(&mut tail, &stream, 5);
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
-    tail.receive(0, 10, Message::Follow { epoch: 2, counts: vec![(stream.clone(), 2)] });
+    tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: vec![(stream.clone(), 2)] });
     let outputs = tail.outputs();
     let is_refused =
         |output: &Output| matches!(output, Output::Close(10, why) if why.contains("here/news up to 2"));
@@ -130,7 +130,7 @@ fn a_joining_replica_does_not_apply_the_predicates_again_that_the_tail_has_appli
     let member = |id| Member { id, address: format!("replica-{id}") };
     let (members, joining) = (vec![member(1)], vec![member(3)]);
     let mut new = Replica::new(Config::new("here", 3));
-    new.configure(0, Chain { epoch: 2, region: "here".to_owned(), members, joining });
+    new.configure(0, Chain { epoch: 2, lineage: 1, region: "here".to_owned(), members, joining });
     new.connected(0, 8, Peer::Out("here".to_owned(), 1));
     for message in followed(&mut tail, 10, &stream, 0) {
         new.receive(0, 8, message);
@@ -150,7 +150,7 @@ fn a_follower_is_told_of_many_publishers_only_as_fast_as_it_reads() {
     }
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
     let counts: Vec<_> = streams.iter().map(|stream| (stream.clone(), publishers as u64)).collect();
-    tail.receive(0, 10, Message::Follow { epoch: 2, counts: counts.clone() });
+    tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: counts.clone() });
     tail.receive(0, 10, Message::Held { epoch: 2, counts });
     let (mut told, mut waiting) = (0, 0);
     loop {
@@ -223,7 +223,7 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
     for through in [10, 11, 12] {
         tail.connected(0, through, Peer::In("here".to_owned(), Role::Replica(3)));
         let counts = if has > 0 { vec![(stream.clone(), has)] } else { Vec::new() };
-        tail.receive(0, through, Message::Follow { epoch: 2, counts });
+        tail.receive(0, through, Message::Follow { epoch: 2, lineage: 1, counts });
         has += appended(&all_sent(&mut tail, through));
         assert!((count / 4..=count / 2).contains(&has), "{has} of {count}");
         if through < 12 {
@@ -263,7 +263,7 @@ fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything()
     };
     assert!(publish(&mut tail, 1));
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
-    tail.receive(0, 10, Message::Follow { epoch: 2, counts: Vec::new() });
+    tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: Vec::new() });
     let sent = all_sent(&mut tail, 10);
     assert!(sent.iter().any(|message| matches!(message, Message::Append { .. })), "{sent:?}");
     // Its disk has none of it yet, for as long as that takes.

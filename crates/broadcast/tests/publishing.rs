@@ -10,7 +10,10 @@ use tailwater_broadcast::{Collect, Content, HistoryOptions, Stream, Writer};
 fn head() -> Replica {
     let mut head = Replica::new(Config::new("here", 1));
     let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
     head.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
     head.outputs();
     head
@@ -65,7 +68,7 @@ fn member(id: u64, members: &[u64]) -> Replica {
 
 fn chain(epoch: u64, members: &[u64]) -> Chain {
     let members = members.iter().map(|&id| Member { id, address: format!("replica-{id}") }).collect();
-    Chain { epoch, region: "here".to_owned(), members, joining: Vec::new() }
+    Chain { epoch, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() }
 }
 
 #[test]
@@ -120,7 +123,7 @@ fn takes_over(id: u64, of: &Replica, stream: &Stream) -> Replica {
         after = batch.last;
         recovered.apply(Record::Stored { stream: stream.clone(), batch, origin: None }).unwrap();
     }
-    let mut replica = Replica::recovered(Config::new("here", id), recovered.into_streams());
+    let mut replica = Replica::recovered(Config::new("here", id), 1, recovered.into_streams());
     replica.configure(0, chain(id, &[id]));
     replica.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
     replica.outputs();

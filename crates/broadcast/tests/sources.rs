@@ -44,7 +44,7 @@ impl World {
             let name = format!("r{region}");
             let mut replica = Replica::new(Config::new(&name, 1));
             let members = vec![Member { id: 1, address: name.clone() }];
-            replica.configure(0, Chain { epoch: 1, region: name, members, joining: Vec::new() });
+            replica.configure(0, Chain { epoch: 1, lineage: 1, region: name, members, joining: Vec::new() });
             replica.connected(0, PUBLISHER, Peer::In("client".to_owned(), Role::Client(3)));
             replica
         };
@@ -125,7 +125,7 @@ impl World {
                     }
                     Output::Send(id, message) => self.send(region, id, message),
                     Output::Close(_, why) => panic!("r{region} ended a connection: {why}"),
-                    Output::Persist { .. } | Output::Held { .. } => {}
+                    Output::Persist { .. } | Output::Held { .. } | Output::SetAside(_) => {}
                 }
             }
         }

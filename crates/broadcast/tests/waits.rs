@@ -22,10 +22,13 @@ impl Told {
         let mut replica = Replica::new(config);
         let member = |id| Member { id, address: format!("replica-{id}") };
         let members = vec![member(2), member(4), member(6)];
-        replica.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+        replica.configure(
+            0,
+            Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+        );
         replica.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
         replica.connected(0, 8, Peer::In("here".to_owned(), Role::Replica(id + 2)));
-        replica.receive(0, 8, Message::Follow { epoch: 1, counts: Vec::new() });
+        replica.receive(0, 8, Message::Follow { epoch: 1, lineage: 1, counts: Vec::new() });
         replica.connected(0, 9, Peer::Out("here".to_owned(), id - 2));
         Self { replica, now_ms: 0, tickets: Vec::new(), published: 0 }
     }
@@ -119,7 +122,7 @@ fn a_link_that_breaks_again_and_again_and_carries_nothing_is_waited_for_all_the_
         head.replica.closed(head.now_ms, 8);
         head.pass(100);
         head.replica.connected(head.now_ms, 8, Peer::In("here".to_owned(), Role::Replica(4)));
-        let follow = Message::Follow { epoch: 1, counts: vec![(stream(), 1)] };
+        let follow = Message::Follow { epoch: 1, lineage: 1, counts: vec![(stream(), 1)] };
         head.replica.receive(head.now_ms, 8, follow);
         head.next_holds(1);
         head.pass(100);
@@ -174,9 +177,11 @@ fn whoever_is_behind_has_some_time_after_a_change_to_show_that_another_one_was_t
     // One that was joining is gone.
     let member = |id| Member { id, address: format!("replica-{id}") };
     let members = vec![member(2), member(4), member(6)];
-    head.replica
-        .configure(head.now_ms, Chain { epoch: 2, region: "here".to_owned(), members, joining: Vec::new() });
-    head.replica.receive(head.now_ms, 8, Message::Follow { epoch: 2, counts: Vec::new() });
+    head.replica.configure(
+        head.now_ms,
+        Chain { epoch: 2, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
+    head.replica.receive(head.now_ms, 8, Message::Follow { epoch: 2, lineage: 1, counts: Vec::new() });
     let waits = head.replica.waits();
     let most_ms = 4 * Config::new("here", 2).silence_ms;
     assert_eq!(waits.next, Some((4, most_ms)), "{waits:?}");

@@ -244,7 +244,7 @@ async fn tail(listener: TcpListener, stream: Stream, answers_newest: watch::Rece
     }
     writer.send(&hello).await.unwrap();
     let members = vec![Member { id: 1, address }];
-    let chain = Chain { epoch: 1, region: "eu".to_owned(), members, joining: Vec::new() };
+    let chain = Chain { epoch: 1, lineage: 1, region: "eu".to_owned(), members, joining: Vec::new() };
     writer.send(&Message::Chain(chain)).await.unwrap();
     let mut first = None;
     while let Ok(Some(message)) = reader.next().await {

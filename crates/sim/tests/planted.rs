@@ -175,6 +175,12 @@ fn a_replica_that_joins_before_it_has_everything_is_caught() {
 }
 
 #[test]
+fn replicas_that_are_not_told_that_their_region_has_begun_anew_are_caught() {
+    let words = ["not what was published", "two events", "repeated"];
+    is_caught(Plant::LineageNotTold, "broadcast-anew", &words);
+}
+
+#[test]
 fn replicas_that_do_not_say_what_they_wait_for_are_caught() {
     is_caught(Plant::WaitsNotTold, "broadcast", &["for long: publisher"]);
 }

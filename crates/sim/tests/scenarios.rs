@@ -133,8 +133,18 @@ fn broadcast() {
 }
 
 #[test]
+fn broadcast_anew() {
+    holds_for("broadcast-anew", seeds() / 2);
+}
+
+#[test]
 fn broadcast_disk() {
     holds("broadcast-disk");
+}
+
+#[test]
+fn broadcast_disk_anew() {
+    holds("broadcast-disk-anew");
 }
 
 #[test]

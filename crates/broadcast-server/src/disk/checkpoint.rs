@@ -3,7 +3,7 @@
 //! | offset | size | field | |
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `TWbc` |
-//! | 4 | 2 | version | 2; 1 is the same without [`Record::Applied`], and is read too |
+//! | 4 | 2 | version | 2 |
 //! | 6 | 2 | zero | |
 //! | 8 | 8 | journal | records of the journal that end at or before this position are in the checkpoint |
 //! | 16 | 8 | checksum | XXH3-64 of bytes 0..16 |
@@ -51,8 +51,8 @@ pub enum CheckpointError {
         /// What is wrong.
         why: String,
     },
-    /// Written by a later version.
-    #[error("version {0} is not known to this program (it knows 1 and {VERSION})")]
+    /// Written by another version of this program.
+    #[error("version {0} is not known to this program (it knows {VERSION})")]
     Version(u16),
 }
 
@@ -131,7 +131,7 @@ impl Reader {
             return Err(CheckpointError::Damaged { at: 0, why: "this is no checkpoint's header".to_owned() });
         }
         let version = u16::from_le_bytes([header[4], header[5]]);
-        if !(1..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(CheckpointError::Version(version));
         }
         reader.journal = JournalPosition(u64::from_le_bytes(std::array::from_fn(|at| header[8 + at])));

@@ -2,7 +2,7 @@
 //! is another one, of which nobody expects them.
 //!
 //! ```text
-//! magic "TWbi", u16 version 1, u16 zero, u64 id (even), u8 length, region, u64 XXH3-64 of all before it
+//! magic "TWbi", u16 version 2, u16 zero, u64 id (even), u8 length, region, u64 XXH3-64 of all before it
 //! ```
 
 use std::io;
@@ -17,7 +17,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{DiskError, failed};
 
 const MAGIC: [u8; 4] = *b"TWbi";
-const VERSION: u16 = 1;
+/// Of the whole directory, the records in it included.
+const VERSION: u16 = 2;
 const BYTES_MAX: usize = 1 << 10;
 
 /// The id of the directory's replica, or a new one, and whether it is new.
@@ -30,7 +31,7 @@ pub(super) fn open(env: &Env, dir: &Path, region: &str) -> Result<(ReplicaId, bo
                 let why = "the file that says whose it is is gone".to_owned();
                 return Err(DiskError::Damaged { path, why });
             }
-            return Ok((env.random_u64() & !1, true));
+            return Ok((fresh(env), true));
         }
         opened => opened.map_err(failed("opened", &path))?,
     };
@@ -56,9 +57,16 @@ pub(super) fn open(env: &Env, dir: &Path, region: &str) -> Result<(ReplicaId, bo
         Ok((VERSION, _, _, was)) => {
             Err(DiskError::Region { dir: dir.to_owned(), was, is: region.to_owned() })
         }
-        Ok((version, ..)) => Err(damaged(&format!("version {version} is not known to this program"))),
+        Ok((version, ..)) => Err(damaged(&format!(
+            "its directory is of version {version}, and this program knows version {VERSION}"
+        ))),
         Err(error) => Err(damaged(&error.to_string())),
     }
+}
+
+/// An id that no other replica has.
+pub(super) fn fresh(env: &Env) -> ReplicaId {
+    env.random_u64() & !1
 }
 
 /// Gives the directory an id; durable when it returns.

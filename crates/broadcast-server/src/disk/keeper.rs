@@ -8,6 +8,9 @@
 //! When the journal lost records (`Lost`: the disk failed, and works again) what is in memory is still whole. So a
 //! checkpoint is taken of it, and no ticket is answered before that is durable. The same is done when the journal has been
 //! full for a while, as only a checkpoint makes room then, and can't wait for what has none.
+//!
+//! What the replica drops is put aside by a thread, and the journal gets nothing before that is done: until then the disk has all of
+//! it under its own lineage, and a start in between finds that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -17,13 +20,13 @@ use bytes::BytesMut;
 use tailwater_broadcast::durability::{Durabilities, Durability};
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::replica::{Output, Replica, Ticket};
+use tailwater_broadcast::replica::{Dropped, Output, Replica, Ticket};
 use tailwater_env::{Env, Instant, OpenMode, Task};
 use tailwater_journal::{Append, AppendError, Durable, Incarnation, Journal, JournalPosition, Lost, Written};
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Writer;
-use super::{DiskOptions, DiskStats, TAG, Walk};
+use super::{DiskOptions, DiskStats, TAG, Walk, aside};
 
 /// Pieces that wait for the thread which writes the checkpoint.
 const PIECES_MAX: usize = 4;
@@ -62,6 +65,14 @@ struct Checkpoint {
     _task: Task,
 }
 
+/// What is being put aside.
+struct PuttingAside {
+    /// `None` if its thread ended without having done it: then nothing is written any more, as that would take the place of what
+    /// lies nowhere else.
+    done: Option<oneshot::Receiver<PathBuf>>,
+    _task: Task,
+}
+
 /// Something that [`Keeper::handle`] has to see.
 pub enum Happened {
     /// The journal is further.
@@ -74,12 +85,15 @@ pub enum Happened {
     Wanted,
     /// The checkpoint ended.
     Ended(Result<u64, String>),
+    /// What was dropped lies aside; or nobody puts it there.
+    PutAside(Option<PathBuf>),
 }
 
 /// The disk of a replica, for the task that owns that; see the module.
 pub struct Keeper {
     env: Env,
     dir: PathBuf,
+    region: String,
     journal: Journal,
     durability: Durabilities,
     incarnation: Incarnation,
@@ -102,6 +116,7 @@ pub struct Keeper {
     /// Of the last checkpoint.
     checkpoint_bytes: u64,
     checkpoint: Option<Checkpoint>,
+    putting_aside: Option<PuttingAside>,
     /// A checkpoint is due in any case.
     is_due: bool,
     /// Records were lost, or find no room, that only a checkpoint brings to the disk.
@@ -116,7 +131,7 @@ pub struct Keeper {
 impl Keeper {
     pub(super) fn new(
         env: &Env,
-        dir: &Path,
+        (dir, region): (&Path, &str),
         journal: Journal,
         end: JournalPosition,
         options: &DiskOptions,
@@ -124,6 +139,7 @@ impl Keeper {
         Self {
             env: env.clone(),
             dir: dir.to_owned(),
+            region: region.to_owned(),
             durability: options.durability.clone(),
             incarnation: journal.incarnation(),
             written: journal.written(),
@@ -140,6 +156,7 @@ impl Keeper {
             checkpoint_bytes_min: options.checkpoint_bytes,
             checkpoint_bytes: 0,
             checkpoint: None,
+            putting_aside: None,
             is_due: false,
             is_behind: false,
             full_since: None,
@@ -166,6 +183,7 @@ impl Keeper {
             Output::Held { stream, last } if self.durability.of(&stream) > Durability::Memory => {
                 self.held.insert(stream, last);
             }
+            Output::SetAside(dropped) => self.put_aside(dropped),
             Output::Held { .. } | Output::Send(..) | Output::Close(..) => {}
         }
     }
@@ -179,7 +197,8 @@ impl Keeper {
         }
         let grown = self.journalled - self.checkpointed;
         let due = self.is_due || grown > self.checkpoint_bytes_min.max(self.checkpoint_bytes);
-        if due && self.checkpoint.is_none() && self.env.now() >= self.retry_at {
+        let may_begin = self.checkpoint.is_none() && self.putting_aside.is_none();
+        if due && may_begin && self.env.now() >= self.retry_at {
             self.begin_checkpoint(replica);
         }
     }
@@ -190,6 +209,7 @@ impl Keeper {
             Ok(_) => Happened::Moved,
             Err(lost) => Happened::Lost(lost),
         };
+        let wants_room = self.putting_aside.is_none() && next_of(&self.waiting, self.is_behind).is_some();
         let (pieces, done) = match &mut self.checkpoint {
             Some(checkpoint) => {
                 let wanted = checkpoint.walk.is_some() || checkpoint.end.is_some();
@@ -200,6 +220,13 @@ impl Keeper {
         let ended = async {
             match done {
                 Some(done) => done.await.unwrap_or_else(|_| Err("its thread ended".to_owned())),
+                None => std::future::pending().await,
+            }
+        };
+        let putting = self.putting_aside.as_mut().and_then(|putting| putting.done.as_mut());
+        let put_aside = async {
+            match putting {
+                Some(done) => done.await.ok(),
                 None => std::future::pending().await,
             }
         };
@@ -217,7 +244,8 @@ impl Keeper {
             biased;
             changed = self.durable.changed(), if !self.unsynced.is_empty() => moved(changed),
             changed = self.written.changed(), if !self.unwritten.is_empty() => moved(changed),
-            () = self.journal.ready(), if next_of(&self.waiting, self.is_behind).is_some() => Happened::Room,
+            path = put_aside => Happened::PutAside(path),
+            () = self.journal.ready(), if wants_room => Happened::Room,
             result = ended => Happened::Ended(result),
             () = wanted => Happened::Wanted,
         }
@@ -240,6 +268,10 @@ impl Keeper {
                 Vec::new()
             }
             Happened::Ended(result) => self.end_checkpoint(result),
+            Happened::PutAside(path) => {
+                self.end_putting_aside(path.as_deref());
+                Vec::new()
+            }
         }
     }
 
@@ -278,6 +310,9 @@ impl Keeper {
 
     /// Gives the journal what it takes.
     fn flush(&mut self) {
+        if self.putting_aside.is_some() {
+            return;
+        }
         while let Some((record, then)) = next_of(&self.waiting, self.is_behind) {
             let is_mark = matches!(then, Then::EndCheckpoint);
             let is_fsync = match then {
@@ -362,12 +397,77 @@ impl Keeper {
     /// Only a checkpoint of what is in memory helps, and none that was begun before.
     fn fall_behind(&mut self) {
         self.waiting.retain(|(_, then)| !matches!(then, Then::EndCheckpoint));
+        self.give_up_checkpoint();
+        (self.is_due, self.is_behind) = (true, true);
+    }
+
+    /// The next one begins when its thread has ended: they have one file.
+    fn give_up_checkpoint(&mut self) {
         if let Some(checkpoint) = &mut self.checkpoint {
-            // The next one begins when its thread has ended: they have one file.
             (checkpoint.walk, checkpoint.end, checkpoint.pieces) = (None, None, None);
             checkpoint.brings_back = None;
         }
-        (self.is_due, self.is_behind) = (true, true);
+    }
+
+    /// The replica has dropped all that it had: none of it is written any more but aside.
+    fn put_aside(&mut self, mut dropped: Dropped) {
+        self.waiting.clear();
+        self.held.clear();
+        self.unwritten.clear();
+        self.unsynced.clear();
+        self.give_up_checkpoint();
+        // One that was to bring lost records back does so no more.
+        self.is_due |= self.is_behind;
+        let (live, lineage) = (dropped.live(), dropped.lineage);
+        let is_kept = |stream: &Stream| self.durability.of(stream) > Durability::Memory;
+        dropped.streams.retain(|stream, state| is_kept(stream) && state.last() > 0);
+        if self.putting_aside.is_some() || dropped.streams.is_empty() {
+            tracing::warn!(
+                lineage = %format_args!("{lineage:x}"),
+                events = live,
+                "events of an earlier beginning of the region are forgotten: they were in memory only"
+            );
+            return;
+        }
+        let (answer, done) = oneshot::channel();
+        let (env, dir, region) = (self.env.clone(), self.dir.clone(), self.region.clone());
+        let write = async move {
+            loop {
+                match aside::write(&env, &dir, &region, &dropped) {
+                    Ok(path) => {
+                        let _ = answer.send(path);
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "events of an earlier beginning of the region can't be put aside, trying on");
+                        env.sleep(RETRY).await;
+                    }
+                }
+            }
+        };
+        let task = self.env.spawn_dedicated("broadcast-aside", write);
+        self.putting_aside = Some(PuttingAside { done: Some(done), _task: task });
+    }
+
+    fn end_putting_aside(&mut self, path: Option<&Path>) {
+        let Some(path) = path else {
+            tracing::error!(
+                "the thread that puts events of an earlier beginning aside has ended: start the node again"
+            );
+            if let Some(putting) = &mut self.putting_aside {
+                putting.done = None;
+            }
+            return;
+        };
+        tracing::warn!(
+            path = %path.display(),
+            "the events that this replica had are of an earlier beginning of the region, which has begun anew without them: they \
+             are put aside, and it copies those of the chain; remove them when nobody needs them"
+        );
+        self.putting_aside = None;
+        // The journal keeps them as well until there is one.
+        self.is_due = true;
+        self.flush();
     }
 
     fn begin_checkpoint(&mut self, replica: &Replica) {

@@ -5,6 +5,7 @@
 //! journal/         what came since the checkpoint, as records (`tailwater_broadcast::record`)
 //! checkpoint       what there was before that, without what is collected
 //! checkpoint.new   one that is not finished; removed when the directory is opened
+//! aside-LINEAGE/   what the replica had of a lineage that goes on no more: a directory like this one
 //! ```
 //!
 //! What holds:
@@ -14,12 +15,14 @@
 //!   it; only then is the journal trimmed.
 //! - Bytes that are not what was written are an error that says what to do, never a panic; only what was under way
 //!   at the end of the journal is left out.
+//! - What is put aside is there before the journal says that it is dropped.
 //! - The journal grows to at most about the larger of `checkpoint_bytes` and the last checkpoint's size before the
 //!   next one begins: disk use follows what garbage collection leaves.
 //!
 //! The journal is not the node's: a checkpoint is as large as all that a replica has, and until it is worth one its
 //! records would keep everybody else's files from being used again.
 
+mod aside;
 pub mod checkpoint;
 mod identity;
 mod keeper;
@@ -165,6 +168,8 @@ pub struct Disk {
     pub keeper: Keeper,
     /// What the replica had.
     pub streams: BTreeMap<Stream, StreamState>,
+    /// The lineage of that.
+    pub lineage: u64,
     id: ReplicaId,
 }
 
@@ -179,12 +184,15 @@ impl Disk {
         }
         let journal_dir = dir.join("journal");
         let (id, is_new) = identity::open(env, dir, region)?;
-        if !is_new && disk.list(&journal_dir).map_or(true, |names| names.is_empty()) {
+        let mut recovered = Recovered::new(options.history.clone());
+        let (covered, checkpoint_bytes) = load_checkpoint(env, dir, &mut recovered)?;
+        let has_journal = disk.list(&journal_dir).is_ok_and(|names| !names.is_empty());
+        // What was put aside is a checkpoint that needs none.
+        let needs_journal = checkpoint_bytes == 0 || covered > JournalPosition(0);
+        if !is_new && !has_journal && needs_journal {
             let why = "the files of the journal are gone".to_owned();
             return Err(DiskError::Damaged { path: journal_dir, why });
         }
-        let mut recovered = Recovered::new(options.history.clone());
-        let (covered, checkpoint_bytes) = load_checkpoint(env, dir, &mut recovered)?;
         let mut replayed = 0;
         let mut replay = |_, position, bytes: &[u8]| {
             // Files are trimmed whole.
@@ -215,7 +223,7 @@ impl Disk {
             }
             identity::create(env, dir, id, region)?;
         }
-        let streams = recovered.into_streams();
+        let (lineage, streams) = (recovered.lineage(), recovered.into_streams());
         // What is not kept any more must not come back with a later start, when others have gone on.
         let stale = streams
             .keys()
@@ -223,9 +231,9 @@ impl Disk {
         let on_its_way =
             |state: &StreamState| state.unsettled().map(|entry| u64::from(entry.batch.count)).sum::<u64>();
         let loaded = streams.values().map(|state| state.history.stats().live + on_its_way(state)).sum();
-        let mut keeper = Keeper::new(env, dir, journal, end, &options);
+        let mut keeper = Keeper::new(env, (dir, region), journal, end, &options);
         keeper.begin_with(replayed, checkpoint_bytes, loaded, stale);
-        Ok(Self { keeper, streams, id })
+        Ok(Self { keeper, streams, lineage, id })
     }
 
     /// The replica's number: even, and the same after every start.

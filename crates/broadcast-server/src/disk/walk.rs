@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::replica::stream::Unsettled;
+use tailwater_broadcast::replica::stream::{StreamState, Unsettled};
 use tailwater_broadcast::replica::{MESSAGE_BYTES, Replica};
 
 /// Publishers in one record.
@@ -31,6 +31,8 @@ struct Left {
 /// A walk through all streams that are kept on disk.
 #[derive(Debug)]
 pub struct Walk {
+    /// The lineage of all that, until that was said.
+    lineage: Option<u64>,
     left: VecDeque<Left>,
 }
 
@@ -38,21 +40,37 @@ impl Walk {
     /// Begins one: what is on its way down the chain is taken now.
     pub fn begin(replica: &Replica) -> Self {
         let kept = replica.streams().filter(|(stream, _)| replica.is_kept(stream));
-        let left = kept.map(|(stream, state)| Left {
+        Self::of(replica.lineage(), kept)
+    }
+
+    /// One through some streams of a lineage.
+    pub(super) fn of<'a>(lineage: u64, streams: impl Iterator<Item = (&'a Stream, &'a StreamState)>) -> Self {
+        let left = streams.map(|(stream, state)| Left {
             stream: stream.clone(),
             held: state.held(),
             applied: Some(state.history.applied()),
             after: 0,
             unsettled: state.unsettled().cloned().collect(),
         });
-        Self { left: left.collect() }
+        Self { lineage: Some(lineage), left: left.collect() }
     }
 
     /// The next piece, at most about 256 KiB of events; `None` at the end.
     pub fn next(&mut self, replica: &Replica) -> Option<Vec<Record>> {
+        self.next_of(|stream| replica.stream(stream))
+    }
+
+    /// The same, of the streams that `state` knows.
+    pub(super) fn next_of<'a>(
+        &mut self,
+        state: impl FnOnce(&Stream) -> Option<&'a StreamState>,
+    ) -> Option<Vec<Record>> {
+        if let Some(lineage) = self.lineage.take() {
+            return Some(vec![Record::Lineage { lineage, keeps: true }]);
+        }
         let left = self.left.front_mut()?;
         let stream = left.stream.clone();
-        let Some(state) = replica.stream(&stream) else {
+        let Some(state) = state(&stream) else {
             self.left.pop_front();
             return Some(Vec::new());
         };

@@ -86,6 +86,11 @@ async fn open(env: &Env, address: &str, client: (PublisherId, &str)) -> anyhow::
         writer.send(&hello(client)).await?;
         match reader.next().await? {
             Some(Message::Hello { version: VERSION, .. }) => {}
+            Some(Message::Hello { version, .. }) => {
+                anyhow::bail!(
+                    "{address} speaks version {version} of the protocol, and this program version {VERSION}"
+                )
+            }
             other => anyhow::bail!("{address} answered {other:?} instead of a hello"),
         }
         let Some(Message::Chain(chain)) = reader.next().await? else {

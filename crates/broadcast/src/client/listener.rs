@@ -17,7 +17,7 @@ use crate::batch::{Batch, Malformed};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
-use crate::message::{AGE_UNKNOWN, Advertised, FROM_NOW, Message};
+use crate::message::{AGE_UNKNOWN, Advertised, Chain, FROM_NOW, Message};
 use crate::name::Stream;
 use crate::positions::Positions;
 
@@ -117,6 +117,7 @@ impl Listener {
             env: env.clone(),
             addresses,
             positions: positions.clone(),
+            lineage: None,
             events,
             epoch: Arc::clone(&epoch),
             hears_all: since.is_none(),
@@ -211,6 +212,8 @@ struct State {
     env: Env,
     addresses: Vec<String>,
     positions: Positions,
+    /// Of the chain that it listened to last.
+    lineage: Option<u64>,
     events: mpsc::Sender<Received>,
     /// The greatest epoch of a tail that was heard, or that one was to have.
     epoch: Arc<AtomicU64>,
@@ -231,6 +234,7 @@ impl State {
                     );
                 }
                 Ok(link) => {
+                    self.look_at_lineage(&link.chain);
                     if let Err(error) = self.serve(link).await {
                         tracing::debug!(%error, "the listener looks for the tail again");
                     }
@@ -244,6 +248,17 @@ impl State {
                 return;
             }
             self.env.sleep(RETRY).await;
+        }
+    }
+
+    /// Its positions go on counting in other events then: it is all that this listener can say.
+    fn look_at_lineage(&mut self, chain: &Chain) {
+        let before = self.lineage.replace(chain.lineage);
+        if before.is_some_and(|before| before != chain.lineage) {
+            tracing::warn!(
+                region = chain.region,
+                "the region has begun anew: its streams' numbers are those of other events now; listen from the start or from now on"
+            );
         }
     }
 

@@ -63,12 +63,17 @@ impl Replica {
         if was_head && !self.is_head() {
             self.unsubscribe_all();
         }
-        if !is_member && !joins_behind_the_same {
+        // Of another lineage nobody goes on otherwise, and whoever begins with it has the more the better.
+        let is_of_the_lineage = self.lineage == self.chain.lineage;
+        if !is_member && !joins_behind_the_same && is_of_the_lineage {
             self.forget_unsettled();
         }
         // The token is ours if there is nobody else to have it: those who were behind us are gone.
         let ours = was_tail || was_member || self.chain.members.len() == 1;
         self.token = (is_tail && ours).then_some(self.chain.epoch);
+        if is_member && self.chain.members.len() == 1 {
+            self.begin_lineage();
+        }
         if !self.is_tail() {
             for connection in self.connections.values_mut() {
                 connection.subscriptions.clear();
@@ -86,6 +91,7 @@ impl Replica {
         let connections: Vec<ConnectionId> = self.connections.keys().copied().collect();
         for connection in connections {
             self.follow_if_before(connection);
+            self.look_at_follower(connection);
             if let Some(Peer::In(_, Role::Client(_))) = self.connections.get(&connection).map(|c| &c.peer) {
                 self.send(connection, Message::Chain(self.chain.clone()));
             }
@@ -116,36 +122,64 @@ impl Replica {
         if *region != self.config.region || *id != before {
             return;
         }
+        if self.chain.place(self.config.id).is_none() {
+            self.join_lineage();
+        }
         self.following = Some((before, connection));
         self.told_held.clear();
         let counts = self.streams.iter().map(|(stream, state)| (stream.clone(), state.last())).collect();
-        self.send(connection, Message::Follow { epoch: self.chain.epoch, counts });
+        let (epoch, lineage) = (self.chain.epoch, self.lineage);
+        self.send(connection, Message::Follow { epoch, lineage, counts });
     }
 
     /// Another replica wants to be sent what it misses.
-    pub(super) fn followed(&mut self, from: ConnectionId, epoch: u64, counts: Vec<(Stream, u64)>) {
+    pub(super) fn followed(
+        &mut self,
+        from: ConnectionId,
+        epoch: u64,
+        lineage: u64,
+        counts: Vec<(Stream, u64)>,
+    ) {
         // A follower that is ahead in news waits here until they reach us as well.
         if epoch < self.chain.epoch {
             return;
         }
-        let has_more =
-            |(stream, count): &&(Stream, u64)| *count > self.streams.get(stream).map_or(0, StreamState::last);
-        let is_joining = |id: ReplicaId| self.chain.joining.iter().any(|member| member.id == id);
-        if let Some(Peer::In(_, Role::Replica(id))) = self.connections.get(&from).map(|c| &c.peer)
-            && epoch == self.chain.epoch
-            && is_joining(*id)
-            && let Some((stream, count)) = counts.iter().find(has_more)
-        {
-            // It would be the tail, with events under numbers that this chain gave, or will give, to others.
-            let why = format!(
-                "replica {id} has {stream} up to {count}, and the chain that it wants to join does not: it was in another \
-                 one, whose replicas lost their events; remove what it has, or start the one that has most of it first"
-            );
-            self.outputs.push(Output::Close(from, why));
+        if let Some(connection) = self.connections.get_mut(&from) {
+            connection.follows = Some(Follower::new(epoch, lineage, counts.into_iter().collect()));
+            self.look_at_follower(from);
+        }
+    }
+
+    /// Sends a joining replica away that has other events than this chain, once both are in the same epoch.
+    fn look_at_follower(&mut self, from: ConnectionId) {
+        let Some(connection) = self.connections.get(&from) else { return };
+        let (Some(follows), Peer::In(_, Role::Replica(id))) = (&connection.follows, &connection.peer) else {
+            return;
+        };
+        let is_joining = self.chain.joining.iter().any(|member| member.id == *id);
+        if follows.epoch != self.chain.epoch || !is_joining {
             return;
         }
+        let has_more = |(stream, count): &(&Stream, &u64)| {
+            **count > self.streams.get(*stream).map_or(0, StreamState::last)
+        };
+        let why = if follows.lineage != self.chain.lineage {
+            format!(
+                "replica {id} has events of lineage {:x}, and those of this chain are of {:x}",
+                follows.lineage, self.chain.lineage
+            )
+        } else if let Some((stream, count)) = follows.sent.iter().find(has_more) {
+            // It would be the tail, with events under numbers that this chain gave, or will give, to others.
+            format!(
+                "replica {id} has {stream} up to {count}, and the chain that it wants to join does not: its replicas lost \
+                 some of their events; remove what it has, or start the one that has most of it first"
+            )
+        } else {
+            return;
+        };
+        self.outputs.push(Output::Close(from, why));
         if let Some(connection) = self.connections.get_mut(&from) {
-            connection.follows = Some(Follower::new(epoch, counts.into_iter().collect()));
+            connection.follows = None;
         }
     }
 

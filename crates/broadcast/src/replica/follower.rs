@@ -15,6 +15,8 @@ use crate::replica::stream::{UNSETTLED_BYTES, UNSETTLED_BYTES_MAX};
 pub(super) struct Follower {
     /// The epoch in which it does.
     pub(super) epoch: u64,
+    /// The lineage of what it had when it began to.
+    pub(super) lineage: u64,
     /// How far it was told of the publishers, once that began.
     pub(super) greeting: Option<Greeting>,
     /// What it, and all behind it, hold; if it joins, what it has and its disk as well.
@@ -37,13 +39,14 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// One that follows in `epoch`, and got so far in each stream.
-    pub(super) fn new(epoch: u64, counts: BTreeMap<Stream, u64>) -> Self {
+    /// One that follows in `epoch`, and got so far in each stream of `lineage`.
+    pub(super) fn new(epoch: u64, lineage: u64, counts: BTreeMap<Stream, u64>) -> Self {
         let had = counts.iter().filter(|(_, count)| **count > 0);
         let ahead: BTreeMap<_, _> =
             had.map(|(stream, count)| (stream.clone(), [(*count, UNSETTLED_BYTES_MAX)].into())).collect();
         Self {
             epoch,
+            lineage,
             greeting: None,
             held: BTreeMap::new(),
             told_held: BTreeMap::new(),

@@ -14,12 +14,15 @@
 //! - Of a stream that is kept on disk, a replica sends the one behind it nothing that its own disk does not have, and
 //!   counts nothing else as held. So what was acknowledged, or read, is on the disks of all members, and each of
 //!   them can go on alone when all of them ended.
+//! - What a replica has of a stream is of one lineage. When it joins a chain of another one it drops all of it, and
+//!   gets that chain's.
 
 mod chain;
 mod delays;
 mod follower;
 mod fresh;
 mod greeting;
+mod lineage;
 mod proxy;
 mod publish;
 pub mod publishers;
@@ -35,6 +38,7 @@ use crate::name::Stream;
 use crate::record::Record;
 pub use delays::Delays;
 use follower::Follower;
+pub use lineage::Dropped;
 use stream::StreamState;
 
 /// One connection of a replica; given by the shell, never reused.
@@ -86,7 +90,7 @@ impl Config {
 }
 
 /// What a replica wants done.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub enum Output {
     /// A message to be sent; the shell says with [`Replica::drained`] when its bytes left.
     Send(ConnectionId, Message),
@@ -107,6 +111,9 @@ pub enum Output {
         /// The last number.
         last: u64,
     },
+    /// The replica has dropped all that it had. It is to be put aside on the disk, for whoever may need it, before anything
+    /// that follows is written.
+    SetAside(Dropped),
 }
 
 /// Events that are on their way to the disk.
@@ -170,6 +177,8 @@ struct Answer {
 pub struct Replica {
     config: Config,
     chain: Chain,
+    /// The lineage of what it has.
+    lineage: u64,
     /// The epoch whose tail we are, once the token is here.
     token: Option<u64>,
     streams: BTreeMap<Stream, StreamState>,
@@ -236,6 +245,7 @@ impl Replica {
         Self {
             config,
             chain: Chain::default(),
+            lineage: 0,
             token: None,
             streams: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -263,10 +273,10 @@ impl Replica {
         }
     }
 
-    /// A replica that restarts with what its disk had.
-    pub fn recovered(config: Config, streams: BTreeMap<Stream, StreamState>) -> Self {
+    /// A replica that restarts with what its disk had, and the lineage of that.
+    pub fn recovered(config: Config, lineage: u64, streams: BTreeMap<Stream, StreamState>) -> Self {
         let persisted = streams.iter().map(|(stream, state)| (stream.clone(), state.last())).collect();
-        Self { streams, persisted, recovered: true, ..Self::new(config) }
+        Self { lineage, streams, persisted, recovered: true, ..Self::new(config) }
     }
 
     /// The chain as this replica knows it.
@@ -381,10 +391,10 @@ impl Replica {
                     connection.subscriptions.remove(&stream);
                 }
             }
-            (Message::Follow { epoch, counts }, Peer::In(region, Role::Replica(_)))
+            (Message::Follow { epoch, lineage, counts }, Peer::In(region, Role::Replica(_)))
                 if region == self.config.region =>
             {
-                self.followed(from, epoch, counts);
+                self.followed(from, epoch, lineage, counts);
             }
             (Message::Held { epoch, counts }, Peer::In(region, Role::Replica(id)))
                 if region == self.config.region =>

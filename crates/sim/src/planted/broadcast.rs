@@ -1,6 +1,6 @@
 //! What replicas of a broadcast send, and read from their disks, changed.
 
-use tailwater_broadcast::message::{Message, Waits};
+use tailwater_broadcast::message::{Chain, Message, Waits};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::Replica;
 use tailwater_broadcast::{Batch, Stream, Writer};
@@ -43,6 +43,11 @@ impl Plant {
             positions.iter_mut().for_each(|(_, after)| *after += 1);
         }
         positions
+    }
+
+    /// The chain as replicas are told it.
+    pub fn broadcast_chain(self, chain: Chain) -> Chain {
+        if self == Plant::LineageNotTold { Chain { lineage: 1, ..chain } } else { chain }
     }
 
     /// What a replica says that it waits for.

@@ -72,6 +72,8 @@ pub enum Plant {
     HeldTooEarly,
     /// A replica becomes a member of a broadcast chain before it has what the others have.
     JoinedBeforeCaughtUp,
+    /// Replicas are not told that their region has begun anew.
+    LineageNotTold,
     /// Replicas of a broadcast chain do not say what they wait for.
     WaitsNotTold,
     /// A publisher that tries again does so as another one.

@@ -4,6 +4,9 @@
 //!
 //! Checked: what was acknowledged is there after every start, each event once and under the number that its publisher
 //! gave it; what is collected has been so by an event that is there; and where the disk works again, so does the replica.
+//!
+//! In one variant the region begins anew in some of the lives, and the replica drops what it has: after every start all of that is
+//! still what the replica has, or all of it lies aside.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,13 +14,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tailwater_broadcast::HistoryOptions;
 use tailwater_broadcast::checks::{Observer, Published};
 use tailwater_broadcast::message::{Chain, Member, Message, PublisherId, Role};
+use tailwater_broadcast::recovered::Recovered;
 use tailwater_broadcast::replica::stream::StreamState;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
 use tailwater_broadcast::{Batch, Collect, Content, Durability, Event, Kind, Stream, Writer};
-use tailwater_broadcast_server::disk::{Disk, DiskOptions, Keeper};
-use tailwater_env::Env;
+use tailwater_broadcast_server::disk::{Disk, DiskOptions, Keeper, checkpoint};
+use tailwater_env::{Env, OpenMode};
 use tailwater_journal::JournalConfig;
 
 use super::faults::{End, Life};
@@ -31,6 +36,9 @@ use crate::world::{Crash, Node, World};
 const DIR: &str = "/data/broadcast";
 const CLIENT: PublisherId = 7;
 const LINK: u64 = 1;
+/// The replica that another lineage begins with, and the connection to it.
+const OTHER: u64 = 999;
+const OTHER_LINK: u64 = 2;
 /// All events have this time.
 const WALL_MS: u64 = 1_700_000_000_000;
 /// Longest time that a disk which works again may leave events without an answer.
@@ -48,8 +56,13 @@ const LIVES: Lives = Lives {
 /// What the world outside of the node knows.
 #[derive(Default)]
 struct Model {
-    /// The publisher's last event that was acknowledged; it has the same number in the stream.
+    /// The lineage of the replica's chain, and how many there were.
+    lineage: u64,
+    lineages: u64,
+    /// The publisher's last event in it that was acknowledged; it has the same number in the stream.
     acknowledged: u64,
+    /// The same of the lineage before, while the disk may still be of that.
+    before: Option<(u64, u64)>,
     violation: Option<Violation>,
     report: Report,
 }
@@ -67,6 +80,12 @@ impl Outcome for Model {
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     LIVES.drawn(world, plant, Model::default(), live)
+}
+
+/// Runs the variant in which the replica's region begins anew.
+pub fn run_anew(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let anew = Lives { name: "broadcast-disk-anew", ..LIVES };
+    anew.drawn(world, plant, Model::default(), live_anew)
 }
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
@@ -108,6 +127,30 @@ fn live(
     plant: Plant,
     model: &Arc<Mutex<Model>>,
 ) -> Result<(), Violation> {
+    live_and(false, (world, node), rng, life, plant, model)
+}
+
+/// The same, and the region may have begun anew before.
+fn live_anew(
+    world: &World,
+    node: &Node,
+    rng: &mut Rng,
+    life: &Life,
+    plant: Plant,
+    model: &Arc<Mutex<Model>>,
+) -> Result<(), Violation> {
+    let anew = rng.chance(500_000);
+    live_and(anew, (world, node), rng, life, plant, model)
+}
+
+fn live_and(
+    anew: bool,
+    (world, node): (&World, &Node),
+    rng: &mut Rng,
+    life: &Life,
+    plant: Plant,
+    model: &Arc<Mutex<Model>>,
+) -> Result<(), Violation> {
     life.begin(node);
     let env = node.env_with_disk(|disk| plant.disk(disk));
     model.lock().report.count("lives", 1);
@@ -124,20 +167,37 @@ fn live(
         ..DiskOptions::new(Durability::Fsync.into())
     };
     let opening = env.clone();
-    let open = async move { Disk::open(&opening, Path::new(DIR), "a", options).map_err(|e| e.to_string()) };
+    let before = model.lock().before;
+    let open = async move {
+        let disk = Disk::open(&opening, Path::new(DIR), "a", options).map_err(|e| e.to_string())?;
+        let aside = match before {
+            Some((lineage, 1..)) if disk.lineage != lineage => Some(aside(&opening, lineage)?),
+            _ => None,
+        };
+        Ok((disk, aside))
+    };
     let opened = world.run(node.run("open", open))?;
-    let Some(disk) = lives::opened(node, life, model, opened)? else {
+    let Some((disk, aside)) = lives::opened(node, life, model, opened)? else {
         return Ok(());
     };
     let found = disk.streams.get(&stream());
+    look_at_lineage(&mut model.lock(), disk.lineage, aside.as_ref())?;
     let last = check(found, model.lock().acknowledged)?;
     model.lock().report.count("recovered", last);
 
-    let (id, Disk { keeper, streams, .. }) = (disk.id(), disk);
-    let mut replica =
-        Replica::recovered(Config { durability: Durability::Fsync.into(), ..Config::new("a", id) }, streams);
-    let members = vec![Member { id, address: String::new() }];
-    replica.configure(0, Chain { epoch: 1, region: "a".to_owned(), members, joining: Vec::new() });
+    let (id, Disk { keeper, streams, lineage, .. }) = (disk.id(), disk);
+    let config = Config { durability: Durability::Fsync.into(), ..Config::new("a", id) };
+    let mut replica = Replica::recovered(config, lineage, streams);
+    if anew {
+        let mut model = model.lock();
+        model.lineages += 1;
+        model.before = Some((lineage, model.acknowledged));
+        (model.lineage, model.acknowledged) = (model.lineages, 0);
+        replica.configure(0, chain(1, model.lineage, OTHER, Some(id)));
+        replica.connected(0, OTHER_LINK, Peer::Out("a".to_owned(), OTHER));
+        model.report.count("begun anew", 1);
+    }
+    replica.configure(0, chain(2, model.lock().lineage, id, None));
     replica.connected(0, LINK, Peer::In("client".to_owned(), Role::Client(CLIENT)));
     let journal = keeper.journal().clone();
     let running = run_replica(env.clone(), replica, keeper, model.clone());
@@ -169,6 +229,48 @@ fn live(
         }
     }
     model.lock().take_violation()
+}
+
+fn chain(epoch: u64, lineage: u64, head: u64, joining: Option<u64>) -> Chain {
+    let member = |id| Member { id, address: String::new() };
+    let (members, joining) = (vec![member(head)], joining.map(member).into_iter().collect());
+    Chain { epoch, lineage, region: "a".to_owned(), members, joining }
+}
+
+/// What lies aside of a lineage.
+fn aside(env: &Env, lineage: u64) -> Result<Recovered, String> {
+    let path = Path::new(DIR).join(format!("aside-{lineage:016x}")).join("checkpoint");
+    let file =
+        env.disk().open(&path, OpenMode::Read).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut reader = checkpoint::Reader::open(file).map_err(|error| error.to_string())?;
+    let mut recovered = Recovered::new(HistoryOptions::default());
+    while let Some(record) = reader.next_record().map_err(|error| error.to_string())? {
+        recovered.apply(record)?;
+    }
+    Ok(recovered)
+}
+
+/// That a disk is of the newest lineage, or of the one before if nothing was acknowledged since; and in the first case all that was
+/// acknowledged in that lies aside.
+fn look_at_lineage(model: &mut Model, found: u64, aside: Option<&Recovered>) -> Result<(), Violation> {
+    if let Some((lineage, acknowledged)) = model.before.take() {
+        if let Some(aside) = aside {
+            ensure(aside.lineage() == lineage, || {
+                format!("what lies aside is of lineage {}", aside.lineage())
+            })?;
+            check(aside.stream(&stream()), acknowledged)?;
+            model.report.count("found aside", 1);
+        } else if found == lineage && model.acknowledged == 0 {
+            // The disk had not come to it.
+            (model.lineage, model.acknowledged) = (lineage, acknowledged);
+        }
+    }
+    ensure(found == model.lineage || model.acknowledged == 0, || {
+        format!(
+            "the disk is of lineage {found}, but event {} of {} was acknowledged",
+            model.acknowledged, model.lineage
+        )
+    })
 }
 
 /// That what a disk had is what it must have; its last number.

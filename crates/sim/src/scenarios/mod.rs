@@ -94,6 +94,11 @@ pub const ALL: &[Scenario] = &[
         run: broadcast::run,
     },
     Scenario {
+        name: "broadcast-anew",
+        about: "a region that loses all its replicas and begins anew; one with what was before comes back late",
+        run: broadcast::run_anew,
+    },
+    Scenario {
         name: "broadcast-disk",
         about: "a replica of a broadcast and its disk: a publisher that tries again, checkpoints, the same faults",
         run: broadcast_disk::run,
@@ -102,6 +107,11 @@ pub const ALL: &[Scenario] = &[
         name: "broadcast-disk-every-io",
         about: "the same, and a power failure at the next I/O with each seed, then one in the recovery",
         run: broadcast_disk::run_every_io,
+    },
+    Scenario {
+        name: "broadcast-disk-anew",
+        about: "the same, and the replica's region begins anew: what it had is put aside",
+        run: broadcast_disk::run_anew,
     },
     Scenario {
         name: "queue-cassandra",

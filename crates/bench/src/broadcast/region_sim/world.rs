@@ -211,6 +211,7 @@ impl World {
             0,
             Chain {
                 epoch: 1,
+                lineage: 0,
                 region: format!("region{region}"),
                 members: (self.head(region)..=self.tail(region)).map(member).collect(),
                 joining: Vec::new(),
@@ -382,7 +383,7 @@ impl World {
                     self.send_replica(now, node, connection, message)
                 }
                 replica::Output::Close(_, why) => panic!("a replica ends a connection: {why}"),
-                replica::Output::Persist { .. } => {}
+                replica::Output::Persist { .. } | replica::Output::SetAside(_) => {}
                 replica::Output::Held { stream, last } => {
                     let node_state = &mut self.replicas[node as usize];
                     if let Some(proxy) = &mut node_state.proxy {

@@ -405,6 +405,7 @@ impl ConsumerGroup {
         if self.update(now, &id, beat, pattern, assignor) {
             self.bump();
         }
+        // What was looked up for it before this step is in no target yet.
         let pattern = self.members.get(&id).and_then(|member| member.pattern.as_ref());
         if pattern.is_some_and(Pattern::take_news) {
             self.catalog_version = None;

@@ -88,7 +88,8 @@ impl Pattern {
     /// Bytes that it takes beside its text.
     pub(super) fn compiled_bytes(&self) -> usize {
         let found = self.compiled.found.lock().as_ref().map_or(0, |found| size_of_val(&*found.topics));
-        self.compiled.regex.memory_usage() + MATCHING_BYTES_MAX + found
+        // A group has them in a set besides, from which its target was made.
+        self.compiled.regex.memory_usage() + MATCHING_BYTES_MAX + 3 * found
     }
 
     /// Looks its topics up in a catalog, unless that was done: those of which `may_know` says so.

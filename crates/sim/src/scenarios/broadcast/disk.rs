@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::HistoryOptions;
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::recovered::Recovered;
-use tailwater_broadcast::replica::{Replica, Ticket};
+use tailwater_broadcast::replica::{Dropped, Replica, Ticket};
 use tailwater_broadcast_server::disk::Walk;
 
 use super::net::Pid;
@@ -36,6 +36,11 @@ pub(super) struct Disk {
     synced: u64,
     tickets: VecDeque<(u64, Ticket)>,
     unfinished: Option<Unfinished>,
+    /// What the replica dropped and does not lie aside yet, and what is written after that.
+    putting_aside: Option<Dropped>,
+    waiting: VecDeque<(Bytes, Option<Ticket>)>,
+    /// What lies aside.
+    pub(super) aside: Vec<Dropped>,
     /// Until when it stands still.
     pub(super) stands_until_ms: u64,
 }
@@ -56,6 +61,9 @@ impl Disk {
             synced: 0,
             tickets: VecDeque::new(),
             unfinished: None,
+            putting_aside: None,
+            waiting: VecDeque::new(),
+            aside: Vec::new(),
             stands_until_ms: 0,
         }
     }
@@ -65,8 +73,25 @@ impl Disk {
     }
 
     pub(super) fn append(&mut self, record: &Record, ticket: Option<Ticket>) {
-        self.journal.push_back(encoded(record));
-        self.tickets.extend(ticket.map(|ticket| (self.end(), ticket)));
+        self.waiting.push_back((encoded(record), ticket));
+        self.write();
+    }
+
+    fn write(&mut self) {
+        while self.putting_aside.is_none()
+            && let Some((record, ticket)) = self.waiting.pop_front()
+        {
+            self.journal.push_back(record);
+            self.tickets.extend(ticket.map(|ticket| (self.end(), ticket)));
+        }
+    }
+
+    /// The replica has dropped all that it had.
+    pub(super) fn put_aside(&mut self, dropped: Dropped) {
+        self.waiting.clear();
+        self.tickets.clear();
+        self.unfinished = None;
+        self.putting_aside.get_or_insert(dropped);
     }
 
     /// Syncs the journal, perhaps, and goes on with a checkpoint; the tickets that are answered.
@@ -83,7 +108,11 @@ impl Disk {
         if rng.chance(300_000) {
             self.synced = self.end();
         }
-        if self.unfinished.is_none() && rng.chance(10_000) {
+        if self.putting_aside.is_some() && rng.chance(100_000) {
+            self.aside.extend(self.putting_aside.take());
+            self.write();
+        }
+        if self.unfinished.is_none() && self.putting_aside.is_none() && rng.chance(10_000) {
             let (walk, covered) = (Some(Walk::begin(replica)), self.end());
             self.unfinished = Some(Unfinished { walk, records: Vec::new(), covered, needs: 0 });
             if plant == Plant::TrimBeforeCheckpoint {
@@ -129,6 +158,8 @@ impl Disk {
         self.synced = kept;
         self.tickets.clear();
         self.unfinished = None;
+        self.putting_aside = None;
+        self.waiting.clear();
     }
 
     /// What is there.

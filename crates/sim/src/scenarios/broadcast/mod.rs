@@ -9,6 +9,7 @@
 //! end at once, and lose what was not synced. Of the others' one member of the chain survives always: what is lost with
 //! all of them is not promised.
 
+mod anew;
 mod clients;
 mod disk;
 mod long;
@@ -39,7 +40,7 @@ const STEP_MS: u64 = 5;
 const TICK_MS: u64 = 20;
 /// A member that was silent for so long is removed.
 const SILENCE_MS: u64 = 400;
-/// The last member is given up after so long: never here.
+/// The last member is given up after so long: never here, but where a region begins anew.
 const LOST_MS: u64 = 600_000;
 /// How long everything may take to arrive once nothing fails any more.
 const SETTLE_MS: u64 = 120_000;
@@ -70,6 +71,7 @@ struct Sim {
     outside: Outside,
     rng: Rng,
     plant: Plant,
+    lost_ms: u64,
     now_ms: u64,
     next_pid: Pid,
     net: Net,
@@ -77,26 +79,14 @@ struct Sim {
     nodes: BTreeMap<Pid, Node>,
     clients: BTreeMap<Pid, Client>,
     truths: Truths,
+    /// A replica that takes itself for a member of a chain that is no more.
+    late: Option<Pid>,
     report: Report,
 }
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let mut rng = Rng::new(world.seed(), "broadcast");
-    let latency_ms = rng.between(2, 40);
-    let mut sim = Sim {
-        outside: world.outside(),
-        plant,
-        now_ms: 1_000,
-        next_pid: 1,
-        net: Net::new(latency_ms),
-        regions: Vec::new(),
-        nodes: BTreeMap::new(),
-        clients: BTreeMap::new(),
-        truths: Truths::default(),
-        report: Report::default(),
-        rng,
-    };
+    let mut sim = Sim::new(world, plant, "broadcast", LOST_MS);
     sim.populate();
     let quiet_ms = sim.now_ms + sim.rng.between(5_000, 20_000);
     let mut next_fault_ms = sim.now_ms + 1_000;
@@ -120,22 +110,51 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     sim.finish()
 }
 
+/// Runs the scenario in which a region begins anew.
+pub fn run_anew(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    anew::run(Sim::new(world, plant, "broadcast-anew", anew::LOST_MS))
+}
+
 impl Sim {
+    fn new(world: &World, plant: Plant, scenario: &'static str, lost_ms: u64) -> Self {
+        let mut rng = Rng::new(world.seed(), scenario);
+        let latency_ms = rng.between(2, 40);
+        Self {
+            outside: world.outside(),
+            plant,
+            lost_ms,
+            now_ms: 1_000,
+            next_pid: 1,
+            net: Net::new(latency_ms),
+            regions: Vec::new(),
+            nodes: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            truths: Truths::default(),
+            late: None,
+            report: Report::default(),
+            rng,
+        }
+    }
+
     fn populate(&mut self) {
         let regions = self.rng.between(1, 3) as usize;
         for name in REGIONS.iter().take(regions) {
-            let chain = Chain { region: (*name).to_owned(), ..Chain::default() };
-            let service = Membership::new(self.now_ms, chain, SILENCE_MS, LOST_MS);
             let slots = self.rng.between(1, 3) as usize;
             let durable = self.rng.chance(500_000);
-            self.regions.push(Region {
-                service,
-                slots: vec![(None, 0); slots],
-                durable,
-                disks: BTreeMap::new(),
-            });
+            self.region(name, slots, durable);
         }
-        for (region, name) in REGIONS.iter().enumerate().take(regions) {
+        self.populate_clients();
+    }
+
+    fn region(&mut self, name: &str, slots: usize, durable: bool) {
+        let chain = Chain { region: name.to_owned(), ..Chain::default() };
+        let service = Membership::new(self.now_ms, chain, SILENCE_MS, self.lost_ms);
+        let slots = vec![(None, 0); slots];
+        self.regions.push(Region { service, slots, durable, disks: BTreeMap::new() });
+    }
+
+    fn populate_clients(&mut self) {
+        for (region, name) in REGIONS.iter().enumerate().take(self.regions.len()) {
             for (kind, streams) in ["keys", "last"].iter().enumerate() {
                 let name = format!("{name}/{streams}");
                 let stream = Stream::parse(&name).expect("it is a name");
@@ -228,10 +247,11 @@ impl Sim {
         }
         let disk = disks.entry(slot).or_insert_with(|| Disk::new(new_id));
         self.next_pid = self.next_pid.max(disk.id + 1);
-        let streams = disk.load(self.plant)?.into_streams();
+        let recovered = disk.load(self.plant)?;
+        let (lineage, streams) = (recovered.lineage(), recovered.into_streams());
         self.truths.holds(disk.id, |stream| streams.get(stream).map_or(0, |state| state.last()));
         let config = Config { durability: Durability::Fsync.into(), ..Config::new(name, disk.id) };
-        Ok((disk.id, Replica::recovered(config, streams)))
+        Ok((disk.id, Replica::recovered(config, lineage, streams)))
     }
 
     fn tick(&mut self, pid: Pid) {
@@ -261,7 +281,8 @@ impl Sim {
         }
         let waits = self.plant.broadcast_waits(node.replica.waits());
         service.alive(self.now_ms, pid, node.replica.chain().epoch, &caught_up, waits);
-        let mut chain = service.chain().clone();
+        service.has(pid, node.replica.has());
+        let mut chain = self.plant.broadcast_chain(service.chain().clone());
         if self.plant == Plant::HeadAcknowledgesAlone && chain.head() == Some(pid) {
             chain.members.truncate(1);
         }
@@ -409,7 +430,7 @@ impl Sim {
                 | Plant::TombstoneForNothing
                 | Plant::RenamedOnGap
                 | Plant::ResumedTooFar
-        );
+        ) && self.late != Some(pid);
         if node.replica.chain().tail() == Some(pid) && (tails_are_right || tail == Some(pid)) {
             for (stream, state) in node.replica.streams() {
                 if stream.region() == REGIONS[region] {
@@ -440,6 +461,12 @@ impl Sim {
                 }
                 Output::Close(link, why) => {
                     return Err(Violation::new(format!("replica {pid} ended connection {link}: {why}")));
+                }
+                Output::SetAside(dropped) => {
+                    self.report.count("replicas that dropped what they had", 1);
+                    if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
+                        disk.put_aside(dropped);
+                    }
                 }
                 Output::Persist { record, ticket } => {
                     if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
@@ -544,7 +571,7 @@ impl Sim {
             }
             7 => {
                 let chain = self.regions[region].service.chain().clone();
-                self.regions[region].service = Membership::new(self.now_ms, chain, SILENCE_MS, LOST_MS);
+                self.regions[region].service = Membership::new(self.now_ms, chain, SILENCE_MS, self.lost_ms);
                 self.rejoin(region);
                 self.report.count("services restarted", 1);
             }

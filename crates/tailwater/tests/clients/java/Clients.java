@@ -458,7 +458,9 @@ public class Clients {
     // and those that are created later, until they are deleted.
     static void pattern() throws Exception {
         try (var admin = adminClient(); var producer = producer();
-                var consumer = consumer("group.id", "p", "group.protocol", "consumer", "auto.offset.reset", "earliest")) {
+                // Longer than anything is waited for: what a member should have given up it keeps for so long.
+                var consumer = consumer("group.id", "p", "group.protocol", "consumer", "auto.offset.reset", "earliest",
+                        "max.poll.interval.ms", "3600000")) {
             var matching = Set.of("orders-eu", "orders-us");
             // What was not committed when partitions moved may come again.
             Map<String, Set<String>> read = new TreeMap<>();

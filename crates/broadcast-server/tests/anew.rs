@@ -1,0 +1,143 @@
+//! A region begins anew, and a replica comes back whose disk is from before that; programs of two versions meet.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use bytes::{Bytes, BytesMut};
+use tailwater_broadcast::client::{Listener, Publisher};
+use tailwater_broadcast::frame;
+use tailwater_broadcast::message::{Message, Role, VERSION};
+use tailwater_broadcast::replica::Config;
+use tailwater_broadcast::{Content, Durability, Positions, Stream};
+use tailwater_broadcast_server::disk::{Disk, DiskOptions};
+use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
+use tailwater_env::Env;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use common::meta;
+
+fn config(env: &Env, configuration: ConfigurationAt) -> ServerConfig {
+    ServerConfig {
+        replica: Config::new("a", fresh_id(env)),
+        advertised: None,
+        regions: BTreeMap::new(),
+        configuration,
+        silence_ms: 500,
+        lost_ms: 60_000,
+        connections_max: 100,
+        quotas: None,
+        authorizer: std::sync::Arc::new(tailwater_access::Everybody),
+    }
+}
+
+async fn on(address: SocketAddr) -> TcpListener {
+    loop {
+        // Whoever had it may not have ended yet.
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    }
+}
+
+fn stream() -> Stream {
+    Stream::parse("a/prices").unwrap()
+}
+
+async fn publish(env: &Env, server: &Server, texts: &[&'static str]) {
+    let publisher = Publisher::new(env, vec![server.address().to_string()]);
+    for text in texts {
+        let content = Content { payload: Bytes::from_static(text.as_bytes()), ..Content::default() };
+        publisher.publish(&stream(), &content, None).await.unwrap();
+    }
+}
+
+async fn heard(env: &Env, server: &Server, count: usize) -> Vec<Bytes> {
+    let mut listener = Listener::new(env, vec![server.address().to_string()], Positions::of([stream()]));
+    let mut all = Vec::new();
+    while all.len() < count {
+        let (_, event) = listener.get_event().await.unwrap();
+        all.push(event.content().expect("nothing is collected").payload.clone());
+    }
+    all
+}
+
+/// Opens a replica's directory, once whoever had it open has ended.
+async fn open(env: &Env, dir: &Path) -> Disk {
+    let lock = dir.join("journal").join("lock");
+    while env.disk().open(&lock, tailwater_env::OpenMode::Read).is_ok() && env.disk().lock(&lock).is_err() {
+        tokio::task::yield_now().await;
+    }
+    Disk::open(env, dir, "a", DiskOptions::new(Durability::Fsync.into())).unwrap()
+}
+
+async fn members(server: &Server, count: usize) {
+    let all = move |snapshot: &tailwater_broadcast_server::Snapshot| {
+        snapshot.place > 0 && snapshot.chain.members.len() == count
+    };
+    server.handle().until(all).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_from_before_its_region_began_anew_is_put_aside_and_what_came_since_is_copied() {
+    let env = Env::real();
+    let ((meta, _meta_dir), dir) = (meta(&env).await, tempfile::tempdir().unwrap());
+    let events = dir.path().join("broadcast");
+    let any = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let first = Server::start(&env, any, config(&env, ConfigurationAt::Here(meta.clone()))).unwrap();
+    let address = first.address();
+    let there = ConfigurationAt::There(address.to_string());
+    let any = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let late =
+        Server::start_with(&env, any, config(&env, there.clone()), Some(open(&env, &events).await)).unwrap();
+    members(&late, 2).await;
+    publish(&env, &first, &["old 1", "old 2", "old 3"]).await;
+    late.stop().await;
+    drop(late);
+    members(&first, 1).await;
+    drop(first);
+
+    // All that had the events in memory are gone; the chain goes further than the disk.
+    let first = Server::start(&env, on(address).await, config(&env, ConfigurationAt::Here(meta))).unwrap();
+    members(&first, 1).await;
+    let new = ["new 1", "new 2", "new 3", "new 4", "new 5"];
+    publish(&env, &first, &new).await;
+    let any = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let late = Server::start_with(&env, any, config(&env, there), Some(open(&env, &events).await)).unwrap();
+    members(&late, 2).await;
+    late.handle().until(|snapshot| snapshot.is_tail).await.unwrap();
+    assert_eq!(heard(&env, &late, new.len()).await, new);
+    late.stop().await;
+    drop((late, first));
+
+    // After another start as well, and what was there before can be started from.
+    let disk = open(&env, &events).await;
+    assert_eq!(disk.streams[&stream()].last(), new.len() as u64);
+    let is_aside = |name: &String| name.starts_with("aside-");
+    let aside: Vec<String> = env.disk().list(&events).unwrap().into_iter().filter(is_aside).collect();
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    let before = open(&env, &events.join(&aside[0])).await;
+    assert_eq!(before.streams[&stream()].last(), 3);
+    assert_ne!((before.id(), before.lineage), (disk.id(), disk.lineage));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_another_version_is_told_which_one_is_spoken_here_and_ended() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let any = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = Server::start(&env, any, config(&env, ConfigurationAt::Here(meta))).unwrap();
+    let mut connection = TcpStream::connect(server.address()).await.unwrap();
+    let mut hello = BytesMut::new();
+    let role = Role::Client(7);
+    Message::Hello { version: 1, region: "client".to_owned(), role }.encode(&mut hello);
+    connection.write_all(&hello).await.unwrap();
+    let (mut reader, _writer) = frame::split(connection).unwrap();
+    let answer = reader.next().await.unwrap();
+    assert!(matches!(answer, Some(Message::Hello { version: VERSION, .. })), "{answer:?}");
+    assert_eq!(reader.next().await.unwrap(), None);
+}
