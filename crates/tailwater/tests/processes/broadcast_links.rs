@@ -136,7 +136,7 @@ fn start(network: &Network, dir: &std::path::Path, region: usize) -> Node {
     let others: Vec<String> = others.map(|other| format!("r{other}=[\"{}\"]", at(other))).collect();
     let (name, others) = (format!("r{region}"), format!("{{{}}}", others.join(",")));
     // Only a million events put somebody ahead of a source of region 3: it goes by what sources say and bring.
-    let damping = if region == 3 { "1e6" } else { "100.0" };
+    let damping = if region == 3 { "1000000.0" } else { "100.0" };
     let environment = [
         ("TAILWATER_BROADCAST__DAMPING", damping),
         ("TAILWATER_BROADCAST__REGION", &*name),
