@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tailwater_access::Denied;
+use tailwater_broadcast::limits::STREAMS_MAX;
 use tailwater_broadcast::message::{Member, Message, Reason};
 use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
 use tailwater_env::{Complaints, Env, Instant, Task};
@@ -48,6 +49,8 @@ pub(crate) struct Core {
     wanted: Vec<Wanted>,
     ticks: u64,
     complaints: Complaints,
+    /// Whether it was said that there are too many streams.
+    told_left_out: bool,
 }
 
 impl Core {
@@ -77,6 +80,7 @@ impl Core {
             wanted: Vec::new(),
             ticks: 0,
             complaints: Complaints::default(),
+            told_left_out: false,
         }
     }
 
@@ -131,6 +135,14 @@ impl Core {
         }
         self.dial();
         self.look();
+        if !self.told_left_out && self.replica.counters.left_out + self.region.snapshot().left_out > 0 {
+            self.told_left_out = true;
+            tracing::warn!(
+                max = STREAMS_MAX,
+                "there are more broadcast streams than a proxy carries: others are left out, and counted in \
+                 tailwater_broadcast_streams_left_out_total"
+            );
+        }
         self.ticks += 1;
         if !self.joined || self.ticks.is_multiple_of(TICKS_A_REPORT) {
             self.report();

@@ -63,6 +63,8 @@ pub struct RegionSnapshot {
     pub events: u64,
     /// Bytes of those, as messages.
     pub bytes: u64,
+    /// Times that they were not told of a stream, as there were too many.
+    pub left_out: u64,
 }
 
 impl Region {
@@ -270,6 +272,7 @@ impl Region {
             dropped: stats.dropped,
             events: stats.served,
             bytes: self.bytes,
+            left_out: stats.left_out,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a peer can make a replica hold is bounded.
 
 use bytes::Bytes;
+use tailwater_broadcast::limits::STREAMS_MAX;
 use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Reason, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
@@ -132,6 +133,24 @@ fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
         sent.collect::<Vec<_>>()
     };
     assert_eq!([sent(), sent(), sent()], [vec![busy.clone()], vec![lone], vec![busy]]);
+}
+
+#[test]
+fn streams_of_other_regions_beyond_the_bound_are_left_out_and_counted() {
+    let mut head = Replica::new(Config::new("here", 1));
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    head.configure(0, Chain { epoch: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.connected(0, 8, Peer::Out("there".to_owned(), 5));
+    let stream = |n: usize| Stream::parse(&format!("there/{n:05}")).unwrap();
+    let counts = |streams: std::ops::Range<usize>| {
+        streams.map(|n| Advertised { stream: stream(n), count: 1, age_ms: 0 }).collect()
+    };
+    let told = |counts| Message::Advertise { epoch: 1, answers: None, counts };
+    head.receive(0, 8, told(counts(0..STREAMS_MAX)));
+    assert_eq!(head.counters.left_out, 0);
+    head.receive(0, 8, told(counts(0..STREAMS_MAX + 2)));
+    assert_eq!((head.counters.left_out, head.streams().count()), (2, STREAMS_MAX));
+    assert!(head.stream(&stream(STREAMS_MAX)).is_none());
 }
 
 fn advertise(stream: &Stream, count: u64) -> Message {

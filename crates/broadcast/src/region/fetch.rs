@@ -182,7 +182,10 @@ impl Fetcher {
             (None, Begin::First) => 0,
             (None, Begin::Now) => count,
         };
-        let index = self.recv.begin(stream, from)?;
+        let Some(index) = self.recv.begin(stream, from) else {
+            self.stats.left_out += 1;
+            return None;
+        };
         self.streams.push(Fetch::default());
         Some(index)
     }

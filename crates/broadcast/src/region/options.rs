@@ -114,4 +114,6 @@ pub struct Stats {
     pub view: usize,
     /// Bytes of events kept for others now.
     pub recv_bytes: usize,
+    /// Times that a stream was left out, as there were [`STREAMS_MAX`](crate::limits::STREAMS_MAX).
+    pub left_out: u64,
 }

@@ -34,6 +34,7 @@ pub struct ProxyPeer {
     feeds: usize,
     tidy_at_ms: u64,
     refused: u64,
+    left_out: u64,
 }
 
 impl ProxyPeer {
@@ -50,6 +51,7 @@ impl ProxyPeer {
             feeds: options.feeds,
             tidy_at_ms: 0,
             refused: 0,
+            left_out: 0,
         }
     }
 
@@ -81,7 +83,10 @@ impl ProxyPeer {
     pub fn appended(&mut self, stream: &Stream, last: u64) {
         let index = match self.streams.get(stream) {
             Some(index) => *index,
-            None if self.streams.len() >= STREAMS_MAX => return,
+            None if self.streams.len() >= STREAMS_MAX => {
+                self.left_out += 1;
+                return;
+            }
             None => {
                 self.streams.insert(stream.clone(), self.streams.len());
                 self.streams.len() - 1
@@ -166,6 +171,7 @@ impl ProxyPeer {
             feeds: self.server.standing(),
             dropped: self.server.dropped,
             refused: self.refused,
+            left_out: self.left_out,
             view: self.view.len(),
             ..Stats::default()
         }

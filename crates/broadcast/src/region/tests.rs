@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::rng::Rng;
 use super::*;
+use crate::limits::STREAMS_MAX;
 use crate::{Batch, Content, Stream, Writer};
 
 const PROXY: u64 = 1;
@@ -855,4 +856,20 @@ fn everybody_gets_everything_whoever_joins_leaves_crashes_is_slow_or_cut_off() {
         let _say = SaySeed(seed);
         live(seed);
     }
+}
+
+#[test]
+fn streams_beyond_the_bound_are_left_out_and_counted_by_the_proxy_and_by_listeners() {
+    let options = small();
+    let mut proxy = ProxyPeer::new(member(PROXY), &options, 1);
+    let mut peer = Peer::new(member(2), member(PROXY), BTreeMap::new(), options, 1);
+    let mut out = Vec::new();
+    for n in 0..STREAMS_MAX + 2 {
+        let stream = Stream::parse(&format!("r/{n:05}")).unwrap();
+        proxy.appended(&stream, 1);
+        let progress = Progress { stream, held: 0, count: 1, hops: 0 };
+        peer.receive(0, PROXY, Message::Notify(vec![progress]), &mut out);
+        out.clear();
+    }
+    assert_eq!((proxy.stats().left_out, peer.stats().left_out), (2, 2));
 }

@@ -237,6 +237,8 @@ pub struct Counters {
     pub moved: u64,
     /// Batches that came with a gap, and were left out.
     pub gaps: u64,
+    /// Times that another region told of a stream which was left out, as there were [`STREAMS_MAX`](crate::limits::STREAMS_MAX).
+    pub left_out: u64,
 }
 
 impl Replica {

@@ -182,6 +182,7 @@ impl Replica {
                 continue;
             }
             if !self.streams.contains_key(stream) && self.streams.len() >= STREAMS_MAX {
+                self.counters.left_out += 1;
                 continue;
             }
             self.state_of(stream);

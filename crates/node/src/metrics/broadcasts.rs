@@ -75,6 +75,9 @@ impl BroadcastsRead {
         page.counter("tailwater_broadcast_moved", moved, counters.moved)?;
         let gaps = "Batches that did not continue what was there, and were left out.";
         page.counter("tailwater_broadcast_gaps", gaps, counters.gaps)?;
+        let left_out = "Times that a stream was left out, as there were too many.";
+        let times = counters.left_out + read.region.left_out;
+        page.counter("tailwater_broadcast_streams_left_out", left_out, times)?;
         if let Some(disk) = &read.disk {
             disk_of(disk, page)?;
         }

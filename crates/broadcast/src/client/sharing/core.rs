@@ -10,6 +10,7 @@ use super::links::{Gone, Links, Sent};
 use super::outbox::{Outbox, outbox};
 use super::{Input, LinkId, SharingStats, connection};
 use crate::client::listener::{Count, Received};
+use crate::limits::STREAMS_MAX;
 use crate::message::Message;
 use crate::name::Stream;
 use crate::region::{Member, Options, Output, Peer};
@@ -42,6 +43,8 @@ pub(super) struct Core {
     inputs: mpsc::Sender<Input>,
     stats: watch::Sender<SharingStats>,
     sweep_at_ms: u64,
+    /// Whether it was said that there are too many streams.
+    told_left_out: bool,
     _tasks: Vec<Task>,
 }
 
@@ -72,6 +75,7 @@ impl Core {
             inputs,
             stats,
             sweep_at_ms: 0,
+            told_left_out: false,
             _tasks: tasks,
         }
     }
@@ -252,6 +256,12 @@ impl Core {
         // Before the application has what is counted.
         let Some(peer) = &self.peer else { return };
         let stats = SharingStats { region: peer.stats(), links: self.links.len() };
+        if stats.region.left_out > 0 && !std::mem::replace(&mut self.told_left_out, true) {
+            tracing::warn!(
+                max = STREAMS_MAX,
+                "there are more streams than a listener that shares takes: others are left out"
+            );
+        }
         self.stats.send_replace(stats);
         self.hand_over();
     }
