@@ -242,7 +242,7 @@ impl Client {
         for message in &messages {
             match self.env.random_below(6) {
                 0 => {} // dies with it
-                1 => self.change(queue, message).await,
+                1 => self.change(queue, message, until).await,
                 _ => self.delete(queue, message, until).await,
             }
         }
@@ -295,8 +295,13 @@ impl Client {
         }
     }
 
-    async fn change(&self, queue: &'static str, message: &Message) {
+    async fn change(&self, queue: &'static str, message: &Message, until: Instant) {
         let name = seen(queue, message).name;
+        if self.env.random_below(2) == 0 {
+            // Just before the timeout ends, so that it may while this is brought to the disk.
+            let before = Duration::from_micros(self.env.random_below(4_000));
+            self.env.sleep(until.since(self.env.now()).saturating_sub(before)).await;
+        }
         self.model.lock().forget_hidden(queue, name);
         let visibility = Duration::from_millis(self.env.random_below(20));
         let (begun, changes) = (self.env.now(), vec![(message.receipt, visibility)]);
