@@ -27,16 +27,6 @@ impl Plant {
         }
     }
 
-    /// What a publisher sends, as the bug makes it.
-    pub fn broadcast_publish(self, message: Message) -> Message {
-        match (self, message) {
-            (Plant::RenamedOnGap, Message::Publish { stream, client, first, batch, .. }) => {
-                Message::Publish { stream, client, answered: 0, first, batch }
-            }
-            (_, message) => message,
-        }
-    }
-
     /// From where on a listener that was there before wants events, as the bug makes it.
     pub fn broadcast_positions(self, mut positions: Vec<(Stream, u64)>) -> Vec<(Stream, u64)> {
         if self == Plant::ResumedTooFar {

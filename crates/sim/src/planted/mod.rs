@@ -78,9 +78,6 @@ pub enum Plant {
     WaitsNotTold,
     /// A publisher that tries again does so as another one.
     RetryAsAnother,
-    /// A publisher whose earlier events the head does not know goes on as another one, and does not say which of them were
-    /// answered.
-    RenamedOnGap,
     /// A listener goes on one number behind where it was.
     ResumedTooFar,
     /// A listener gets a tombstone for an event that nothing collected.

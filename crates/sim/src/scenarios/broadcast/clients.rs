@@ -28,19 +28,17 @@ pub(super) struct Publisher {
     pub(super) link: Option<LinkId>,
     pub(super) wanted: Option<String>,
     pub(super) at: String,
-    plant: Plant,
     ready: bool,
     next: u64,
     /// Its own first and last numbers of what was published together and is not answered, in order.
     waiting: VecDeque<(u64, u64)>,
     queue: Queue<(u64, u64)>,
-    /// How many names it had, and its own number before the first one that it gave the queue under this one.
+    /// How many names it had.
     names: u128,
-    before: u64,
 }
 
 impl Publisher {
-    pub(super) fn new(region: usize, id: PublisherId, stream: Stream, plant: Plant) -> Self {
+    pub(super) fn new(region: usize, id: PublisherId, stream: Stream) -> Self {
         Self {
             region,
             id,
@@ -48,13 +46,11 @@ impl Publisher {
             link: None,
             wanted: None,
             at: String::new(),
-            plant,
             ready: false,
             next: 1,
             waiting: VecDeque::new(),
             queue: Queue::new(id),
             names: 1,
-            before: 0,
         }
     }
 
@@ -89,16 +85,13 @@ impl Publisher {
         if !self.ready {
             return Vec::new();
         }
-        std::iter::from_fn(|| self.queue.next(&self.stream))
-            .map(|message| self.plant.broadcast_publish(message))
-            .collect()
+        std::iter::from_fn(|| self.queue.next(&self.stream)).collect()
     }
 
     /// A bug: it goes on as somebody else, with all that is not answered.
     pub(super) fn rename(&mut self) {
         self.queue = Queue::new(self.id + (self.names << 80));
         self.names += 1;
-        self.before = self.waiting.front().map_or(self.next, |(first, _)| *first) - 1;
         for numbers in self.waiting.clone() {
             self.push(numbers);
         }
@@ -131,12 +124,7 @@ impl Publisher {
             }
             Message::Refused { reason: Reason::NotHead, .. } => Ok(Next::Reconnect(None)),
             Message::Refused { reason: Reason::Gap, first, .. } => {
-                let is_oldest = self.oldest().is_some_and(|oldest| oldest - self.before == first);
-                if self.plant == Plant::RenamedOnGap && is_oldest {
-                    self.rename();
-                } else {
-                    self.queue.refused(first, Reason::Gap);
-                }
+                self.queue.refused(first, Reason::Gap);
                 Ok(Next::Send(self.messages()))
             }
             Message::Refused { text, reason, .. } => {

@@ -160,7 +160,7 @@ impl Sim {
                 let stream = Stream::parse(&name).expect("it is a name");
                 for _ in 0..self.rng.between(1, 2) {
                     let id = u128::from(self.rng.next_u64()) * 2 + kind as u128;
-                    self.client(Client::Publisher(Publisher::new(region, id, stream.clone(), self.plant)));
+                    self.client(Client::Publisher(Publisher::new(region, id, stream.clone())));
                 }
             }
             for _ in 0..2 {
@@ -425,11 +425,7 @@ impl Sim {
         // is the tail now has settled what that one has as well.
         let tails_are_right = matches!(
             self.plant,
-            Plant::None
-                | Plant::WaitsNotTold
-                | Plant::TombstoneForNothing
-                | Plant::RenamedOnGap
-                | Plant::ResumedTooFar
+            Plant::None | Plant::WaitsNotTold | Plant::TombstoneForNothing | Plant::ResumedTooFar
         ) && self.late != Some(pid);
         if node.replica.chain().tail() == Some(pid) && (tails_are_right || tail == Some(pid)) {
             for (stream, state) in node.replica.streams() {
