@@ -94,11 +94,11 @@ fn another_node_s_cells_at_the_paths_that_a_node_tells_are_not_read_and_its_own_
             producer.send(None, b"value").expect("room").await.expect("appended");
             let batch = consumer.next().await.expect("readable").expect("records");
             assert_eq!(batch.records().count(), 1);
-            // Whoever reads the wrong cells misses for ever.
+            // Whoever reads the wrong cells misses for ever, and gets a record in a second.
             if client.reader_stats().cell_bytes > 0 {
                 break;
             }
-            assert!(number < 10_000, "nothing came from a cell: {:?}", client.reader_stats());
+            assert!(number < 60, "nothing came from a cell: {:?}", client.reader_stats());
         }
     });
 }
