@@ -134,7 +134,7 @@ impl CreateStream {
     }
 }
 
-/// A stream, as in `GET /v1/streams`.
+/// A stream, as in `GET /v1/streams` and `GET /v1/streams/NAME`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StreamView {
     /// Its name.
@@ -166,7 +166,8 @@ pub struct ShardView {
     pub durable: u64,
     /// Its cached bytes.
     pub cached: u64,
-    /// All segments, oldest first.
+    /// All segments, oldest first; not in the list of all streams.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<SegmentView>,
     /// Why it was not opened, if bytes of it are missing: then the rest says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]

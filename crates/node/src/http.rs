@@ -35,7 +35,7 @@ use hyper_util::service::TowerToHyperService;
 use tailwater_access::{Authorizer, Denied, Protocol, Resource};
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
-use tailwater_log::{Locate, ReadError};
+use tailwater_log::{Locate, ReadError, StreamInfo};
 
 use crate::Shared;
 use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
@@ -232,7 +232,15 @@ async fn clear_cell(State(shared): State<Arc<Shared>>, Path(name): Path<String>)
 async fn list_streams(State(shared): State<Arc<Shared>>) -> Json<Vec<StreamView>> {
     let streams = shared.log.list_streams();
     // One that is deleted meanwhile is left out.
-    Json(streams.iter().filter_map(|stream| shared.view(&stream.name).ok()).collect())
+    let view = |stream: &StreamInfo| {
+        let mut view = shared.view(&stream.name).ok()?;
+        for shard in &mut view.shards {
+            // There may be millions of all streams together.
+            shard.segments = Vec::new();
+        }
+        Some(view)
+    };
+    Json(streams.iter().filter_map(view).collect())
 }
 
 async fn create_stream(

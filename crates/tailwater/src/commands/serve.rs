@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     admin: Option<SocketAddr>,
     /// Where Kafka's clients connect.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     kafka: Option<SocketAddr>,
     /// Do not speak Kafka's protocol.
     #[arg(long, conflicts_with = "kafka")]

@@ -20,11 +20,11 @@ pub enum Command {
         shards: u32,
         /// Delete completed segments this many milliseconds after they were completed; `none` keeps them. By
         /// default 604800000, which is a week.
-        #[arg(long, value_name = "MS|none")]
+        #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
         retention_ms: Option<String>,
         /// Delete the oldest completed segments beyond this many bytes in a shard; `none`, the default, is no
         /// limit.
-        #[arg(long, value_name = "BYTES|none")]
+        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
         retention_bytes: Option<String>,
         /// Complete a segment at this size. By default 268435456.
         #[arg(long, value_name = "BYTES")]

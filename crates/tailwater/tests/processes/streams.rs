@@ -213,6 +213,32 @@ fn a_truncation_of_all_shards_leaves_those_that_begin_later_and_does_nothing_whe
 }
 
 #[test]
+fn the_list_of_streams_leaves_their_segments_to_the_description_of_each() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s", "--shards", "2"]);
+    node.produce("s", &numbered(10));
+    let shards = |path: &str| -> Vec<serde_json::Value> {
+        let answer: serde_json::Value =
+            serde_json::from_str(&node.get(path).expect("answered")).expect("JSON");
+        let stream = if answer.is_array() { &answer[0] } else { &answer };
+        stream["shards"].as_array().expect("shards").clone()
+    };
+    let (listed, described) = (shards("/v1/streams"), shards("/v1/streams/s"));
+    for (listed, described) in listed.iter().zip(&described) {
+        assert_eq!(listed["segments"], serde_json::Value::Null, "{listed}");
+        assert_eq!(described["segments"].as_array().map(Vec::len), Some(1), "{described}");
+        assert_eq!(
+            (&listed["next_offset"], &listed["bytes"]),
+            (&described["next_offset"], &described["bytes"])
+        );
+    }
+    assert_eq!((listed.len(), described.len()), (2, 2));
+    let row = node.run(&["stream", "ls"]);
+    assert!(row.lines().any(|line| line.split_whitespace().take(3).eq(["s", "2", "10"])), "{row}");
+}
+
+#[test]
 fn mistakes_are_answered_with_what_to_do() {
     let nobody = tailwater().args(["--server", "127.0.0.1:1", "stream", "ls"]).output().expect("it runs");
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("tailwater serve"));
@@ -231,7 +257,14 @@ fn mistakes_are_answered_with_what_to_do() {
     assert!(node.run_failing(&["stream", "create", "t", "--retention-ms", "5m"]).contains("--retention-ms"));
     let folder = dir.path().to_str().expect("text");
     assert!(node.run_failing(&["produce", "s", folder]).contains(folder));
-    assert!(node.run_failing(&["serve", "--listen", "localhost:7420"]).contains("127.0.0.1:7420"));
+    for flag in ["--listen", "--admin", "--kafka", "--sqs", "--broadcast"] {
+        let error = node.run_failing(&["serve", flag, "localhost:7420"]);
+        assert!(error.contains("127.0.0.1:7420"), "{error}");
+    }
+    let everywhere = node.run_failing(&["serve", "--listen", "0.0.0.0:7420", "--config-check"]);
+    assert!(everywhere.contains("advertised_data"), "{everywhere}");
+    node.run(&["stream", "create", "endless", "--retention-ms", "-1", "--retention-bytes", "-1"]);
+    assert!(node.run(&["stream", "describe", "endless"]).contains("none"));
     let misspelt = tailwater().args(["serve", "--config-check"]).env("TAILWATER_LSTEN__ADMIN", "x").output();
     let misspelt = String::from_utf8(misspelt.expect("it runs").stderr).expect("text");
     assert!(misspelt.contains("TAILWATER_LSTEN__ADMIN") && misspelt.contains("--print-config"), "{misspelt}");
