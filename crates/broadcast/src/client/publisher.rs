@@ -241,6 +241,7 @@ impl State {
             writer.flush().await?;
             let room = self.queues.values().all(Queue::has_room);
             tokio::select! {
+                biased;
                 message = env.timeout(SILENCE, reader.next()) => match message {
                     None => anyhow::bail!("{address} said nothing for {SILENCE:?}"),
                     Some(message) => match message? {

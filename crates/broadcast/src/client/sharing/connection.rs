@@ -149,6 +149,7 @@ async fn run(
         anyhow::Ok(())
     };
     let result = tokio::select! {
+        biased;
         result = reading => result,
         result = written.write(link, writer, inputs) => result,
     };

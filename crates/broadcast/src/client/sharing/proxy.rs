@@ -105,6 +105,7 @@ impl Proxy {
             }
         };
         let result = tokio::select! {
+            biased;
             result = reading => result,
             result = written.write(id, writer, &inputs) => result,
         };
