@@ -28,8 +28,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Instant;
-use tailwater_rma::Region;
 
+// From the module above: `tests/loom.rs` has another one.
+use super::Region;
 use super::recency::{Links, Nodes, Recency};
 use super::slabs::{NOBODY, Slabs, Slot};
 use super::tombstones::Tombstones;
