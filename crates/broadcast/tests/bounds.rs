@@ -139,7 +139,10 @@ fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
 fn streams_of_other_regions_beyond_the_bound_are_left_out_and_counted() {
     let mut head = Replica::new(Config::new("here", 1));
     let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(0, Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() });
+    head.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let stream = |n: usize| Stream::parse(&format!("there/{n:05}")).unwrap();
     let counts = |streams: std::ops::Range<usize>| {
