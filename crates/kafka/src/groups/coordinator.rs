@@ -184,7 +184,7 @@ impl Coordinator {
         }
         let answer = {
             let mut table = self.shared.table.lock();
-            if let Err(error) = self.shared.check_room(&table, join.bytes()) {
+            if let Err(error) = self.shared.check_room(&table, name, join.bytes(), |group| group.replaced_by_join(&join)) {
                 return refused(error, member_id);
             }
             match table.groups.get_mut(name) {
@@ -230,7 +230,7 @@ impl Coordinator {
                     return told.unwrap_or_else(|| refused(ErrorCode::UnknownMemberId));
                 }
             }
-            if self.shared.check_room(&table, sync.bytes()).is_err() {
+            if self.shared.check_room(&table, name, sync.bytes(), Group::replaced_by_sync).is_err() {
                 // As a broker answers that can't store what is assigned.
                 return refused(ErrorCode::UnknownServerError);
             }
@@ -287,7 +287,8 @@ impl Coordinator {
             if committer.generation >= 0 {
                 return Err(ErrorCode::GroupIdNotFound);
             }
-            return self.shared.add_group(&mut table, name);
+            // It is there when something is kept.
+            return self.shared.check_place(&table, name);
         };
         let Committer { member_id, instance, generation } = committer;
         match &mut entry.group {
@@ -335,7 +336,7 @@ impl Coordinator {
             }
             false => unknown(),
         };
-        let room = self.shared.check_room(&table, beat.bytes());
+        let room = self.shared.check_room(&table, name, beat.bytes(), |group| group.replaced_by_beat(&beat));
         room.map_err(|error| (error, "groups have no more room for what members say".to_owned()))?;
         match table.groups.get_mut(name) {
             None if beat.epoch != JOINING => return Err(lost()),
@@ -386,8 +387,8 @@ impl Coordinator {
         })?;
         let mut table = self.shared.table.lock();
         if !table.groups.contains_key(&name) {
-            // It was deleted meanwhile; with offsets it is there again.
-            return self.shared.add_group(&mut table, &name);
+            // It is the first commit, or it was deleted meanwhile; with offsets it is there.
+            self.shared.insert_group(&mut table, &name);
         }
         Ok(())
     }
@@ -493,6 +494,13 @@ impl Table {
 
 impl Shared {
     fn add_group(&self, table: &mut Table, name: &str) -> Result<(), ErrorCode> {
+        self.check_place(table, name)?;
+        self.insert_group(table, name);
+        Ok(())
+    }
+
+    /// Whether there is a place for one more group.
+    fn check_place(&self, table: &Table, name: &str) -> Result<(), ErrorCode> {
         if table.groups.len() >= self.config.groups_max {
             if let Some(left_out) = self.complaints.admit(self.env.now(), "too many groups") {
                 let max = self.config.groups_max;
@@ -500,15 +508,26 @@ impl Shared {
             }
             return Err(ErrorCode::GroupMaxSizeReached);
         }
-        let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
-        table.groups.insert(name.into(), Entry::new(Group::Classic(group), Some(self.env.wall_ms())));
         Ok(())
     }
 
-    /// Whether so many bytes more may be kept of what members bring.
-    fn check_room(&self, table: &Table, bytes: usize) -> Result<(), ErrorCode> {
-        // What says nothing new brings nothing.
-        if bytes == 0 || table.bytes + bytes <= self.config.groups_bytes_max {
+    fn insert_group(&self, table: &mut Table, name: &str) {
+        let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
+        table.groups.insert(name.into(), Entry::new(Group::Classic(group), Some(self.env.wall_ms())));
+    }
+
+    /// Whether so many bytes may be kept of what a member brings, in place of those that it `replaces`: who brings no
+    /// more than it has is in, however full it is.
+    fn check_room(
+        &self,
+        table: &Table,
+        name: &str,
+        bytes: usize,
+        replaces: impl Fn(&Group) -> usize,
+    ) -> Result<(), ErrorCode> {
+        let replaced = table.groups.get(name).map_or(0, |entry| replaces(&entry.group));
+        let more = bytes.saturating_sub(replaced);
+        if more == 0 || table.bytes + more <= self.config.groups_bytes_max {
             return Ok(());
         }
         if let Some(left_out) = self.complaints.admit(self.env.now(), "too much of groups") {

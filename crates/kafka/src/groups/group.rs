@@ -2,8 +2,8 @@
 
 use tailwater_env::Instant;
 
-use super::classic::{ClassicGroup, Output, Phase};
-use super::consumer::{Catalog, ConsumerGroup};
+use super::classic::{ClassicGroup, Join, Output, Phase};
+use super::consumer::{Beat, Catalog, ConsumerGroup};
 use super::records::Kind;
 use crate::errors::ErrorCode;
 
@@ -73,6 +73,30 @@ impl Group {
         match self {
             Self::Classic(group) => group.bytes(),
             Self::Consumer(group) => group.bytes(),
+        }
+    }
+
+    /// Of that, what is given up for what a member says that joins.
+    pub fn replaced_by_join(&self, join: &Join) -> usize {
+        match self {
+            Self::Classic(group) => group.replaced_by(join),
+            Self::Consumer(group) => group.replaced_by_join(join),
+        }
+    }
+
+    /// The same for a leader that says who gets what.
+    pub fn replaced_by_sync(&self) -> usize {
+        match self {
+            Self::Classic(group) => group.assigned_bytes(),
+            Self::Consumer(_) => 0,
+        }
+    }
+
+    /// The same for a member of KIP-848.
+    pub fn replaced_by_beat(&self, beat: &Beat) -> usize {
+        match self {
+            Self::Classic(_) => 0,
+            Self::Consumer(group) => group.replaced_by(beat),
         }
     }
 

@@ -11,7 +11,7 @@ use tailwater_format::StreamId;
 use tailwater_log::{Log, LogConfig, StreamConfig};
 use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
 
-use super::classic::Join;
+use super::classic::{Join, Sync};
 use super::consumer::{Beat, LEAVING, Partitions};
 use super::coordinator::Committer;
 use super::offsets::{GroupOffsets, Offsets};
@@ -177,6 +177,9 @@ async fn a_group_that_is_removed_as_unused_keeps_what_is_committed_meanwhile() {
     let topic = stream(&log, "topic").await;
     let groups = open(&log, GroupsConfig::default()).await;
     let name: Arc<str> = "g".into();
+    // It has nothing any more, and nobody looked since.
+    groups.commit("g", offsets(topic, 1..2, 5)).await.expect("kept");
+    groups.forget_offsets("g", groups.offsets().of("g")).await.expect("forgotten");
     groups.check_commit("g", &nobody()).expect("allowed");
     let commit = groups.commit("g", offsets(topic, 0..1, 7));
     let (kept, ()) = futures::join!(commit, groups.shared.sweep(&name));
@@ -305,6 +308,51 @@ async fn offsets_of_a_deleted_stream_are_gone_whoever_gets_its_name() {
     let again = stream(&log, "gone").await;
     assert_eq!(groups.offsets().get("g", (again, 0)), None);
     until(|| groups.offsets().of("g").len() == 3).await;
+}
+
+#[tokio::test]
+async fn a_commit_that_is_allowed_and_keeps_nothing_makes_no_group() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, GroupsConfig { groups_max: 1, ..quick() }).await;
+    for name in ["a", "b", "c"] {
+        groups.check_commit(name, &nobody()).expect("allowed");
+        groups.commit(name, GroupOffsets::default()).await.expect("there is nothing to keep");
+    }
+    assert!(groups.names().is_empty());
+    groups.commit("d", offsets(topic, 0..1, 7)).await.expect("kept");
+    assert_eq!(groups.check_commit("e", &nobody()), Err(ErrorCode::GroupMaxSizeReached));
+}
+
+#[tokio::test]
+async fn who_is_in_a_group_stays_in_it_when_there_is_no_more_room_for_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let groups = open(&log, GroupsConfig { groups_bytes_max: 3_000, ..quick() }).await;
+    let large = |member_id: &str| Join {
+        member_id: member_id.to_owned(),
+        protocols: vec![("range".to_owned(), vec![0; 1_000].into())],
+        ..member(10_000)
+    };
+    let first = groups.join("a", large("")).await;
+    assert_eq!(first.error_code, 0);
+    let sync = |generation| Sync {
+        member_id: "member".to_owned(),
+        instance: None,
+        generation,
+        protocol_type: None,
+        protocol: None,
+        assignments: vec![("member".to_owned(), vec![0; 1_000].into())],
+    };
+    assert_eq!(groups.sync("a", sync(first.generation_id)).await.error_code, 0);
+    assert_eq!(groups.join("b", large("")).await.error_code, ErrorCode::GroupMaxSizeReached.number());
+    // All that it says again takes the place of what it said.
+    let again = groups.join("a", large("member")).await;
+    assert_eq!(again.error_code, 0);
+    assert_eq!(groups.sync("a", sync(again.generation_id)).await.error_code, 0);
+    let more = Join { protocols: vec![("range".to_owned(), vec![0; 2_000].into())], ..large("member") };
+    assert_eq!(groups.join("a", more).await.error_code, ErrorCode::GroupMaxSizeReached.number());
 }
 
 #[tokio::test]

@@ -260,13 +260,18 @@ impl ClassicGroup {
         let takes_a_place = known.is_none() && instance.is_none();
         let others = self.members.len() + self.pending.keys().filter(|id| **id != join.member_id).count()
             - usize::from(!takes_a_place);
-        // Whatever was assigned to it stays.
-        let replaced = known.or_else(|| instance.and_then(|id| self.members.get_key_value(id)));
-        let replaced = match replaced {
+        let bytes = self.bytes() - self.replaced_by(join) + join.bytes();
+        others < self.limits.members_max && bytes <= self.limits.bytes_max
+    }
+
+    /// Bytes that are given up for what the member says now. Whatever was assigned to it stays.
+    pub fn replaced_by(&self, join: &Join) -> usize {
+        let known = self.members.get_key_value(&join.member_id);
+        let instance = join.instance.as_ref().and_then(|instance| self.instances.get(instance));
+        match known.or_else(|| instance.and_then(|id| self.members.get_key_value(id))) {
             Some((id, member)) => member.bytes(id),
             None => self.pending.get_key_value(&join.member_id).map_or(0, |(id, _)| pending_bytes(id)),
-        };
-        others < self.limits.members_max && self.bytes() - replaced + join.bytes() <= self.limits.bytes_max
+        }
     }
 
     /// Whether the group could agree on a protocol with it.

@@ -73,13 +73,17 @@ impl ClassicGroup {
         }
     }
 
+    /// Bytes of what is assigned at the moment, which a leader's word replaces.
+    pub fn assigned_bytes(&self) -> usize {
+        self.members.values().map(|member| member.assignment.len()).sum()
+    }
+
     /// The leader's word: who gets what. Members that it does not name get nothing.
     fn assign(&mut self, now: Instant, assignments: Vec<(String, Bytes)>, out: &mut Vec<Output>) {
         let mut assignments: BTreeMap<String, Bytes> = assignments.into_iter().collect();
         assignments.retain(|id, _| self.members.contains_key(id));
         let bytes: usize = assignments.values().map(Bytes::len).sum();
-        let before: usize = self.members.values().map(|member| member.assignment.len()).sum();
-        if self.bytes() - before + bytes > self.limits.bytes_max {
+        if self.bytes() - self.assigned_bytes() + bytes > self.limits.bytes_max {
             // As a broker answers that can't store what is assigned.
             self.answer_syncs(now, ErrorCode::UnknownServerError, out);
             self.prepare(now, out);

@@ -221,6 +221,14 @@ impl ConsumerGroup {
         count < self.limits.members_max && bytes <= self.limits.bytes_max
     }
 
+    /// Bytes that are given up for what the member says now.
+    pub fn replaced_by_join(&self, join: &Join) -> usize {
+        let instance = join.instance.as_ref().and_then(|instance| self.instances.get(instance));
+        let known = self.members.get_key_value(&join.member_id);
+        let known = known.or_else(|| instance.and_then(|id| self.members.get_key_value(id)));
+        known.map_or(0, |(id, member)| member.bytes(id))
+    }
+
     /// A member wants its assignment.
     pub fn sync(&mut self, now: Instant, sync: &Sync, catalog: &Catalog) -> SyncGroupResponse {
         self.try_sync(now, sync, catalog).unwrap_or_else(classic::sync_error)

@@ -623,21 +623,25 @@ impl ConsumerGroup {
 
     /// Whether what a member says fits in, with so many bytes that its pattern was compiled to.
     fn has_room(&self, beat: &Beat, compiled: usize) -> bool {
+        let is_shared =
+            beat.pattern.as_ref().is_some_and(|text| self.pattern(text, &beat.principal).is_some());
+        let compiled = if is_shared { 0 } else { compiled };
+        self.bytes() - self.replaced_by(beat) + beat.bytes() + compiled <= self.limits.bytes_max
+    }
+
+    /// Bytes that are given up for what a member says now.
+    pub fn replaced_by(&self, beat: &Beat) -> usize {
         let holder = beat.instance.as_ref().and_then(|instance| self.instances.get(instance));
         let known = self.members.get_key_value(&beat.member_id);
         let known = known.or_else(|| holder.and_then(|holder| self.members.get_key_value(holder)));
-        let replaced = known.map_or(0, |(id, member)| {
+        known.map_or(0, |(id, member)| {
             let text = |text: Option<&String>| text.map_or(0, String::len);
             let pattern = member.pattern.as_ref().map(|pattern| &pattern.text);
             let who = if beat.epoch == JOINING { member.who_bytes(id) } else { 0 };
             let topics = if beat.topics.is_some() { member.topics_bytes } else { 0 };
             let pattern = if beat.pattern.is_some() { text(pattern) } else { 0 };
             who + topics + pattern + if beat.rack.is_some() { text(member.rack.as_ref()) } else { 0 }
-        });
-        let is_shared =
-            beat.pattern.as_ref().is_some_and(|text| self.pattern(text, &beat.principal).is_some());
-        let compiled = if is_shared { 0 } else { compiled };
-        self.bytes() - replaced + beat.bytes() + compiled <= self.limits.bytes_max
+        })
     }
 
     /// The pattern that a member says, if any member has it on the same principal's behalf, or that it said before.
