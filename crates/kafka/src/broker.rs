@@ -181,11 +181,11 @@ impl Broker {
         }
     }
 
-    /// Begins to carry a request out.
+    /// Begins to carry a request out. What takes long of that lets others on meanwhile.
     ///
     /// # Errors
     /// What the connection is closed for.
-    pub(crate) fn begin(
+    pub(crate) async fn begin(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
         request: Bytes,
@@ -221,7 +221,8 @@ impl Broker {
         };
         tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
         let call = self.stats.request(api, bytes, self.env.now());
-        let begun = self.dispatch(api, correlation_id, context, reader).map_err(malformed(api.name()))?;
+        let begun = self.dispatch(api, correlation_id, context, reader).await;
+        let begun = begun.map_err(malformed(api.name()))?;
         let is_last = begun.is_err();
         let answer = begun.unwrap_or_else(|why| futures::future::ready(Outcome::Close(why)).boxed());
         // What others decide about may take as long as they like, and the request is taken apart already.
@@ -238,7 +239,7 @@ impl Broker {
     }
 
     /// Begins a request that is read; why it was not, if its connection has to end.
-    fn dispatch(
+    async fn dispatch(
         self: &Arc<Self>,
         api: Api,
         correlation_id: i32,
@@ -253,7 +254,7 @@ impl Broker {
         match api {
             Api::Produce => {
                 let request = Wire::read(&mut reader)?;
-                Ok(answers::produce::produce(self, &context, correlation_id, request))
+                Ok(answers::produce::produce(self, &context, correlation_id, request).await)
             }
             Api::Fetch => {
                 let request = Wire::read(&mut reader)?;

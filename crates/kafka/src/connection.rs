@@ -180,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn exchange(&mut self) -> Result<Infallible, Closing> {
         let idle = Duration::from_millis(self.broker.config.idle_ms);
         loop {
-            self.begin_requests()?;
+            self.begin_requests().await?;
             let env = self.broker.env.clone();
             let is_waiting = !self.under_way.is_empty();
             let wants_room = matches!(self.room, Room::Wanted { .. });
@@ -216,7 +216,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// begun only.
     async fn carry_out_the_rest(&mut self) -> Result<(), Closing> {
         loop {
-            self.begin_requests()?;
+            self.begin_requests().await?;
             if let Some(Begun { answer, waits_for_others, .. }) = self.under_way.pop_front() {
                 let outcome = if waits_for_others { answer.now_or_never() } else { Some(answer.await) };
                 if let Some(Outcome::Close(why)) = outcome {
@@ -259,7 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Begins what has arrived and may begin, and asks for the room of what is next.
-    fn begin_requests(&mut self) -> Result<(), Closing> {
+    async fn begin_requests(&mut self) -> Result<(), Closing> {
         while let Some(len) = self.frame_len()? {
             let Some(api) = self.buffer.get(4..6) else { return Ok(()) };
             let is_produce = i16::from_be_bytes([api[0], api[1]]) == Api::Produce.number();
@@ -283,7 +283,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Room::Taken { permit, .. } => permit,
                 Room::None | Room::Wanted { .. } => None,
             };
-            let begun = self.broker.begin(&self.peer, request, permit)?;
+            let begun = self.broker.begin(&self.peer, request, permit).await?;
             self.only_produce = is_produce && !begun.is_last;
             self.under_way.push_back(begun);
         }

@@ -21,6 +21,8 @@ use crate::messages::produce::{
 
 /// From this version of Produce on batches may be compressed with zstd.
 const ZSTD_FROM_VERSION: i16 = 7;
+/// Others have their turn after so many bytes of batches, and between compressed ones.
+const TURN_BYTES: usize = 1 << 20;
 /// From this version of Produce on topics are named by their ids.
 const IDS_FROM_VERSION: i16 = 13;
 
@@ -51,7 +53,10 @@ struct Begun {
 
 /// Begins to append; the batches of one connection are submitted in the order in which this is called. If there is no room
 /// for the answer nothing is, and the connection has to be closed, for this reason.
-pub(crate) fn produce(
+///
+/// A batch is read from end to end before it is submitted, and what is compressed may come to far more than was sent, so
+/// others have their turn in between.
+pub(crate) async fn produce(
     broker: &Arc<Broker>,
     context: &Context,
     correlation_id: i32,
@@ -70,21 +75,29 @@ pub(crate) fn produce(
         None
     };
     let mut topics = Vec::with_capacity(request.topic_data.len());
+    let (mut has_begun, mut read_bytes) = (false, 0);
     for topic in request.topic_data {
         let found = broker.find_topic(context, &topic.name, topic.topic_id, version >= IDS_FROM_VERSION);
         let found = found.map_err(|error| match error {
             ErrorCode::TopicAuthorizationFailed => Refused::new(error, "this client may not append to it"),
             error => Refused::new(error, "there is no such topic"),
         });
-        let partitions = topic.partition_data.into_iter().map(|partition| {
+        let mut partitions = Vec::with_capacity(topic.partition_data.len());
+        for partition in topic.partition_data {
             let stream = match (&refused, &found) {
                 (Some(refused), _) | (None, Err(refused)) => Err(refused.clone()),
                 (None, Ok(stream)) => Ok(stream),
             };
-            begin(broker, version, stream, partition.index, partition.records.into_bytes())
-        });
-        let begun: Vec<Begun> = partitions.collect();
-        topics.push((topic.name, topic.topic_id, begun));
+            let records = partition.records.into_bytes();
+            let is_compressed = BatchHeader::parse(&records).is_ok_and(|header| header.codec != Codec::None);
+            read_bytes += if is_compressed { TURN_BYTES } else { records.len() };
+            if std::mem::replace(&mut has_begun, true) && read_bytes >= TURN_BYTES {
+                read_bytes = 0;
+                tokio::task::yield_now().await;
+            }
+            partitions.push(begin(broker, version, stream, partition.index, records));
+        }
+        topics.push((topic.name, topic.topic_id, partitions));
     }
     let broker = Arc::clone(broker);
     // It says how long others are waited for. With fewer acks there are none, and what is appended is no error.

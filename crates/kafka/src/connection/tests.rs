@@ -151,6 +151,29 @@ async fn a_large_batch_is_read_to_its_end_while_the_one_before_it_waits_for_the_
 }
 
 #[tokio::test]
+async fn a_produce_of_many_compressed_batches_lets_others_on_between_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (log, topic, broker) = broker(dir.path()).await;
+    let batch = || {
+        let mut batch = BatchBuilder::new();
+        batch.append(None, Some(&[0; 1_000]), &[], Env::real().wall_ms()).expect("small");
+        PartitionProduceData { index: 0, records: Records(vec![batch.finish(Codec::Zstd)]) }
+    };
+    let partition_data = vec![batch(), batch(), batch()];
+    let topic_data =
+        vec![TopicProduceData { name: "topic".to_owned(), partition_data, ..Default::default() }];
+    let asked = ProduceRequest { acks: -1, timeout_ms: 60_000, topic_data, ..Default::default() };
+    let frame = request(&asked, 9, 1, "test").concat();
+    let peer = peer(&broker);
+    let mut begin = std::pin::pin!(broker.begin(&peer, frame.slice(4..), None));
+    for _ in 0..2 {
+        assert!(futures::poll!(&mut begin).is_pending(), "there is another batch");
+    }
+    begin.await.expect("well-formed").answer.await;
+    assert_eq!(next_offset(&log, topic), 3);
+}
+
+#[tokio::test]
 async fn the_time_that_a_producer_gives_others_does_not_bound_appends_that_wait_for_nobody() {
     let dir = tempfile::tempdir().expect("a directory");
     let (log, topic, broker) = broker(dir.path()).await;
@@ -183,8 +206,9 @@ async fn answers_that_are_not_sent_bound_what_others_read_but_for_a_batch() {
     let config = KafkaConfig { answers_bytes_max: 1 << 20, ..KafkaConfig::default() };
     let (log, topic, broker) = broker_with(dir.path(), config).await;
     let peer = peer(&broker);
-    let ask =
-        async |frame: Bytes| broker.begin(&peer, frame.slice(4..), None).expect("well-formed").answer.await;
+    let ask = async |frame: Bytes| {
+        broker.begin(&peer, frame.slice(4..), None).await.expect("well-formed").answer.await
+    };
     for _ in 0..8 {
         ask(produce_of(&[0; VALUE], 1, 0)).await;
     }
@@ -220,7 +244,7 @@ async fn large_answers_that_are_not_sent_are_bounded_together_and_small_ones_go_
         let topics = Some((0..topics).map(topic).collect());
         let asked = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
         let frame = request(&asked, 9, 1, "test").concat();
-        broker.begin(&peer, frame.slice(4..), None).expect("well-formed").answer.await
+        broker.begin(&peer, frame.slice(4..), None).await.expect("well-formed").answer.await
     };
     let mut unsent = Vec::new();
     let refused = loop {
@@ -261,8 +285,9 @@ async fn large_answers_to_produce_that_are_not_sent_are_bounded_before_anything_
     let config = KafkaConfig { answers_bytes_max: BYTES_MAX, ..KafkaConfig::default() };
     let (log, topic, broker) = broker_with(dir.path(), config).await;
     let peer = peer(&broker);
-    let ask =
-        async |frame: Bytes| broker.begin(&peer, frame.slice(4..), None).expect("well-formed").answer.await;
+    let ask = async |frame: Bytes| {
+        broker.begin(&peer, frame.slice(4..), None).await.expect("well-formed").answer.await
+    };
     let mut unsent = Vec::new();
     let mut refused = None;
     for _ in 0..100 {
@@ -321,7 +346,7 @@ async fn a_fetch_that_waits_holds_none_of_the_room_for_requests() {
     let (_log, _, broker) = broker(dir.path()).await;
     let all = broker.config.huge_bytes();
     let room = Arc::clone(&broker).take_room(all).await;
-    let begun = broker.begin(&peer(&broker), waiting_fetch().slice(4..), room).expect("well-formed");
+    let begun = broker.begin(&peer(&broker), waiting_fetch().slice(4..), room).await.expect("well-formed");
     let again = Arc::clone(&broker).take_room(all).now_or_never();
     assert!(again.flatten().is_some(), "all of it is there");
     drop(begun);
@@ -361,7 +386,7 @@ async fn a_very_large_request_that_waits_for_room_holds_none_of_the_others_up() 
 
 async fn asked<R: crate::api::Request>(broker: &Arc<Broker>, version: i16, asked: &R) -> R::Response {
     let frame = request(asked, version, 1, "test").concat();
-    let begun = broker.begin(&peer(broker), frame.slice(4..), None).expect("well-formed");
+    let begun = broker.begin(&peer(broker), frame.slice(4..), None).await.expect("well-formed");
     let Outcome::Frame(frame, _) = begun.answer.await else { panic!("an answer") };
     let answer = crate::messages::header::read_response(R::API, version, frame.concat().slice(4..));
     answer.expect("well-formed").1

@@ -184,7 +184,9 @@ impl Coordinator {
         }
         let answer = {
             let mut table = self.shared.table.lock();
-            if let Err(error) = self.shared.check_room(&table, name, join.bytes(), |group| group.replaced_by_join(&join)) {
+            if let Err(error) =
+                self.shared.check_room(&table, name, join.bytes(), |group| group.replaced_by_join(&join))
+            {
                 return refused(error, member_id);
             }
             match table.groups.get_mut(name) {
