@@ -148,6 +148,15 @@ fn our_members_and_kcat_s_share_a_group_and_a_graceful_change_repeats_and_loses_
     produce(&node, "s", 0..100);
     let mut one = our_member(&node, "g", "s");
     assert_eq!(consume(&[&one], 100), (0..100).collect::<Vec<_>>());
+    // It is in the group by Kafka's protocol, and reads from the cells.
+    let metrics = node.get("/metrics").expect("metrics");
+    let of =
+        |series: &str| metrics.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<f64>().ok());
+    assert_eq!(of("tailwater_kafka_requests_total{api=\"Fetch\"}").unwrap_or_default(), 0.0);
+    assert!(
+        of("tailwater_kafka_requests_total{api=\"JoinGroup\"}").is_some_and(|joins| joins > 0.0),
+        "{metrics}"
+    );
     let two = our_member(&node, "g", "s");
     wait_for_members(&node, "g", &[2, 2]);
     produce(&node, "s", 100..200);
@@ -275,7 +284,15 @@ fn groups_are_listed_described_reset_and_deleted_with_their_lag() {
     assert_eq!(kcat(&node, &["-G", group, "s", "-e", "-q"], "").lines().count(), 2);
     // With --watch it is shown again and again.
     let watch = Follower::start(&node, &["group", "ls", "--watch", "-o", "json"]);
-    assert!(watch.next().contains("\"lag_records\":0") && watch.next().contains("\"lag_records\":0"));
+    let described = Follower::start(&node, &["group", "describe", group, "--watch", "-o", "json"]);
+    for follower in [&watch, &described] {
+        assert!(follower.next().contains("\"lag_records\":0"));
+    }
+    produce(&node, "s", 150..160);
+    for follower in [&watch, &described] {
+        wait_for("what came since", || follower.next().contains("\"lag_records\":10").then_some(()));
+    }
+    kcat(&node, &["-G", group, "s", "-e", "-q"], "");
     // Members go on from where they are.
     let member = our_member(&node, group, "s");
     wait_for_members(&node, "a%2Fb%20c", &[2]);
@@ -502,9 +519,14 @@ fn static_members_are_fenced_and_removed_by_their_names() {
 }
 
 #[test]
-fn a_client_that_never_reads_its_answers_holds_nobody_up() {
+fn a_client_that_never_reads_its_answers_holds_nobody_up_and_is_closed() {
     let dir = tempfile::tempdir().expect("a directory");
-    let node = node(&dir);
+    need("kcat");
+    let quick = [
+        ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0"),
+        ("TAILWATER_KAFKA__STALLED_MS", "3000"),
+    ];
+    let node = Node::start_with(&dir.path().join("data"), &[], &quick);
     node.run(&["stream", "create", "s", "--shards", "2"]);
     // A member of the group who waits for an answer that it never reads, and one who asks and asks.
     let mut silent = Raw::connect(&node);
@@ -512,15 +534,29 @@ fn a_client_that_never_reads_its_answers_holds_nobody_up() {
     silent.send(9, &join("g", &joined.member_id, None));
     let mut asking = Raw::connect(&node);
     asking.stream.set_nonblocking(true).expect("it can");
-    let names = DescribeGroupsRequest { groups: vec!["g".repeat(200); 100], ..Default::default() };
+    let groups = (0..100).map(|number| format!("{number:0200}")).collect();
+    let names = DescribeGroupsRequest { groups, ..Default::default() };
     let frame = tailwater_kafka_wire::messages::header::request(&names, 6, 1, "raw").concat();
-    while std::io::Write::write_all(&mut asking.stream, &frame).is_ok() {}
+    let mut at = 0;
+    // Whether it is closed; what was not taken of a frame goes first the next time.
+    let mut ask_on = || loop {
+        match std::io::Write::write(&mut asking.stream, &frame[at..]) {
+            Ok(written) => at = (at + written) % frame.len(),
+            Err(error) => break error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    };
+    assert!(!ask_on());
     produce(&node, "s", 0..100);
     // It counts as a member until its session ends; another group is not concerned at all.
     let other = member(&node, "other", "s");
     assert_eq!(consume(&[&other], 100), (0..100).collect::<Vec<_>>());
     let both = member(&node, "g", "s");
     assert_eq!(consume(&[&both], 100), (0..100).collect::<Vec<_>>());
+    // The node can't get rid of its answers, takes no more, and closes it in the end.
+    wait_for("it to be closed", || ask_on().then_some(()));
+    let address = asking.stream.local_addr().expect("it has one").to_string();
+    let told = |log: &str| log.lines().any(|l| l.contains("not taken its answers") && l.contains(&address));
+    wait_for("the log to say why", || told(&node.process.log()).then_some(()));
 }
 
 fn beat(
