@@ -108,6 +108,13 @@ pub(super) async fn send_batch(context: &Context<'_>) -> Result<BatchAnswer<Sent
         true => Vec::new(),
         false => context.front.queues.send_each(&queue, sends).await?,
     };
+    // Where nothing could be done the request fails as a whole: clients try that again by themselves.
+    if failed.is_empty()
+        && let Some(Err(error)) = sent.first()
+        && sent.iter().all(Result::is_err)
+    {
+        return Err(error.clone().into());
+    }
     let mut successful = Vec::with_capacity(sent.len());
     for ((told, id), sent) in told.into_iter().zip(ids).zip(sent) {
         match sent {

@@ -158,8 +158,11 @@ impl World {
         let entries = bodies.iter().enumerate();
         let entries: Vec<Value> =
             entries.map(|(id, body)| json!({"Id": id.to_string(), "MessageBody": body})).collect();
-        if client.call("SendMessageBatch", json!({"Entries": entries})).is_some() {
-            self.ledger().sent.extend(bodies);
+        let Some(answer) = client.call("SendMessageBatch", json!({"Entries": entries})) else { return };
+        // Some of them may have failed.
+        for sent in answer["Successful"].as_array().into_iter().flatten() {
+            let id: usize = sent["Id"].as_str().and_then(|id| id.parse().ok()).expect("it was given");
+            self.ledger().sent.insert(bodies[id].clone());
         }
     }
 
