@@ -51,8 +51,9 @@ impl Recovered {
             Record::Lineage { lineage, .. } if lineage == self.lineage => {}
             Record::Lineage { lineage, keeps } => {
                 self.lineage = lineage;
-                if !keeps {
-                    self.streams.clear();
+                match keeps {
+                    true => self.streams.values_mut().for_each(|state| state.history.applied_elsewhere(0, 0)),
+                    false => self.streams.clear(),
                 }
             }
         }
@@ -70,7 +71,9 @@ impl Recovered {
     }
 
     /// The streams.
-    pub fn into_streams(self) -> BTreeMap<Stream, StreamState> {
+    pub fn into_streams(mut self) -> BTreeMap<Stream, StreamState> {
+        // Whoever it goes on copying from tells that anew.
+        self.streams.values_mut().for_each(|state| state.history.applied_elsewhere(0, 0));
         self.streams
     }
 

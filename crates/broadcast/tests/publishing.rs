@@ -50,6 +50,17 @@ fn a_retry_of_what_was_published_is_answered_a_number_that_is_not_smaller() {
 }
 
 #[test]
+fn numbers_that_a_publisher_can_not_have_are_refused_whatever_it_says_was_answered() {
+    let (mut head, stream) = (head(), Stream::parse("here/news").unwrap());
+    for (answered, first) in [(u64::MAX, u64::MAX), (u64::MAX - 1, u64::MAX)] {
+        head.receive(0, 7, event(&stream, 1, answered, first));
+        let refused = answer(&mut head);
+        assert!(matches!(refused, Some(Message::Refused { reason: Reason::Invalid, .. })), "{refused:?}");
+    }
+    assert_eq!(head.streams().count(), 0);
+}
+
+#[test]
 fn what_is_refused_begins_no_stream() {
     let (mut head, stream) = (head(), Stream::parse("here/news").unwrap());
     let refused = publish(&mut head, &stream, 1, 2);
@@ -82,10 +93,12 @@ fn an_event_that_comes_again_to_a_head_which_was_removed_and_then_to_one_that_ha
         assert_eq!(publish(&mut last, &stream, 5, first), published);
     }
     // Its publisher was answered all but the last, and the old head has none of it.
-    let mut old = member(1, &[1, 2, 3]);
+    let mut old = member(1, &[1]);
+    old.configure(0, chain(2, &[1, 2, 3]));
+    old.outputs();
     old.receive(0, 7, event(&stream, 5, 5, 6));
     assert_eq!(answer(&mut old), None, "it refuses nothing that others may have, and acknowledges nothing");
-    old.configure(0, chain(2, &[3]));
+    old.configure(0, chain(3, &[3]));
     let told = answer(&mut old);
     assert!(
         matches!(told, Some(Message::Chain(_) | Message::Refused { reason: Reason::NotHead, .. })),

@@ -32,9 +32,8 @@ pub(super) struct Block {
     /// A bit for each event, by place; empty until one is collected.
     collected: Vec<u64>,
     collected_count: u32,
-    /// The least and the greatest time of its events.
+    /// The least time of its events.
     pub(super) time_min: u64,
-    pub(super) time_max: u64,
 }
 
 /// What came of collecting an event.
@@ -64,7 +63,7 @@ impl Block {
     pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>, u32)) -> Result<Self, Malformed> {
         let mut marks = Vec::with_capacity((batch.count / STRIDE) as usize);
         let mut collects: Vec<Collect> = Vec::new();
-        let (mut time_min, mut time_max) = (u64::MAX, 0);
+        let mut time_min = u64::MAX;
         let mut cursor = batch.cursor();
         let mut to_mark = STRIDE;
         loop {
@@ -91,11 +90,10 @@ impl Block {
                 Err(error) => return Err(error.clone()),
             };
             time_min = time_min.min(event.time_ms);
-            time_max = time_max.max(event.time_ms);
             seen(event, alike);
             to_mark -= alike;
         }
-        Ok(Self { batch, marks, collects, collected: Vec::new(), collected_count: 0, time_min, time_max })
+        Ok(Self { batch, marks, collects, collected: Vec::new(), collected_count: 0, time_min })
     }
 
     /// About how many bytes its events take that are not collected.
@@ -238,7 +236,7 @@ impl Block {
         mut wanted: impl FnMut(&EventRef<'_>) -> bool,
     ) -> Look {
         let mut places = Vec::new();
-        let (mut time_min, mut time_max) = (u64::MAX, 0);
+        let mut time_min = u64::MAX;
         let (mut cursor, first) = self.cursor(after);
         let mut place = first;
         let mut reached = self.batch.last;
@@ -248,7 +246,6 @@ impl Block {
                     places.push(place);
                 } else {
                     time_min = time_min.min(event.time_ms);
-                    time_max = time_max.max(event.time_ms);
                 }
             }
             place += 1;
@@ -258,7 +255,7 @@ impl Block {
             }
         }
         if first == 0 && place == self.batch.count {
-            (self.time_min, self.time_max) = (time_min, time_max);
+            self.time_min = time_min;
         }
         for place in &places {
             self.collect(*place);

@@ -50,15 +50,18 @@ impl Replica {
         self.lineage
     }
 
-    /// What it has, for the configuration service.
+    /// What it has of its own region's streams, for the configuration service: those of others can be had from others.
     pub fn has(&self) -> Has {
-        let events = self.streams.values().map(StreamState::last).fold(0, u64::saturating_add);
+        let local = self.streams.iter().filter(|(stream, _)| self.is_local(stream));
+        let events = local.map(|(_, state)| state.last()).fold(0, u64::saturating_add);
         Has { lineage: self.lineage, events }
     }
 
     /// This replica is its chain's only member: if that is of a new lineage, it begins with what this replica has.
     pub(super) fn begin_lineage(&mut self) {
         if self.lineage != self.chain.lineage {
+            // What comes from here on is its own, whatever those had applied from whom it had the rest.
+            self.streams.values_mut().for_each(|state| state.history.applied_elsewhere(0, 0));
             self.turn_to_lineage(true);
         }
     }

@@ -540,7 +540,9 @@ pub fn size_of_message(message: &Message) -> usize {
     let counts = |counts: &[(Stream, u64)]| counts.iter().map(|(stream, _)| 64 + stream.as_str().len()).sum();
     64 + match message {
         Message::Advertise { counts, .. } => counts.iter().map(|told| 64 + told.stream.as_str().len()).sum(),
-        Message::Listening { positions } => counts(positions),
+        Message::Listening { positions } | Message::Listen { positions, .. } => counts(positions),
+        Message::Follow { counts: held, .. } | Message::Held { counts: held, .. } => counts(held),
+        Message::Share { positions, .. } => counts(positions),
         Message::Refused { text, .. } => text.len(),
         Message::Chain(chain) => chain.members.iter().map(|member| 64 + member.address.len()).sum(),
         Message::Publish { batch, .. } | Message::Events { batch, .. } | Message::Append { batch, .. } => {

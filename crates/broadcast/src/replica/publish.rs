@@ -38,6 +38,10 @@ impl Replica {
         if batch.last - batch.after != count || first == 0 {
             return refuse(self, Reason::Invalid, "what is published can't contain tombstones".to_owned());
         }
+        if !(Origin { client, first }).may_have(batch.count) {
+            let text = format!("a publisher has no {count} numbers from {first} on");
+            return refuse(self, Reason::Invalid, text);
+        }
         if !self.streams.contains_key(&stream) {
             let local = self.streams.keys().filter(|stream| self.is_local(stream)).count();
             if local >= self.config.streams_max {
@@ -49,7 +53,7 @@ impl Replica {
         // One that is not known has to begin with the first that is not answered: a later one may have overtaken it.
         let newest = self.streams.get(&stream).and_then(|state| state.publishers.newest(client)).unwrap_or(0);
         let newest = newest.max(answered.min(first - 1));
-        if first > newest + 1 {
+        if first > newest.saturating_add(1) {
             let text = format!("the publisher's event {} is missing here", newest + 1);
             return refuse(self, Reason::Gap, text);
         }
