@@ -164,6 +164,8 @@ struct Arrival {
     /// By when how many bytes have to be there.
     step_by: Instant,
     step_bytes: usize,
+    /// Whether that time was over while nothing was read, and it was given once more.
+    is_extended: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -297,18 +299,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let now = self.broker.env.now();
         let step_bytes = (self.buffer.len() + ARRIVAL_STEP_BYTES).min(len + 4);
         let (arrives_by, step_by) = (now + patience, now + stalled / ARRIVAL_STEPS);
-        Room::Taken { permit, arrival: Arrival { len, patience, arrives_by, step_by, step_bytes } }
+        Room::Taken {
+            permit,
+            arrival: Arrival { len, patience, arrives_by, step_by, step_bytes, is_extended: false },
+        }
     }
 
     /// Gives a frame that went on coming time for its next step.
     fn go_on_arriving(&mut self) {
         let there = self.buffer.len();
-        if let Room::Taken { arrival, .. } = &mut self.room
-            && there >= arrival.step_bytes
-        {
-            let stalled = Duration::from_millis(self.broker.config.stalled_ms);
-            arrival.step_bytes = (there + ARRIVAL_STEP_BYTES).min(arrival.len + 4);
-            arrival.step_by = self.broker.env.now() + stalled / ARRIVAL_STEPS;
+        let Room::Taken { arrival, .. } = &mut self.room else { return };
+        let (now, stalled) = (self.broker.env.now(), Duration::from_millis(self.broker.config.stalled_ms));
+        let is_there = there >= arrival.step_bytes;
+        // An answer was waited for meanwhile, which is not the frame's doing.
+        let is_late = now >= arrival.step_by && !arrival.is_extended;
+        if is_there || is_late {
+            arrival.is_extended = !is_there;
+            arrival.step_bytes = if is_there { there + ARRIVAL_STEP_BYTES } else { arrival.step_bytes };
+            arrival.step_bytes = arrival.step_bytes.min(arrival.len + 4);
+            arrival.step_by = now + stalled / ARRIVAL_STEPS;
         }
     }
 

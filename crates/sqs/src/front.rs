@@ -279,7 +279,7 @@ impl Front {
             }
         };
         // A request may be under way for long: a receive that waits.
-        let room = room.filter(|_| read.len() > SMALL_BYTES).and_then(|room| room.shrunk_to(read.len()));
+        let room = room.and_then(|room| room.shrunk_to(read.len().checked_sub(SMALL_BYTES)?));
         Ok((read, room))
     }
 

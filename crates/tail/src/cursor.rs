@@ -21,7 +21,7 @@ pub struct Waiter {
 impl Waiter {
     pub(crate) fn wake(&self) {
         // A consumer that is polled from elsewhere does not wait, and costs this load only.
-        if self.waiting.load(Ordering::Relaxed) && self.waiting.swap(false, Ordering::AcqRel) {
+        if self.waiting.load(Ordering::SeqCst) && self.waiting.swap(false, Ordering::AcqRel) {
             self.notify.notify_one();
         }
     }

@@ -104,11 +104,12 @@ impl SharedFeed {
 
     /// As long as this is the same as before a look that found the front, the next look finds it, too.
     pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+        self.changes.load(Ordering::SeqCst)
     }
 
     fn wake_cursors(&self) {
-        self.changes.fetch_add(1, Ordering::Release);
+        // In one order with `Waiter::arm`: who arms and sees no change is seen to wait.
+        self.changes.fetch_add(1, Ordering::SeqCst);
         for waiter in self.waiters.lock().iter() {
             waiter.wake();
         }

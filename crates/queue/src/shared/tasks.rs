@@ -221,7 +221,12 @@ impl Front {
             }
         }
         if old.is_empty() && !self.has_upto(known, Number(task.upto)).await? {
-            task.status = MoveStatus::Completed;
+            // What becomes visible earlier while a look goes on is moved from what is yet to be looked at to what was: twice in
+            // a row there is none of that.
+            self.env.sleep(Duration::from_millis(MOVE_RETRY_MS)).await;
+            if !self.has_upto(known, Number(task.upto)).await? {
+                task.status = MoveStatus::Completed;
+            }
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
     let mut versions: BTreeMap<Page, Version> = BTreeMap::new();
     let mut read_at = Instant::default();
     let mut all_told = false;
+    let mut is_untold = false;
     loop {
         let deadline = if all_told {
             inner.config.watch_deadline
@@ -36,16 +37,12 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
             let now = env.now();
             inner.silent_at(now).since(now).min(inner.config.silence_check_every)
         };
-        let is_new = tokio::select! {
+        is_untold |= tokio::select! {
             biased;
             // An error would mean that the reader is gone, which holds this task.
             changed = followed.changed() => changed.is_ok(),
             _ = cell.watch(&mut seen, deadline) => false,
         };
-        if is_new {
-            // A shard that is followed anew has yet to hear of a page that others have seen.
-            versions.clear();
-        }
         let readable_at = read_at + inner.pause();
         if env.now() < readable_at {
             // The doorbell is not slept on meanwhile, so that whoever rings has nobody to wake.
@@ -74,16 +71,22 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
         for (page, lookup) in pages.into_iter().zip(lookups) {
             let Lookup::Hit { version, value } = lookup else {
                 all_told = false;
+                if is_untold {
+                    // When it is there again it is told to those as well who were not told now.
+                    versions.remove(&page);
+                }
                 continue;
             };
             let is_changed = versions.insert(page, version) != Some(version);
             let is_alive = inner.heard(page, is_changed);
             all_told &= is_alive;
-            let feeds = if is_alive || is_changed { inner.feeds_of_page(page) } else { Vec::new() };
+            // A shard that is followed anew has yet to hear of a page that others have seen.
+            let is_told = is_changed || is_untold;
+            let feeds = if is_alive || is_told { inner.feeds_of_page(page) } else { Vec::new() };
             if is_alive {
                 changed |= set_silent(&feeds, false);
             }
-            if !is_changed {
+            if !is_told {
                 continue;
             }
             match TailPage::decode(&value) {
@@ -94,6 +97,7 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
                 Err(error) => tracing::warn!(stream = %page.0, page = page.1, %error, "no tail page"),
             }
         }
+        is_untold = false;
         if changed {
             inner.plan_again();
         }

@@ -76,3 +76,25 @@ fn a_panic_ends_a_cache_backend_with_a_line_that_says_why() {
     let log = backend.log();
     assert!(log.contains("ERROR") && log.contains("the process ends") && log.contains("why="), "{log}");
 }
+
+#[test]
+fn a_log_that_can_not_be_written_ends_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+    let mut command = tailwater();
+    command.args(["serve", "--data"]).arg(dir.path().join("data"));
+    // It says of everything where it listens.
+    for listen in ["LISTEN__DATA", "LISTEN__ADMIN", "KAFKA__LISTEN", "SQS__LISTEN", "BROADCAST__LISTEN"] {
+        command.env(format!("TAILWATER_{listen}"), "127.0.0.1:0");
+    }
+    command.env("TAILWATER_BROADCAST__HTTP__LISTEN", "127.0.0.1:0").env("TAILWATER_LOGGING__FILTER", "debug");
+    let mut node = command.stderr(full).spawn().expect("it starts");
+    let socket = dir.path().join("data/node.sock");
+    wait_for("the node to listen", || {
+        assert_eq!(node.try_wait().expect("a process"), None, "it ended");
+        std::os::unix::net::UnixStream::connect(&socket).ok()
+    });
+    assert_eq!(node.try_wait().expect("a process"), None, "it ended");
+    node.kill().expect("it is there");
+    node.wait().expect("it ended");
+}
