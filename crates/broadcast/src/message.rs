@@ -146,7 +146,8 @@ pub enum Message {
     },
     /// To clients and replicas: how the chain is now.
     Chain(Chain),
-    /// To the head: a publisher's events, in its order.
+    /// To the head: a publisher's events, in its order. Each is answered once, by [`Self::Published`] or [`Self::Refused`], unless the
+    /// connection ends.
     Publish {
         /// The stream.
         stream: Stream,

@@ -6,6 +6,10 @@
 //!
 //! The head takes the numbers of a publisher in order only. Those that it does not know are no gap if they were answered: the
 //! chain may have forgotten them, and a refused one was never there. So each message says up to which number that is so.
+//!
+//! What follows a refused message is sent again at once, so several copies of a message may be on their way. A refusal does not
+//! say which one it is about, and an earlier copy's says nothing of a later one, which the head may take. But each copy is
+//! answered once, so they are counted: only the refusal of the last one counts.
 
 use std::collections::VecDeque;
 
@@ -39,6 +43,8 @@ struct Pending<A> {
     answers: Vec<(u64, A)>,
     /// Up to which number the head was told, with it, that all is answered; `None` if it is to be sent.
     sent: Option<u64>,
+    /// How often it was sent through this connection and was not refused.
+    copies: u32,
     /// Whether the head misses events before it.
     gap: bool,
     /// Whether nothing is put together with it: something was, and was refused, or the head may have it already.
@@ -57,7 +63,7 @@ impl<A> Pending<A> {
             let batch = part.expect("each has events, and no tombstones");
             let (count, bytes) = (u64::from(batch.count), batch.bytes.len());
             let (batches, answers) = (vec![batch], vec![(last, answer)]);
-            Self { first, batches, count, bytes, answers, sent: None, gap: false, alone: true }
+            Self { first, batches, count, bytes, answers, sent: None, copies: 0, gap: false, alone: true }
         });
         each.collect()
     }
@@ -132,9 +138,17 @@ impl<A> Queue<A> {
             }
             _ => {
                 let (batches, answers) = (vec![batch], vec![answer]);
-                let new =
-                    Pending { first, batches, count, bytes, answers, sent: None, gap: false, alone: false };
-                self.pending.push_back(new);
+                self.pending.push_back(Pending {
+                    first,
+                    batches,
+                    count,
+                    bytes,
+                    answers,
+                    sent: None,
+                    copies: 0,
+                    gap: false,
+                    alone: false,
+                });
             }
         }
     }
@@ -144,7 +158,7 @@ impl<A> Queue<A> {
         for pending in &mut self.pending {
             // What a head may have is sent as it was, so that it has all of it or nothing.
             pending.alone |= pending.sent.take().is_some();
-            pending.gap = false;
+            (pending.copies, pending.gap) = (0, false);
         }
     }
 
@@ -154,6 +168,7 @@ impl<A> Queue<A> {
         let answered = self.answered();
         let pending = &mut self.pending[at];
         (pending.sent, pending.gap) = (Some(answered), false);
+        pending.copies += 1;
         let (first, batch) = (pending.first, pending.joined());
         Some(Message::Publish { stream: stream.clone(), client: self.client, answered, first, batch })
     }
@@ -164,7 +179,8 @@ impl<A> Queue<A> {
         self.resumed.unwrap_or(all)
     }
 
-    /// All replicas hold the events up to `number`, which is `seq` in the stream; who is told so.
+    /// All replicas hold the events up to `number`, which is `seq` in the stream; who is told so. Of copies of them that are
+    /// left the head takes none, as it has the events, and whoever waited needs no other answer.
     pub fn published(&mut self, number: u64, seq: u64, repeated: bool) -> Vec<(A, Acknowledged)> {
         self.began = true;
         let mut told = Vec::new();
@@ -179,10 +195,15 @@ impl<A> Queue<A> {
         told
     }
 
-    /// The head refused the message that begins with `first`; who is told that what they wait for is not published.
+    /// The head refused a copy of the message that begins with `first`; who is told that what they wait for is not published.
     pub fn refused(&mut self, first: u64, reason: Reason) -> Vec<A> {
-        let sent = |pending: &Pending<A>| pending.first == first && pending.sent.is_some();
-        let Some(at) = self.pending.iter().position(sent) else { return Vec::new() };
+        let was_sent = |pending: &Pending<A>| pending.first == first && pending.copies > 0;
+        let Some(at) = self.pending.iter().position(was_sent) else { return Vec::new() };
+        self.pending[at].copies -= 1;
+        if self.pending[at].copies > 0 || self.pending[at].sent.is_none() {
+            // Another copy is on its way, or is going to be, and may be taken.
+            return Vec::new();
+        }
         if reason == Reason::Gap {
             if at == 0 && self.resumed.is_some() {
                 let all = self.pending.drain(..).flat_map(|pending| pending.answers);
@@ -299,6 +320,63 @@ mod tests {
         assert_eq!(queue.published(1, 1, false).len(), 1);
         assert!(queue.refused(2, Reason::Gap).is_empty());
         assert_eq!(numbers(&mut queue), [(1, 2, 2)]);
+    }
+
+    #[test]
+    fn a_late_refusal_of_a_copy_sends_nothing_again_and_takes_nothing_for_refused_that_is_on_its_way() {
+        for reason in [Reason::Limit, Reason::Invalid] {
+            let mut queue = Queue::new(7);
+            sent(&mut queue, 8);
+            assert_eq!(queue.refused(1, reason), [1]);
+            assert_eq!(numbers(&mut queue), (2..=8).map(|number| (1, number, number)).collect::<Vec<_>>());
+            // The first copies' refusals come when the second ones are in the head's queue, of which it takes 2.
+            for number in 2..=8 {
+                assert!(queue.refused(number, Reason::Gap).is_empty());
+            }
+            assert_eq!(queue.published(2, 1, false).len(), 1);
+            assert!(numbers(&mut queue).is_empty(), "{reason:?}: 3 is on its way, and would be so twice");
+            // So nothing of what is told to be refused is on its way.
+            assert_eq!(queue.refused(3, reason), [3]);
+            assert_eq!(numbers(&mut queue), (4..=8).map(|number| (3, number, number)).collect::<Vec<_>>());
+            for number in 4..=8 {
+                assert!(queue.refused(number, Reason::Gap).is_empty());
+            }
+            assert_eq!(queue.published(8, 6, false).len(), 5);
+            assert!(queue.is_empty());
+        }
+    }
+
+    #[test]
+    fn of_several_copies_the_last_one_s_refusal_counts_and_any_one_s_acknowledgement() {
+        let several = || {
+            let mut queue = Queue::new(7);
+            sent(&mut queue, 3);
+            assert_eq!(queue.refused(1, Reason::Limit), [1]);
+            assert_eq!(numbers(&mut queue), [(1, 2, 2), (1, 3, 3)]);
+            queue
+        };
+        let mut queue = several();
+        assert!(queue.refused(2, Reason::Limit).is_empty());
+        assert!(queue.refused(3, Reason::Gap).is_empty());
+        assert!(numbers(&mut queue).is_empty());
+        assert_eq!(queue.refused(2, Reason::Limit), [2]);
+        // 3 is to be sent again, whatever is said of its copies until then, and they count all the same.
+        assert!(queue.refused(3, Reason::Limit).is_empty());
+        assert_eq!(numbers(&mut queue), [(2, 3, 3)]);
+        assert_eq!(queue.refused(3, Reason::Limit), [3]);
+        assert!(queue.is_empty());
+        // What is published up to 3 is so whatever is said of copies of 2 and of 3 that are left.
+        let mut queue = several();
+        assert_eq!(queue.published(3, 2, true).len(), 2);
+        for number in [2, 3] {
+            assert!(queue.refused(number, Reason::Limit).is_empty());
+            assert!(queue.published(number, 2, true).is_empty());
+        }
+        // Those of an earlier connection are not answered in this one.
+        let mut queue = several();
+        queue.reconnected();
+        assert_eq!(numbers(&mut queue), [(1, 2, 2), (1, 3, 3)]);
+        assert_eq!(queue.refused(2, Reason::Limit), [2]);
     }
 
     #[test]
