@@ -45,6 +45,10 @@ const BROWSER_HEADERS: &str = "content-type, tailwater-key, tailwater-collect, t
 /// Streams that one listener may name.
 const STREAMS_MAX: usize = 1_000;
 
+/// Requests under way whose events have their publisher's own numbers: each has a connection to the head, which has replicas and
+/// other clients to connect to it as well.
+const NUMBERED_MAX: usize = 256;
+
 /// What the routes need.
 pub struct Front {
     env: Env,
@@ -56,6 +60,8 @@ pub struct Front {
     publishers: Mutex<BTreeMap<String, Arc<Publisher>>>,
     /// What those who post may publish.
     quotas: Addresses,
+    /// Room for requests whose events have their publisher's own numbers.
+    numbered: Semaphore,
     /// Room for WebSockets.
     sockets: Arc<Semaphore>,
     /// Closes when they have to end.
@@ -114,6 +120,7 @@ impl Front {
             hub,
             publishers,
             quotas,
+            numbered: Semaphore::new(NUMBERED_MAX),
             sockets,
             stopping,
             authorizer,
@@ -319,11 +326,20 @@ async fn publish(
     if count == 0 {
         return Err(malformed("there is no event in the body"));
     }
-    let publisher = match numbered(&headers, count)? {
-        None => front.publisher(&region)?,
+    // The publisher ends first, and its connection with it.
+    let (_room, publisher) = match numbered(&headers, count)? {
+        None => (None, front.publisher(&region)?),
         Some((client, number)) => {
             let addresses = front.addresses(&region)?.clone();
-            Arc::new(Publisher::resume(&front.env, addresses, stream.clone(), client, number, 0))
+            let room = front.numbered.try_acquire().map_err(|_| {
+                let why = format!(
+                    "{NUMBERED_MAX} requests with a Tailwater-Number are under way, and this one published nothing: send it \
+                     again later, with the same number"
+                );
+                Failed(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
+            })?;
+            let publisher = Publisher::resume(&front.env, addresses, stream.clone(), client, number, 0);
+            (Some(room), Arc::new(publisher))
         }
     };
     front.quotas.spend(sender.ip(), writer.len() as u64, u64::from(count));
