@@ -1,12 +1,39 @@
 //! A region begins anew, and a replica comes back with what was before.
 
-use tailwater_broadcast::message::{Chain, Has, Member, Message, Role};
+use tailwater_broadcast::message::{AGE_UNKNOWN, Advertised, Chain, Has, Member, Message, Role};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
-use tailwater_broadcast::{Content, Durability, Stream, Writer};
+use tailwater_broadcast::{Batch, Content, Durability, Stream, Writer};
 
 fn stream() -> Stream {
     Stream::parse("here/news").unwrap()
+}
+
+fn far() -> Stream {
+    Stream::parse("there/news").unwrap()
+}
+
+/// Events behind number `after`.
+fn batch(after: u64, count: u64) -> Batch {
+    let mut events = Writer::new(after);
+    (0..count).for_each(|_| events.publish(&Content::default(), None).unwrap());
+    events.finish(0)
+}
+
+/// What the tail of the other region, asked then, says at once of its stream.
+fn told(at: u64, count: u64) -> Message {
+    let counts = vec![Advertised { stream: far(), count, age_ms: 0 }];
+    Message::Advertise { epoch: 1, answers: Some(at), counts }
+}
+
+/// The other region's tail, behind connection 6, sends three events and says at 1 s that it has no more.
+fn hear_far(replica: &mut Replica) {
+    replica.connected(0, 6, Peer::Out("there".to_owned(), 5));
+    replica.receive(0, 6, told(0, 3));
+    replica.receive(0, 6, Message::Events { stream: far(), batch: batch(0, 3) });
+    persist(replica);
+    replica.receive(1_000, 6, told(1_000, 3));
+    assert_eq!(replica.age_ms(&far()), 0);
 }
 
 fn chain(epoch: u64, lineage: u64, members: &[u64], joining: &[u64]) -> Chain {
@@ -83,6 +110,31 @@ fn a_replica_that_joins_a_chain_of_another_lineage_drops_what_it_has_once_it_rea
     replica.configure(0, chain(6, 8, &[4], &[6, 2]));
     let outputs = persist(&mut replica);
     assert!(!outputs.iter().any(|output| matches!(output, Output::SetAside(_))), "{outputs:?}");
+}
+
+#[test]
+fn a_replica_that_dropped_what_it_had_does_not_know_how_old_what_it_gets_is() {
+    let mut replica = before();
+    hear_far(&mut replica);
+    replica.tick(1_000, 1_000);
+    assert_eq!(replica.age_ms(&stream()), 0);
+    replica.configure(1_000, chain(5, 8, &[4], &[2]));
+    replica.connected(1_000, 8, Peer::Out("here".to_owned(), 4));
+    for stream in [stream(), far()] {
+        let append = Message::Append { epoch: 5, stream: stream.clone(), origin: None, batch: batch(0, 1) };
+        replica.receive(1_000, 8, append);
+        assert_eq!(replica.stream(&stream).map(|state| state.last()), Some(1));
+        assert_eq!(replica.age_ms(&stream), AGE_UNKNOWN);
+    }
+}
+
+#[test]
+fn a_region_that_says_less_than_it_has_said_before_makes_nothing_that_is_held_elsewhere_young() {
+    let mut replica = before();
+    hear_far(&mut replica);
+    // It has begun anew, and two of its new events are there.
+    replica.receive(5_000, 6, told(5_000, 2));
+    assert_eq!(replica.age_ms(&far()), 4_000);
 }
 
 #[test]

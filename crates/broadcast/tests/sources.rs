@@ -266,6 +266,18 @@ fn a_fast_stream_leaves_a_source_that_is_cut_off_from_here_before_it_counts_as_s
 }
 
 #[test]
+fn what_a_region_knows_of_a_stream_that_goes_on_is_young_also_where_the_way_over_another_one_is_faster() {
+    let mut world = World::new(3, |one, other| if one.abs_diff(other) == 2 { 200 } else { 40 });
+    for _ in 0..2_000 {
+        world.publish(0, 7);
+        world.step();
+        if world.now_ms >= 5_000 {
+            assert!(world.replicas[2].age_ms(&stream(0)) < 1_000, "after {} ms", world.now_ms);
+        }
+    }
+}
+
+#[test]
 fn what_a_region_knows_of_another_ones_stream_is_as_old_as_its_last_way_there() {
     let mut world = World::new(3, |_, _| 20);
     longest_delay_ms(&mut world, 2);

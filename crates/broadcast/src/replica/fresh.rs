@@ -9,7 +9,10 @@
 //!   epoch when they answer, the tail has what had been acknowledged when it asked. While it hands over nobody
 //!   knows but the one that joins, so for that time it learns nothing.
 //! - In other regions a head asks all proxies that it knows, and what it learns goes down its chain in the same way.
-//!   What it is told is more than it holds, perhaps: that counts once it holds as much.
+//!   What it is told is more than it holds, perhaps: that counts once it holds as much. Less than it holds says nothing of
+//!   that: the stream's own region has begun anew, perhaps, and counts other events. From whom a stream comes says at least
+//!   as much as it has sent, so of a stream that goes on something is always learnt. In the chain less counts as well: a
+//!   replica may not know yet what those behind it hold, and all in an epoch are of one lineage.
 //! - A tail that was removed and does not know, or a region that is cut off, is answered by nobody: its ages grow.
 
 use crate::message::{AGE_UNKNOWN, Advertised, Message};
@@ -83,6 +86,9 @@ impl Replica {
         for told in counts.iter().filter(|told| told.age_ms != AGE_UNKNOWN) {
             let Some(held) = self.streams.get(&told.stream).map(StreamState::held) else { continue };
             if self.is_local(&told.stream) && (!is_own || self.handover.is_some()) {
+                continue;
+            }
+            if !is_own && told.count < held {
                 continue;
             }
             // What is older than this process's clock is as good as unknown.

@@ -74,6 +74,8 @@ impl Replica {
         let dropped = Dropped { lineage: self.lineage, streams: std::mem::take(&mut self.streams) };
         self.persisted.clear();
         self.held_before.clear();
+        self.known.clear();
+        self.heads_ms = None;
         self.forgot += 1;
         self.watch.forgot();
         if dropped.streams.values().any(|state| state.last() > 0) {
