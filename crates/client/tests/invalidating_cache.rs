@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_broadcast::frame;
-use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Role};
+use tailwater_broadcast::message::{Advertised, Chain, FROM_NOW, Member, Message, Role};
 use tailwater_broadcast::replica::Config;
+use tailwater_broadcast::{Writer, frame};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, Stream,
@@ -233,33 +233,68 @@ async fn a_value_is_stale_where_the_tail_was_removed_from_its_chain_and_does_not
     assert!(tail.handle().snapshot().await.unwrap().is_tail, "as far as it knows");
 }
 
-/// A tail with one event of `stream`. Of asks it answers the newest one, or only the first one.
-async fn tail(listener: TcpListener, stream: Stream, answers_newest: watch::Receiver<bool>) {
-    let address = listener.local_addr().unwrap().to_string();
-    let (connection, _) = listener.accept().await.unwrap();
-    let (mut reader, mut writer) = frame::split(connection).unwrap();
-    let mut hello = reader.next().await.unwrap().unwrap();
+/// What a tail says.
+#[derive(Clone, Copy)]
+struct Says {
+    lineage: u64,
+    /// Events of the stream, each with a key that no cache holds.
+    count: u64,
+    /// Of asks it answers the newest one, or only the first one of a connection.
+    answers_newest: bool,
+}
+
+const SAYS: Says = Says { lineage: 1, count: 1, answers_newest: true };
+
+/// A tail, of one connection at a time, which it ends when the lineage is another one.
+async fn tail(listener: TcpListener, stream: Stream, mut says: watch::Receiver<Says>) {
+    while let Ok((connection, _)) = listener.accept().await {
+        let address = listener.local_addr().unwrap().to_string();
+        let (served, lineage) = (says.clone(), says.borrow().lineage);
+        tokio::select! {
+            _ = serve(connection, address, &stream, served) => {}
+            _ = says.wait_for(|says| says.lineage != lineage) => {}
+        }
+    }
+}
+
+async fn serve(
+    connection: TcpStream,
+    address: String,
+    stream: &Stream,
+    says: watch::Receiver<Says>,
+) -> Option<()> {
+    let (mut reader, mut writer) = frame::split(connection).ok()?;
+    let mut hello = reader.next().await.ok()??;
     if let Message::Hello { role, .. } = &mut hello {
         *role = Role::Replica(1);
     }
-    writer.send(&hello).await.unwrap();
-    let members = vec![Member { id: 1, address }];
-    let chain = Chain { epoch: 1, lineage: 1, region: "eu".to_owned(), members, joining: Vec::new() };
-    writer.send(&Message::Chain(chain)).await.unwrap();
+    writer.send(&hello).await.ok()?;
+    let (members, lineage) = (vec![Member { id: 1, address }], says.borrow().lineage);
+    let chain = Chain { epoch: lineage, lineage, region: "eu".to_owned(), members, joining: Vec::new() };
+    writer.send(&Message::Chain(chain)).await.ok()?;
     let mut first = None;
-    while let Ok(Some(message)) = reader.next().await {
-        let answer = match message {
-            Message::Listen { .. } => Message::Listening { positions: vec![(stream.clone(), 1)] },
+    loop {
+        let message = reader.next().await.ok()??;
+        let Says { count, answers_newest, .. } = *says.borrow();
+        match message {
+            Message::Listen { positions, .. } => {
+                let after = positions.iter().map(|(_, after)| *after).find(|after| *after != FROM_NOW);
+                let positions = vec![(stream.clone(), after.unwrap_or(count))];
+                writer.send(&Message::Listening { positions }).await.ok()?;
+                if let Some(after) = after.filter(|after| *after < count) {
+                    let mut events = Writer::new(after);
+                    (after..count).for_each(|_| events.publish(&change("coffee"), None).unwrap());
+                    let events = Message::Events { stream: stream.clone(), batch: events.finish(0) };
+                    writer.send(&events).await.ok()?;
+                }
+            }
             Message::Ask { at } => {
                 let first = *first.get_or_insert(at);
-                let answers = Some(if *answers_newest.borrow() { at } else { first });
-                let counts = vec![Advertised { stream: stream.clone(), count: 1, age_ms: 0 }];
-                Message::Advertise { epoch: 1, answers, counts }
+                let answers = Some(if answers_newest { at } else { first });
+                let counts = vec![Advertised { stream: stream.clone(), count, age_ms: 0 }];
+                writer.send(&Message::Advertise { epoch: lineage, answers, counts }).await.ok()?;
             }
-            _ => continue,
-        };
-        if writer.send(&answer).await.is_err() {
-            return;
+            _ => {}
         }
     }
 }
@@ -270,13 +305,33 @@ async fn what_was_answered_long_ago_and_is_read_now_makes_no_value_fresh() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let stream = Stream::parse("eu/invalidations").unwrap();
-    let (answers_newest, newest) = watch::channel(true);
-    let _tail = env.spawn("tail", tail(listener, stream.clone(), newest));
+    let (say, says) = watch::channel(SAYS);
+    let _tail = env.spawn("tail", tail(listener, stream.clone(), says));
     let cache = fresh_cache(&env, address, &stream).await;
-    answers_newest.send(false).unwrap();
+    say.send(Says { answers_newest: false, ..SAYS }).unwrap();
     cache.stale().await;
     assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(1)));
-    answers_newest.send(true).unwrap();
+    say.send(SAYS).unwrap();
     cache.fresh().await;
     assert_eq!(cache.get(b"tea"), Some(Cached::Fresh(1)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_value_is_kept_when_the_region_began_anew_and_has_passed_what_the_cache_had_heard() {
+    let env = Env::real();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let stream = Stream::parse("eu/invalidations").unwrap();
+    let (say, says) = watch::channel(SAYS);
+    let _tail = env.spawn("tail", tail(listener, stream.clone(), says));
+    let cache = fresh_cache(&env, address, &stream).await;
+    let loading = cache.load(b"coffee");
+    // The first of the new events may be about the key: that is what nobody sends the cache any more.
+    say.send(Says { lineage: 2, count: 5, ..SAYS }).unwrap();
+    cache.reached(5).await;
+    assert_eq!(cache.get(b"tea"), None);
+    assert!(!loading.store(2));
+    cache.fresh().await;
+    assert!(cache.load(b"tea").store(3));
+    assert_eq!(cache.get(b"tea"), Some(Cached::Fresh(3)));
 }

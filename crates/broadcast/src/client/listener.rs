@@ -52,6 +52,10 @@ pub enum Received {
     Counts(Vec<Count>),
     /// The connection to the proxy is gone; the listener may be out of date until [`Received::Counts`] comes.
     Lost,
+    /// The region has begun anew: its streams' numbers are those of other events from here on, of which the listener hears
+    /// none up to where it was. Who must not miss those starts another one, from the start or from now on. One that
+    /// [shares](Listener::sharing) does not say so.
+    Anew,
 }
 
 /// How far the region's proxy has a stream.
@@ -167,7 +171,7 @@ impl Listener {
                 self.positions.streams.insert(stream.clone(), batch.last);
             }
             Received::Began(positions) => self.began(positions),
-            Received::Counts(_) | Received::Lost => {}
+            Received::Counts(_) | Received::Lost | Received::Anew => {}
         }
         Ok(received)
     }
@@ -186,7 +190,7 @@ impl Listener {
                     }
                 }
                 Received::Began(positions) => self.began(&positions),
-                Received::Counts(_) | Received::Lost => {}
+                Received::Counts(_) | Received::Lost | Received::Anew => {}
             }
         }
     }
@@ -234,7 +238,6 @@ impl State {
                     );
                 }
                 Ok(link) => {
-                    self.look_at_lineage(&link.chain);
                     if let Err(error) = self.serve(link).await {
                         tracing::debug!(%error, "the listener looks for the tail again");
                     }
@@ -251,20 +254,27 @@ impl State {
         }
     }
 
-    /// Its positions go on counting in other events then: it is all that this listener can say.
-    fn look_at_lineage(&mut self, chain: &Chain) {
+    /// Its positions go on counting in other events then: it is all that this listener can say. It is said before anything of
+    /// those comes.
+    async fn look_at_lineage(&mut self, chain: &Chain) -> anyhow::Result<()> {
         let before = self.lineage.replace(chain.lineage);
         if before.is_some_and(|before| before != chain.lineage) {
             tracing::warn!(
                 region = chain.region,
                 "the region has begun anew: its streams' numbers are those of other events now; listen from the start or from now on"
             );
+            self.events.send(Received::Anew).await?;
         }
+        Ok(())
     }
 
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
         let mut ask_at = self.env.now();
         loop {
+            // Another one than the tail may be in no chain yet.
+            if link.is_at(&link.chain, End::Tail) {
+                self.look_at_lineage(&link.chain).await?;
+            }
             self.epoch.fetch_max(link.chain.epoch, Ordering::Relaxed);
             let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
             link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;

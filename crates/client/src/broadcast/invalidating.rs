@@ -10,6 +10,8 @@
 //!   the stream is, and how old it is what it knows of the stream's own region; that counts from when it was asked, so
 //!   neither a cut link, nor a replica that was removed and does not know, nor bytes that waited make a
 //!   value look fresh.
+//! - When its region has begun anew, which gives the numbers of events that it heard to others, it forgets everything and
+//!   begins again from now on.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -340,7 +342,8 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                         applied.clear();
                     }
                 }
-                Err(_) => break,
+                // What comes has the numbers of what was applied, or greater ones: they say nothing of what is missing.
+                Ok(Received::Anew) | Err(_) => break,
             }
             if position.is_some() {
                 shared.state.lock().position = Some(applied.upto);

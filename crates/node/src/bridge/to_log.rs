@@ -99,7 +99,7 @@ async fn carry(
                     }
                     status.works(0, count - seq);
                 }
-                Received::Began(_) | Received::Lost => {}
+                Received::Began(_) | Received::Lost | Received::Anew => {}
             },
             () = env.sleep_until(save_at) => {
                 if seq != state.seq {

@@ -311,7 +311,7 @@ impl Core {
         let alike = |waiting: &Received| match received {
             Received::Began(_) => matches!(waiting, Received::Began(_)),
             Received::Lost => matches!(waiting, Received::Lost),
-            Received::Counts(_) | Received::Events(..) => false,
+            Received::Counts(_) | Received::Events(..) | Received::Anew => false,
         };
         if !self.waiting.iter().any(alike) {
             self.waiting.push_back(received);
