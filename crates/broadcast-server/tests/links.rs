@@ -1,6 +1,8 @@
 //! A link between two replicas that is cut while both reach the one that keeps the chain.
 
 mod common;
+#[path = "common/cut.rs"]
+mod cut;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +12,12 @@ use tailwater_broadcast::client::Publisher;
 use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
-use tailwater_env::{Env, Task};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tailwater_env::Env;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use common::meta;
+use cut::forward;
 
 fn start(env: &Env, listener: TcpListener, advertised: Option<String>, at: ConfigurationAt) -> Server {
     let config = ServerConfig {
@@ -30,45 +32,6 @@ fn start(env: &Env, listener: TcpListener, advertised: Option<String>, at: Confi
         authorizer: Arc::new(tailwater_access::Everybody),
     };
     Server::start(env, listener, config).unwrap()
-}
-
-/// Carries bytes one way, while nothing is cut.
-async fn carry(
-    mut from: impl AsyncReadExt + Unpin,
-    mut to: impl AsyncWriteExt + Unpin,
-    mut cut: watch::Receiver<bool>,
-) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let is_open = cut.wait_for(|cut| !*cut).await.is_ok();
-        if !is_open || to.write_all(&buffer[..count]).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Takes connections for the replica at `to`. Those of other replicas can be cut: their hello has the role 1.
-async fn forward(env: Env, listener: TcpListener, to: String, cut: watch::Receiver<bool>) {
-    let mut carried: Vec<Task> = Vec::new();
-    while let Ok((mut near, _)) = listener.accept().await {
-        let (to, mut cut) = (to.clone(), cut.clone());
-        carried.push(env.spawn("carry", async move {
-            let mut hello = [0; 8];
-            let Ok(mut far) = TcpStream::connect(&to).await else { return };
-            if near.read_exact(&mut hello).await.is_err() {
-                return;
-            }
-            if hello[7] == 0 {
-                cut = watch::channel(false).1;
-            }
-            let is_open = cut.wait_for(|cut| !*cut).await.is_ok();
-            if !is_open || far.write_all(&hello).await.is_err() {
-                return;
-            }
-            let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-            tokio::join!(carry(near_in, far_out, cut.clone()), carry(far_in, near_out, cut));
-        }));
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

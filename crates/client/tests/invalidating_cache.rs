@@ -1,5 +1,8 @@
 //! A cache that is kept up to date by a broadcast stream, with a real proxy.
 
+#[path = "../../broadcast-server/tests/common/cut.rs"]
+mod cut;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +14,13 @@ use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, Stream,
 };
-use tailwater_env::{Env, Task};
+use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+
+use cut::forward;
 
 fn metadata(env: &Env, dir: &std::path::Path) -> Arc<dyn Meta> {
     let mut recovery = Recovery::begin(env, &dir.join("meta")).unwrap();
@@ -60,45 +64,6 @@ fn start_on(
         authorizer: Arc::new(tailwater_access::Everybody),
     };
     Server::start(env, listener, config).unwrap()
-}
-
-/// Carries bytes one way, while nothing is cut.
-async fn carry(
-    mut from: impl AsyncReadExt + Unpin,
-    mut to: impl AsyncWriteExt + Unpin,
-    mut cut: watch::Receiver<bool>,
-) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let is_open = cut.wait_for(|cut| !*cut).await.is_ok();
-        if !is_open || to.write_all(&buffer[..count]).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Takes connections for the replica at `to`. Those of other replicas can be cut: their hello has the role 1.
-async fn forward(env: Env, listener: TcpListener, to: String, cut: watch::Receiver<bool>) {
-    let mut carried: Vec<Task> = Vec::new();
-    while let Ok((mut near, _)) = listener.accept().await {
-        let (to, mut cut) = (to.clone(), cut.clone());
-        carried.push(env.spawn("carry", async move {
-            let mut hello = [0; 8];
-            let Ok(mut far) = TcpStream::connect(&to).await else { return };
-            if near.read_exact(&mut hello).await.is_err() {
-                return;
-            }
-            if hello[7] == 0 {
-                cut = watch::channel(false).1;
-            }
-            let is_open = cut.wait_for(|cut| !*cut).await.is_ok();
-            if !is_open || far.write_all(&hello).await.is_err() {
-                return;
-            }
-            let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-            tokio::join!(carry(near_in, far_out, cut.clone()), carry(far_in, near_out, cut));
-        }));
-    }
 }
 
 fn change(key: &str) -> Content {
