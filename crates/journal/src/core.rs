@@ -22,7 +22,7 @@ use crate::header::FileHeader;
 use crate::journal::{Append, Priority};
 use crate::limits::{
     BUFFERS_KEPT, DEAD_MAX, FILES_ASKED_BACK, FRAME_BYTES, GROUP_BYTES_INITIAL, HEADER_BYTES, PAGE_BYTES,
-    RETRY_MAX, RETRY_MIN, SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET,
+    RETRY_MAX, RETRY_MIN, SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET, UNSYNCED_BYTES_MAX,
 };
 use crate::position::{FileSequence, Incarnation, JournalPosition, Tag};
 
@@ -443,7 +443,9 @@ impl Core {
             let mut group = self.pending.pop_front().expect("seen just above");
             self.pending_bytes -= group.bytes.len();
             self.in_flight = true;
-            group.sync |= self.sync_asked > self.durable || sync_at.is_some_and(|at| at <= now);
+            group.sync |= self.sync_asked > self.durable
+                || sync_at.is_some_and(|at| at <= now)
+                || group.end.bytes_since(self.durable) > UNSYNCED_BYTES_MAX;
             pad(&mut group);
             return Step::Write(group);
         }

@@ -333,14 +333,10 @@ impl Shard {
             && self.rolling.iter().any(|segment| segment.synced < segment.length)
     }
 
-    /// Up to where the journal has to be synced before the next segment can begin, if one waits for that or soon will:
-    /// what is synced by then need not be waited for. Or before a truncation can be recorded.
+    /// Up to where the journal has to be synced before the next segment can begin, if one waits for that, or before a
+    /// truncation can be recorded.
     pub fn awaited_sync(&self) -> Option<JournalPosition> {
-        let roll_bytes = retention::roll_bytes(&self.config);
-        let is_nearly_full = |open: &OpenSegment| open.length.0 > roll_bytes - roll_bytes / 8;
-        let is_awaited = self.waits_for_roll()
-            || self.open.as_ref().is_some_and(is_nearly_full)
-            || self.changes.wanted_log_start() > self.synced_next();
+        let is_awaited = self.waits_for_roll() || self.changes.wanted_log_start() > self.synced_next();
         if self.config.durability != Durability::Interval || !is_awaited {
             return None;
         }

@@ -159,6 +159,35 @@ fn what_is_written_without_a_sync_is_synced_when_the_interval_is_over() {
 }
 
 #[test]
+fn much_that_is_written_without_a_sync_does_not_wait_for_the_interval() {
+    let mib = 1 << 20;
+    let mut core = empty_with(JournalConfig {
+        file_bytes: 64 * mib as u64,
+        backlog_bytes: 8 * mib,
+        record_bytes_max: 2 * mib,
+        ..config()
+    });
+    begin(&mut core, 0);
+    let unsynced = Append::new(core.incarnation()).unsynced();
+    let record = vec![1; mib];
+    let synced_with = |core: &mut Core| {
+        for count in 1..32 {
+            core.enqueue(TAG, &[&record], &unsynced).expect("room");
+            let end = write(core, 10);
+            if core.watermarks().1 == end {
+                return count;
+            }
+        }
+        panic!("it waits for the interval");
+    };
+    assert_eq!(
+        (synced_with(&mut core), synced_with(&mut core)),
+        (16, 16),
+        "16 MiB with their frames are more"
+    );
+}
+
+#[test]
 fn who_asks_for_a_sync_does_not_wait_for_the_interval() {
     let mut core = begun();
     let unsynced = Append::new(core.incarnation()).unsynced();
