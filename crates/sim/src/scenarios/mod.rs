@@ -124,6 +124,11 @@ pub const ALL: &[Scenario] = &[
         run: queue_cassandra::servers::run,
     },
     Scenario {
+        name: "queue-order",
+        about: "what an order hint costs and saves: receivers at front ends over the same model; K of 1 to 40, and auto",
+        run: queue_cassandra::order::run,
+    },
+    Scenario {
         name: "cache",
         about: "clients of one cell that set, erase and get the same keys in a bad network; backends die",
         run: cache::run,

@@ -10,6 +10,7 @@
 
 mod cluster;
 mod fifo;
+pub mod order;
 pub mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};

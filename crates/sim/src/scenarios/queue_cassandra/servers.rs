@@ -117,8 +117,14 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 /// Messages, each as it came first, that are in the longest part of them that is in the order of the index.
 fn in_order(received: &[(u64, (u64, u64))]) -> usize {
     let mut seen = BTreeSet::new();
+    let firsts = received.iter().filter(|(number, _)| seen.insert(*number)).map(|(_, place)| *place);
+    longest_in_order(&firsts.collect::<Vec<_>>())
+}
+
+/// The length of the longest part of `places` that is in order.
+pub(super) fn longest_in_order(places: &[(u64, u64)]) -> usize {
     let mut ends: Vec<(u64, u64)> = Vec::new();
-    for (_, place) in received.iter().filter(|(number, _)| seen.insert(*number)) {
+    for place in places {
         let at = ends.partition_point(|end| end < place);
         match ends.get_mut(at) {
             Some(end) => *end = *place,
