@@ -15,7 +15,7 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency as Level, SerialConsistency};
 use scylla::value::{CqlValue, MaybeUnset, Row};
 use tailwater_queue::shared::rows::{
-    Body, Cell, Done, GroupKey, Kind, Partition, Record, Rows, RowsError, Tuple, stamp,
+    Body, Cell, Done, GroupKey, Kind, Letter, Partition, Record, Rows, RowsError, Tuple, stamp,
 };
 use tailwater_queue::{Consistency, Number, QueueId};
 
@@ -51,6 +51,8 @@ pub struct CassandraRows {
     put_floor: Statement,
     forward: Statement,
     put_forward: Statement,
+    letters: Statement,
+    put_letter: Statement,
     record: PreparedStatement,
     records: PreparedStatement,
     insert_record: PreparedStatement,
@@ -194,6 +196,15 @@ impl CassandraRows {
             .await?,
             put_forward: both(format!(
                 "INSERT INTO {k}.forwards (queue, number, receive, visible_at, moves) VALUES (?, ?, ?, ?, ?) \
+                 USING TIMESTAMP ?"
+            ))
+            .await?,
+            letters: both(format!(
+                "SELECT target, bucket, part, letter FROM {k}.letters WHERE queue = ? AND number = ? LIMIT ?"
+            ))
+            .await?,
+            put_letter: both(format!(
+                "INSERT INTO {k}.letters (queue, number, target, letter, bucket, part) VALUES (?, ?, ?, ?, ?, ?) \
                  USING TIMESTAMP ?"
             ))
             .await?,
@@ -591,6 +602,40 @@ impl Rows for CassandraRows {
                 stamp(number, moves),
             );
             self.write(self.put_forward.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()> {
+        let (target, bucket, part) = partition(letter.at);
+        let (queue, number, of) = (signed(queue.0), signed(number.0), signed(letter.number.0));
+        async move {
+            let values = (queue, number, target, of, bucket, part, stamp(letter.number, 0));
+            self.write(self.put_letter.at(level), values).await
+        }
+        .boxed()
+    }
+
+    fn letters(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        most: usize,
+    ) -> Done<'_, Vec<Letter>> {
+        async move {
+            let most = i32::try_from(most).unwrap_or(i32::MAX);
+            let values = (signed(queue.0), signed(number.0), most);
+            let rows =
+                self.execute(self.letters.at(level), values).await?.into_rows_result().map_err(error)?;
+            let rows = rows.rows::<(i64, i64, i32, i64)>().map_err(error)?;
+            let letters = rows.map(|row| {
+                let (target, bucket, part, number) = row.map_err(error)?;
+                let part = u16::try_from(part).map_err(error)?;
+                let at = Partition { queue: QueueId(unsigned(target)), bucket: unsigned(bucket), part };
+                Ok(Letter { at, number: Number(unsigned(number)) })
+            });
+            letters.collect()
         }
         .boxed()
     }

@@ -7,6 +7,7 @@
 //! | `buckets` | queue, kind | bucket |
 //! | `floors` | queue, kind | |
 //! | `forwards` | queue, number | receive; gone after half a day |
+//! | `letters` | queue, number | queue and number as a dead letter; gone after half a day |
 //! | `records` | space | key; written by conditional writes only |
 //! | `groups` | queue, group | cell; written by conditional writes only, of several cells at once |
 //!
@@ -14,7 +15,7 @@
 //! or made anew, before it comes back.
 
 /// What is created in the keyspace.
-pub(crate) const TABLES: [(&str, &str); 7] = [
+pub(crate) const TABLES: [(&str, &str); 8] = [
     (
         "tuples",
         "(queue bigint, bucket bigint, part int, visible_at bigint, number bigint, moves int, receives int, \
@@ -36,6 +37,12 @@ pub(crate) const TABLES: [(&str, &str); 7] = [
         "forwards",
         "(queue bigint, number bigint, receive bigint, visible_at bigint, moves bigint, \
          PRIMARY KEY ((queue, number), receive)) WITH default_time_to_live = 50000 AND gc_grace_seconds = 86400",
+    ),
+    (
+        "letters",
+        "(queue bigint, number bigint, target bigint, letter bigint, bucket bigint, part int, \
+         PRIMARY KEY ((queue, number), target, letter)) \
+         WITH default_time_to_live = 50000 AND gc_grace_seconds = 86400",
     ),
     (
         "groups",

@@ -179,6 +179,19 @@ pub const QUEUES_KNOWN_MAX: usize = 100_000;
 /// The shared store: changed visibilities of one queue that a front end remembers, so that a delete need not look for them.
 pub const FORWARDS_KNOWN_MAX: usize = 10_000;
 
+/// The shared store: tuples without a body that one sweep of a queue removes.
+pub const GHOSTS_MAX: usize = 100_000;
+
+/// The shared store: places as a dead letter at which a delete looks for a message. Each move to a dead-letter queue is one, and each that
+/// failed.
+pub const LETTERS_MAX: usize = 1_000;
+
+/// The shared store: tuples that a move task may read in a millisecond while it looks for what it has to move behind other messages.
+pub const SEARCH_TUPLES_PER_MS: u64 = 10;
+
+/// The shared store: longest pause between two such looks, in milliseconds, while what was found last is still invisible.
+pub const SEARCH_PAUSE_MS_MAX: u64 = 300_000;
+
 /// The shared store: how long what is known of a FIFO queue's group is kept after its last change, in seconds: longer than any
 /// message is kept, so that nothing has to be tidied up behind a queue, or a group that is not used any more.
 pub const GROUP_TTL_S: u32 = 15 * 24 * 3_600;

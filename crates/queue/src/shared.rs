@@ -14,6 +14,8 @@
 //!   without a body is removed by whoever finds it, and a body without a tuple gets a new one from the sweeper. So nothing is lost
 //!   whatever a front end leaves undone, and what was deleted does not come back.
 //! - **A move puts the new tuple before it deletes the old one.** A crash between them is a redelivery.
+//! - **What is deleted is deleted as a dead letter, too**: where a message goes is noted before its body is read for it, and looked for
+//!   after its body was deleted.
 //! - **Writes may be done twice, late, or in any order**: their timestamps follow from what they write ([`rows`]), not from clocks.
 //! - **Clocks** may differ by the allowed skew. Beyond it messages are late by up to [`crate::limits::LOOK_BACK_MS`], or the sweeper's
 //!   interval, but not lost ([`heads`]).
@@ -26,7 +28,7 @@
 //! writes at a majority.
 //!
 //! To be read in this order: `rows.rs` (what it stands on), `heads.rs` (which tuples are read), `sending.rs`, `receiving.rs`,
-//! `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues), `tasks.rs` (moves of dead letters).
+//! `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues), `tasks.rs` and `search.rs` (moves of dead letters).
 
 mod deleting;
 mod directory;
@@ -36,6 +38,7 @@ mod heads;
 pub mod numbers;
 mod receiving;
 pub mod rows;
+mod search;
 mod sending;
 mod store;
 mod sweeper;

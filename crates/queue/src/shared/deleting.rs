@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 
-use super::rows::Tuple;
+use super::numbers::sent_at;
+use super::rows::{Letter, Tuple};
 use super::{Front, Known};
 use crate::contract::Outcomes;
 use crate::ids::{Number, Receipt};
-use crate::limits::{FORWARDS_KNOWN_MAX, INVISIBLE_MS_MAX};
+use crate::limits::{FORWARDS_KNOWN_MAX, INVISIBLE_MS_MAX, LETTERS_MAX};
 use crate::queue::ReceiptError;
 use crate::request::QueueError;
+
+/// A tuple that was put and never moved.
+const NOT_RECEIVED: Tuple =
+    Tuple { visible_at: 0, number: Number(0), moves: 0, receives: 0, first_received_at: 0, received_at: 0 };
 
 impl Front {
     pub(super) async fn delete(&self, known: &Known, receipts: Vec<Receipt>) -> Result<Outcomes, QueueError> {
@@ -47,14 +52,47 @@ impl Front {
     }
 
     /// Deletes the message of a receipt, also of one of an earlier receive: the body goes, and with it the message. Of its tuple
-    /// the receipt knows where it was put; if it is not there any more, it goes when it is found to have no body.
+    /// the receipt knows where it was put; if it is not there any more, it goes when it is found to have no body. What is a dead letter
+    /// by now, or is about to be one, goes as well.
     async fn delete_one(&self, known: &Known, receipt: &Receipt) -> Result<(), QueueError> {
         let number = Number(receipt.sequence.0);
         let forward = known.forwards.lock().remove(&(number, receipt.token.0));
         let (visible_at, moves) = forward.unwrap_or((receipt.place, receipt.token.0));
         let tuple = Tuple { visible_at, number, moves, receives: 0, first_received_at: 0, received_at: 0 };
-        self.remove(known, tuple).await?;
+        let level = self.level(known);
+        self.rows.delete_body(level, known.body_at(number), number).await?;
+        let at = known.tuples_at(visible_at, number);
+        let (unlisted, letters) =
+            futures::join!(self.rows.delete_tuple(level, at, tuple), self.delete_letters(known, number));
+        unlisted?;
+        letters?;
         known.happened.lock().deleted += 1;
+        Ok(())
+    }
+
+    /// Deletes a message, the body of which is gone, where it was put as a dead letter, or is about to be: see [`Front::redrive`].
+    async fn delete_letters(&self, known: &Known, number: Number) -> Result<(), QueueError> {
+        if known.record().settings.redrive.is_none() {
+            return Ok(());
+        }
+        let level = self.level(known);
+        let (mut left, mut room) = (vec![(known.id, number)], LETTERS_MAX);
+        while room > 0
+            && let Some((queue, number)) = left.pop()
+        {
+            let letters = self.rows.letters(level, queue, number, room).await?;
+            room -= letters.len();
+            let deletes = letters.iter().map(async |Letter { at, number }| {
+                self.rows.delete_body(level, *at, *number).await?;
+                // Its first tuple is in the same place, as a rule. Another one goes as all that have no body.
+                let visible_at = sent_at(*number);
+                let tuple = Tuple { visible_at, number: *number, ..NOT_RECEIVED };
+                self.rows.delete_tuple(level, *at, tuple).await
+            });
+            try_join_all(deletes).await?;
+            // The dead-letter queue may have one of its own.
+            left.extend(letters.iter().map(|letter| (letter.at.queue, letter.number)));
+        }
         Ok(())
     }
 

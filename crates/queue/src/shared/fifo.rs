@@ -196,14 +196,31 @@ impl Front {
     }
 
     /// Whether a group has something up to a number, visible or not.
-    pub(super) async fn groups_have_upto(&self, known: &Known, upto: Number) -> Result<bool, QueueError> {
-        for at in self.groups(known).await? {
-            // The others of the group are greater.
-            if self.group(known, at).await?.first().is_some_and(|slot| slot.sequence <= upto.0) {
-                return Ok(true);
+    pub(super) async fn group_has_upto(
+        &self,
+        known: &Known,
+        at: GroupKey,
+        upto: Number,
+    ) -> Result<bool, QueueError> {
+        // The others of the group are greater.
+        Ok(self.group(known, at).await?.first().is_some_and(|slot| slot.sequence <= upto.0))
+    }
+
+    /// A group that has, and how many rows were read for it.
+    pub(super) async fn group_with_upto(
+        &self,
+        known: &Known,
+        upto: Number,
+    ) -> Result<(Option<GroupKey>, u64), QueueError> {
+        let groups = self.groups(known).await?;
+        let mut read = groups.len() as u64;
+        for at in groups {
+            read += FIRST as u64;
+            if self.group_has_upto(known, at, upto).await? {
+                return Ok((Some(at), read));
             }
         }
-        Ok(false)
+        Ok((None, read))
     }
 
     /// Tells of all messages of a group, in order; `most` of them.

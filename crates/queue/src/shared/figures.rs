@@ -75,18 +75,19 @@ impl Front {
             tell(tuple);
             ControlFlow::Continue(())
         };
-        self.each_tuple_until(known, most, tell).await
+        self.each_tuple_until(known, 0, most, tell).await
     }
 
-    /// The same, until it was enough.
+    /// The same, from a bucket on, until it was enough.
     pub(super) async fn each_tuple_until(
         &self,
         known: &Known,
+        bucket: u64,
         most: usize,
         mut tell: impl FnMut(&Tuple) -> ControlFlow<()>,
     ) -> Result<(), QueueError> {
         let level = self.level(known);
-        let mut from_bucket = self.rows.floor(level, known.id, Kind::Tuples).await?;
+        let mut from_bucket = self.rows.floor(level, known.id, Kind::Tuples).await?.max(bucket);
         let mut told = 0;
         loop {
             let buckets =

@@ -9,9 +9,11 @@ use futures::future::{join_all, try_join_all};
 
 use tailwater_env::Instant;
 
-use super::heads::{begin_of, slices};
+use super::heads::{begin_of, bucket_of, slices};
 use super::numbers::sent_at;
-use super::rows::{Body, Partition, Tuple};
+use super::rows::{Body, Letter, Partition, Tuple};
+use super::search::{Looked, Search, Witness};
+use super::sending::{PUTS_MAX, TOO_SLOW};
 use super::takes::{Moment, Place};
 use super::whole::{Held, RECEIVE_KIB};
 use super::{Front, Known};
@@ -171,6 +173,7 @@ impl Front {
         upto: Number,
         count: usize,
         visibility: Duration,
+        search: &mut Search,
     ) -> Result<Vec<Message>, QueueError> {
         let now = self.now();
         self.refresh(known, now).await?;
@@ -179,14 +182,30 @@ impl Front {
         // As a rule they are the oldest. Looking there moves the cursors on: nobody reads through what was received before.
         let mut chosen = self.oldest(known, now, most).await?;
         chosen.retain(|tuple| tuple.number <= upto);
-        if chosen.is_empty() {
-            self.each_tuple_until(known, usize::MAX, |tuple| {
-                if tuple.visible_at <= now && tuple.number <= upto {
+        if !chosen.is_empty() {
+            search.found();
+        } else if search.is_due(self.env.now(), self.is_hidden(known, search.witness(), now).await?) {
+            let (mut read, mut first_hidden) = (0, None);
+            self.each_tuple_until(known, search.bucket(), usize::MAX, |tuple| {
+                read += 1;
+                if tuple.number > upto {
+                    return ControlFlow::Continue(());
+                }
+                if tuple.visible_at <= now {
                     chosen.push(*tuple);
+                } else if first_hidden.is_none_or(|(visible_at, _)| tuple.visible_at < visible_at) {
+                    first_hidden = Some((tuple.visible_at, tuple.number));
                 }
                 if chosen.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })
             .await?;
+            let last = chosen.last().filter(|_| chosen.len() >= most);
+            let looked = match (chosen.is_empty(), first_hidden) {
+                (false, _) => Looked::Found(last.map(|tuple| bucket_of(tuple.visible_at))),
+                (true, Some((visible_at, number))) => Looked::Hidden(Witness::Tuple(visible_at, number)),
+                (true, None) => Looked::Nothing,
+            };
+            search.looked(self.env.now(), read, looked);
         }
         let _taking = {
             let mut takes = known.takes.lock();
@@ -202,6 +221,16 @@ impl Front {
             Some(error) if messages.is_empty() => Err(error),
             _ => Ok(messages),
         }
+    }
+
+    /// Whether a message is still invisible where it was.
+    async fn is_hidden(&self, known: &Known, witness: Option<Witness>, now: u64) -> Result<bool, QueueError> {
+        let Some(Witness::Tuple(visible_at, number)) = witness.filter(|_| !known.is_fifo()) else {
+            return Ok(false);
+        };
+        let at = known.tuples_at(visible_at, number);
+        let tuple = self.rows.tuple(self.level(known), at, visible_at, number).await?;
+        Ok(visible_at > now && tuple.is_some())
     }
 
     /// Takes tuples that were chosen: their messages, and the last error if there was one.
@@ -459,7 +488,9 @@ impl Front {
 
     /// Moves a message to the dead-letter queue; `false` if there is none that it can go to.
     ///
-    /// It is put there before it goes here: a crash between leaves it in both.
+    /// It is put there before it goes here: a crash between leaves it in both. Somebody may delete it meanwhile, by an earlier receipt.
+    /// So where it goes is noted before its body is read: either the deletion is seen here, or who deletes sees the note, and deletes
+    /// it there, too. A deletion there also counts before the put: its timestamp is the later one.
     async fn redrive(&self, known: &Known, tuple: Tuple, target: &str) -> Result<bool, QueueError> {
         let record = known.record();
         let Some((target, _)) = self.directory.find(self, &record.account, target).await? else {
@@ -470,16 +501,24 @@ impl Front {
             return Ok(false);
         }
         let target = self.known(&target).await?;
-        let body = self.rows.body(self.level(known), known.body_at(tuple.number), tuple.number).await?;
-        let Some(Body { content, source, .. }) = body else { return Ok(false) };
-        let origin = source.map_or(tuple.number, |(_, origin)| origin);
-        let body = Body { content, source: Some((record.name.clone(), origin)), group: None };
-        let number = self.numbers.next(&self.env, self.now())?;
-        self.put(&target, number, 0, body).await?;
-        target.sent.notify_one();
-        self.remove(known, tuple).await?;
-        known.happened.lock().redriven += 1;
-        Ok(true)
+        let level = self.level(known);
+        for _ in 0..PUTS_MAX {
+            let number = self.numbers.next(&self.env, self.now())?;
+            let letter = Letter { at: target.body_at(number), number };
+            self.rows.put_letter(level, known.id, tuple.number, letter).await?;
+            let body = self.rows.body(level, known.body_at(tuple.number), tuple.number).await?;
+            let Some(Body { content, source, .. }) = body else { return Ok(false) };
+            let origin = source.map_or(tuple.number, |(_, origin)| origin);
+            let body = Body { content, source: Some((record.name.clone(), origin)), group: None };
+            if self.is_put_in_time(&target, number, &body).await? {
+                self.list_first(&target, number, 0).await?;
+                target.sent.notify_one();
+                self.remove(known, tuple).await?;
+                known.happened.lock().redriven += 1;
+                return Ok(true);
+            }
+        }
+        Err(TOO_SLOW)
     }
 }
 

@@ -67,6 +67,15 @@ pub struct Body {
     pub group: Option<GroupKey>,
 }
 
+/// A message in its dead-letter queue: where its body is, or is about to be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Letter {
+    /// Where its body is.
+    pub at: Partition,
+    /// Its number there.
+    pub number: Number,
+}
+
 /// A group of a FIFO queue, by a hash of its name. Two names that meet are one group: in order, and later than need be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey(pub u64);
@@ -197,6 +206,18 @@ pub trait Rows: Send + Sync + 'static {
         token: u32,
         place: (u64, u32),
     ) -> Done<'_, ()>;
+
+    /// Notes that a message may also be there, as a dead letter; kept for 12 hours.
+    fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()>;
+
+    /// Where a message may also be, as a dead letter; `most` of them.
+    fn letters(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        most: usize,
+    ) -> Done<'_, Vec<Letter>>;
 
     /// A record.
     fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>>;

@@ -12,6 +12,13 @@ use crate::ids::{Number, Sequence};
 use crate::limits::{CONTENT_BYTES_MAX, REQUEST_BYTES_MAX, WRITE_MS};
 use crate::request::{QueueError, Send, Sent};
 
+/// How often a body is put that takes long.
+pub(super) const PUTS_MAX: usize = 3;
+
+/// Each of them did.
+pub(super) const TOO_SLOW: QueueError =
+    QueueError::Overloaded("the store is too slow for messages to be put where they are found");
+
 impl Front {
     /// Sends messages; each for itself.
     pub(super) async fn send(&self, known: &Known, sends: Vec<Send>) -> Result<SentEach, QueueError> {
@@ -51,6 +58,17 @@ impl Front {
         body: Body,
     ) -> Result<Number, QueueError> {
         let number = self.put_body_in_time(known, number, &body).await?;
+        self.list_first(known, number, delay_ms).await?;
+        Ok(number)
+    }
+
+    /// Puts the first tuple of a message whose body is there.
+    pub(super) async fn list_first(
+        &self,
+        known: &Known,
+        number: Number,
+        delay_ms: u64,
+    ) -> Result<(), QueueError> {
         let tuple =
             Tuple { visible_at: 0, number, moves: 0, receives: 0, first_received_at: 0, received_at: 0 };
         // When it was sent, so that messages of one request stay in order; later only if that took long.
@@ -60,11 +78,10 @@ impl Front {
             base.saturating_add(delay_ms)
         };
         self.put_tuple(known, tuple, at).await?;
-        Ok(number)
+        Ok(())
     }
 
-    /// Puts a body; the number that it has then. One that took long may have come to a partition that was dropped meanwhile: it is
-    /// put again, under another number.
+    /// Puts a body; the number that it has then: another one where it took long.
     pub(super) async fn put_body_in_time(
         &self,
         known: &Known,
@@ -72,15 +89,29 @@ impl Front {
         body: &Body,
     ) -> Result<Number, QueueError> {
         let mut number = number;
-        for _ in 0..3 {
-            self.put_body(known, number, body.clone()).await?;
-            if self.now() <= sent_at(number) + WRITE_MS {
+        for _ in 0..PUTS_MAX {
+            if self.is_put_in_time(known, number, body).await? {
                 return Ok(number);
             }
-            self.rows.delete_body(self.level(known), known.body_at(number), number).await?;
             number = self.numbers.next(&self.env, self.now())?;
         }
-        Err(QueueError::Overloaded("the store is too slow for messages to be put where they are found"))
+        Err(TOO_SLOW)
+    }
+
+    /// Puts a body, and says whether it is there. One that took long may have come to a partition that was dropped meanwhile: it is
+    /// deleted again, and has to have another number.
+    pub(super) async fn is_put_in_time(
+        &self,
+        known: &Known,
+        number: Number,
+        body: &Body,
+    ) -> Result<bool, QueueError> {
+        self.put_body(known, number, body.clone()).await?;
+        if self.now() <= sent_at(number) + WRITE_MS {
+            return Ok(true);
+        }
+        self.rows.delete_body(self.level(known), known.body_at(number), number).await?;
+        Ok(false)
     }
 
     async fn put_body(&self, known: &Known, number: Number, body: Body) -> Result<(), QueueError> {

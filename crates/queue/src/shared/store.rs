@@ -60,8 +60,8 @@ impl SharedQueues {
         let mut suspects = Suspects::default();
         for view in self.front.directory.all(&self.front).await? {
             let known = self.front.known(&view).await?;
-            let without = self.front.sweep_queue(&known, &Default::default()).await?;
-            suspects.insert(known.id, self.front.sweep_queue(&known, &without).await?);
+            let found = self.front.sweep_queue(&known, &Default::default()).await?;
+            suspects.insert(known.id, self.front.sweep_queue(&known, &found).await?);
         }
         Ok(())
     }

@@ -4,7 +4,8 @@
 //! A sweep reads the whole index of a queue, and the numbers of all its bodies. A body that is older than any send that is still under
 //! way, and that no tuple leads to, gets a new tuple: visible now. While the sweep reads, tuples move: forward they are met
 //! again, but a change of visibility may bring one back to where the sweep has been. So a body has to be without a tuple in two sweeps
-//! that follow each other. A tuple without a body is removed when it is received; the sweeper leaves it.
+//! that follow each other. A tuple without a body is removed when it is received. The sweeper removes those that nobody receives, so
+//! that they are not counted for as long: it also has to find them twice, as most were only deleted while it read.
 //!
 //! One front end sweeps a queue at a time: it notes that it does, as a record that ends by itself. That two do is harmless: both put
 //! the same message in, and the second tuple goes with the first delete, or receive.
@@ -22,7 +23,7 @@ use super::numbers::sent_at;
 use super::rows::{Kind, Partition, Tuple};
 use super::{Front, Known};
 use crate::ids::{Number, QueueId};
-use crate::limits::{BUCKETS_LISTED, DROP_AFTER_MS, ROWS_READ, SETTLE_MS};
+use crate::limits::{BUCKETS_LISTED, DROP_AFTER_MS, GHOSTS_MAX, ROWS_READ, SETTLE_MS};
 use crate::request::QueueError;
 use crate::settings::Consistency;
 use crate::view::View;
@@ -33,8 +34,17 @@ const SPACE: &str = "sweeps";
 /// How often a front end looks for empty buckets of a queue that it receives from, in milliseconds.
 const DROP_EVERY_MS: u64 = 5_000;
 
-/// Bodies of a queue that had no tuple in the last sweep.
-pub(super) type Suspects = tailwater_env::HashMap<QueueId, BTreeSet<Number>>;
+/// What the last sweep of each queue found.
+pub(super) type Suspects = tailwater_env::HashMap<QueueId, Suspect>;
+
+/// What a sweep of a queue found.
+#[derive(Debug, Default)]
+pub(super) struct Suspect {
+    /// Bodies without a tuple.
+    bodies: BTreeSet<Number>,
+    /// Tuples without a body; of so many of them [`GHOSTS_MAX`].
+    tuples: BTreeSet<Number>,
+}
 
 impl Front {
     /// Sweeps all queues, again and again.
@@ -79,22 +89,18 @@ impl Front {
         }
         let known = self.known(view).await?;
         let before = suspects.remove(&known.id).unwrap_or_default();
-        let without = self.sweep_queue(&known, &before).await?;
-        if !without.is_empty() {
-            suspects.insert(known.id, without);
+        let found = self.sweep_queue(&known, &before).await?;
+        if !found.bodies.is_empty() || !found.tuples.is_empty() {
+            suspects.insert(known.id, found);
         }
         self.drop_bodies(&known).await
     }
 
-    /// Sweeps a queue; the bodies without a tuple, of which those that are in `before` got one.
-    pub(super) async fn sweep_queue(
-        &self,
-        known: &Known,
-        before: &BTreeSet<Number>,
-    ) -> Result<BTreeSet<Number>, QueueError> {
+    /// Sweeps a queue; what it found, of which what is in `before`, too, is put right.
+    pub(super) async fn sweep_queue(&self, known: &Known, before: &Suspect) -> Result<Suspect, QueueError> {
         if known.is_fifo() {
             self.sweep_groups(known).await?;
-            return Ok(BTreeSet::new());
+            return Ok(Suspect::default());
         }
         let level = self.level(known);
         // What was sent later may still be on its way.
@@ -116,9 +122,9 @@ impl Front {
                     loop {
                         let bodies = self.rows.bodies(level, at, after, ROWS_READ).await?;
                         let numbers = bodies.iter().map(|(number, _)| *number);
-                        without.extend(
-                            numbers.filter(|number| sent_at(*number) <= upto && !listed.contains(number)),
-                        );
+                        // What stays in there has no body.
+                        let unlisted = numbers.filter(|number| !listed.remove(number));
+                        without.extend(unlisted.filter(|number| sent_at(*number) <= upto));
                         match bodies.last() {
                             Some((last, _)) if bodies.len() == ROWS_READ => after = *last,
                             _ => break,
@@ -128,10 +134,42 @@ impl Front {
             }
             from = last + 1;
         }
-        for number in without.intersection(before) {
+        for number in without.intersection(&before.bodies) {
             self.list_again(known, *number).await?;
         }
-        Ok(without)
+        let ghosts: BTreeSet<Number> = listed.into_iter().filter(|number| sent_at(*number) <= upto).collect();
+        let ghosts: BTreeSet<Number> = ghosts.into_iter().take(GHOSTS_MAX).collect();
+        let stayed: BTreeSet<Number> = ghosts.intersection(&before.tuples).copied().collect();
+        self.remove_ghosts(known, &stayed).await?;
+        Ok(Suspect { bodies: without, tuples: ghosts })
+    }
+
+    /// Removes the tuples of messages whose bodies are gone.
+    async fn remove_ghosts(&self, known: &Known, ghosts: &BTreeSet<Number>) -> Result<(), QueueError> {
+        if ghosts.is_empty() {
+            return Ok(());
+        }
+        let mut tuples = Vec::new();
+        self.each_tuple_from_the_floor(known, |tuple| {
+            if ghosts.contains(&tuple.number) && tuples.len() < GHOSTS_MAX {
+                tuples.push(*tuple);
+            }
+        })
+        .await?;
+        let level = self.level(known);
+        for some in tuples.chunks(16) {
+            let removes = some.iter().map(async |tuple| {
+                let at = known.body_at(tuple.number);
+                // Whatever the queue's level: what one replica does not have yet another one may.
+                if self.rows.body(Consistency::Quorum, at, tuple.number).await?.is_none() {
+                    let at = known.tuples_at(tuple.visible_at, tuple.number);
+                    self.rows.delete_tuple(level, at, *tuple).await?;
+                }
+                Ok::<_, QueueError>(())
+            });
+            try_join_all(removes).await?;
+        }
+        Ok(())
     }
 
     /// Gives a body a tuple: visible now, and with as many moves as no lost tuple of it had.

@@ -5,7 +5,6 @@
 //! some of them twice. What a step could not move is visible again, at once or when its timeout is over; a task ends when nothing
 //! is left of what it has to move, visible or not.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use bytes::Bytes;
 use super::numbers::last_at;
 use super::receiving::Want;
 use super::rows::{Body, GroupKey, Record};
+use super::search::{Looked, Search, Witness};
 use super::{Front, Known};
 use crate::ids::{Number, Receipt};
 use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_RETRY_MS, MOVE_TASKS_MAX};
@@ -154,6 +154,7 @@ impl Front {
         }
         let source = self.directory.find(self, &task.account, &task.source).await?;
         let space = space_of(&task.account, &task.source);
+        let mut search = Search::default();
         loop {
             let Some(record) = self.rows.record(&space, &key_of(task.id)).await? else { return Ok(()) };
             let mut task = read(&record)?;
@@ -175,7 +176,7 @@ impl Front {
                 }
                 Some((source, _)) => {
                     let known = self.known(source).await?;
-                    self.step(&known, &mut task).await
+                    self.step(&known, &mut task, &mut search).await
                 }
             };
             let is_over = task.status != MoveStatus::Running;
@@ -196,9 +197,9 @@ impl Front {
     }
 
     /// Moves some messages. After an error those of them are moved that the task says.
-    async fn step(&self, known: &Known, task: &mut MoveTask) -> Result<(), QueueError> {
-        let count = task.rate_max.map_or(BATCH_MAX, step_size);
-        let messages = self.receive_step(known, Number(task.upto), count).await?;
+    async fn step(&self, known: &Known, task: &mut MoveTask, search: &mut Search) -> Result<(), QueueError> {
+        let (upto, count) = (Number(task.upto), task.rate_max.map_or(BATCH_MAX, step_size));
+        let messages = self.receive_step(known, upto, count, search).await?;
         // What came after the task's start stays. By its number here: it may have been sent long before.
         let is_old = |message: &Message| message.receipt.sequence.0 <= task.upto;
         let (old, new): (Vec<Message>, Vec<Message>) = messages.into_iter().partition(is_old);
@@ -220,13 +221,14 @@ impl Front {
                 }
             }
         }
-        if old.is_empty() && !self.has_upto(known, Number(task.upto)).await? {
-            // What becomes visible earlier while a look goes on is moved from what is yet to be looked at to what was: twice in
-            // a row there is none of that.
-            self.env.sleep(Duration::from_millis(MOVE_RETRY_MS)).await;
-            if !self.has_upto(known, Number(task.upto)).await? {
-                task.status = MoveStatus::Completed;
+        if known.is_fifo() {
+            match old.is_empty() {
+                true => self.look_for_a_group(known, upto, search).await?,
+                false => search.found(),
             }
+        }
+        if search.is_over() {
+            task.status = MoveStatus::Completed;
         }
         Ok(())
     }
@@ -260,9 +262,10 @@ impl Front {
         known: &Known,
         upto: Number,
         count: usize,
+        search: &mut Search,
     ) -> Result<Vec<Message>, QueueError> {
         if !known.is_fifo() {
-            return self.receive_upto(known, upto, count, STEP_VISIBILITY).await;
+            return self.receive_upto(known, upto, count, STEP_VISIBILITY, search).await;
         }
         let visibility_ms = u64::try_from(STEP_VISIBILITY.as_millis()).unwrap_or(u64::MAX);
         self.receive_fifo(known, Want { count, visibility_ms }).await
@@ -276,18 +279,25 @@ impl Front {
         }
     }
 
-    /// Whether there is something up to a number, visible or not.
-    async fn has_upto(&self, known: &Known, upto: Number) -> Result<bool, QueueError> {
-        if known.is_fifo() {
-            return self.groups_have_upto(known, upto).await;
+    /// Looks for a group that has something up to a number, visible or not.
+    async fn look_for_a_group(
+        &self,
+        known: &Known,
+        upto: Number,
+        search: &mut Search,
+    ) -> Result<(), QueueError> {
+        let is_hidden = match search.witness() {
+            Some(Witness::Group(at)) => self.group_has_upto(known, at, upto).await?,
+            _ => false,
+        };
+        // What becomes visible is received, whatever else there is: as long as this one has something there is nothing to look for.
+        if is_hidden || !search.is_due(self.env.now(), false) {
+            return Ok(());
         }
-        let mut is_there = false;
-        self.each_tuple_until(known, usize::MAX, |tuple| {
-            is_there = tuple.number <= upto;
-            if is_there { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
-        .await?;
-        Ok(is_there)
+        let (found, read) = self.group_with_upto(known, upto).await?;
+        let looked = found.map_or(Looked::Nothing, |at| Looked::Hidden(Witness::Group(at)));
+        search.looked(self.env.now(), read, looked);
+        Ok(())
     }
 }
 

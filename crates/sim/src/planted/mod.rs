@@ -104,6 +104,12 @@ pub enum Plant {
     ConditionNotChecked,
     /// It does not keep which deduplication ids a group has seen.
     SeenNotKept,
+    /// It answers some of its puts of bodies to a dead-letter queue without doing anything.
+    LetterNotPut,
+    /// It does not keep where messages go as dead letters.
+    LetterNotNoted,
+    /// Messages are sent without their delay.
+    DelayNotSent,
 }
 
 impl Plant {

@@ -126,16 +126,19 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         Front::start(node.env(), &cluster, &config, plant, &model, &settings);
     }
     if rng.below(2) == 0 {
+        let over = model.clone();
+        let (cluster, config, model, settings) =
+            (cluster.clone(), config.clone(), model.clone(), settings.clone());
         let breaking = break_fronts(
             world.outside(),
             rng.clone(),
             nodes,
             skews,
-            cluster.clone(),
-            config.clone(),
-            plant,
-            model.clone(),
-            settings.clone(),
+            move || over.lock().stop,
+            move |node: &Node| {
+                model.lock().report.count("crashes", 1);
+                Front::start(node.env(), &cluster, &config, plant, &model, &settings);
+            },
         );
         world.outside().spawn("chaos", breaking).detach();
     }
@@ -171,32 +174,27 @@ fn take_violation(model: &Outside) -> Result<(), Violation> {
 }
 
 /// Crashes front ends now and then; they come back with another clock.
-#[allow(clippy::too_many_arguments)]
 async fn break_fronts(
     outside: crate::world::Outside,
     mut rng: Rng,
     nodes: Vec<Node>,
     mut skews: Vec<i64>,
-    cluster: Arc<Cluster>,
-    config: SharedConfig,
-    plant: Plant,
-    model: Outside,
-    settings: Settings,
+    is_over: impl Fn() -> bool,
+    start: impl Fn(&Node),
 ) {
     loop {
         outside.sleep(Duration::from_millis(rng.between(1_000, 40_000))).await;
-        if model.lock().stop {
+        if is_over() {
             return;
         }
         let number = rng.index(nodes.len());
         nodes[number].crash(Crash::Process);
-        model.lock().report.count("crashes", 1);
         outside.sleep(Duration::from_millis(rng.below(5_000))).await;
         nodes[number].start();
         let skew = rng.below(SKEW_MS) as i64;
         nodes[number].skew_wall_ms(skew - skews[number]);
         skews[number] = skew;
-        Front::start(nodes[number].env(), &cluster, &config, plant, &model, &settings);
+        start(&nodes[number]);
     }
 }
 
@@ -730,9 +728,9 @@ mod tests {
     }
 
     /// How a task ended.
-    async fn ended(env: &Env, front: &SharedQueues) -> MoveTask {
+    async fn ended(env: &Env, front: &SharedQueues, source: &str) -> MoveTask {
         loop {
-            let task = front.list_moves("a", "dead").await.map(|mut tasks| tasks.remove(0));
+            let task = front.list_moves("a", source).await.map(|mut tasks| tasks.remove(0));
             match task {
                 Ok(task) if task.status != MoveStatus::Running => return task,
                 _ => env.sleep(Duration::from_millis(500)).await,
@@ -759,7 +757,7 @@ mod tests {
             *cluster.faults_per_million.lock() = 100_000;
             env.sleep(Duration::from_secs(30)).await;
             *cluster.faults_per_million.lock() = 0;
-            let task = ended(&env, &other).await;
+            let task = ended(&env, &other, "dead").await;
             assert_eq!((task.status, task.failure), (MoveStatus::Completed, None));
             let left = other.figures(&dead).await.expect("counted").counts;
             assert_eq!(left, Counts::default(), "{} moved", task.moved);
@@ -791,9 +789,99 @@ mod tests {
                 let receive = Receive { count: 1, ..Receive::default() };
                 front.receive(&work, receive).await.expect("received");
             }
-            let task = ended(&env, &front).await;
+            let task = ended(&env, &front, "dead").await;
             assert_eq!((task.status, task.moved), (MoveStatus::Completed, 6));
             assert_eq!(front.figures(&dead).await.expect("counted").counts.visible, 1);
+        });
+    }
+
+    #[test]
+    fn a_move_task_reads_little_while_what_is_left_for_it_is_invisible_and_others_are_not() {
+        with_cluster(|cluster, [env, _]| async move {
+            let front = start(&cluster, &env, Consistency::Quorum).await;
+            for (fifo, source, target) in
+                [(None, "dead", "work"), (Some(Fifo::default()), "dead.fifo", "work.fifo")]
+            {
+                for name in [source, target] {
+                    let settings = Settings { fifo, ..Settings::default() };
+                    front.create(QueueRecord::new("a", name, settings)).await.expect("created");
+                }
+                let dead = front.find("a", source).await.expect("answered").expect("there");
+                let send = async |numbers: std::ops::Range<u64>| {
+                    let sends = numbers.map(|number| {
+                        let (group, deduplication) = (Some(number.to_string()), Some(number.to_string()));
+                        Send { group, deduplication, ..Send::default() }
+                    });
+                    front.send(&dead, sends.collect()).await.expect("sent");
+                };
+                send(0..1).await;
+                let visibility = Some(Duration::from_secs(3 * 3_600));
+                let receive = Receive { count: 1, visibility, ..Receive::default() };
+                let hidden = front.receive(&dead, receive).await.expect("received");
+                let task = MoveTask { target: Some(target.to_owned()), ..MoveTask::new("a", source) };
+                front.start_move(task).await.expect("started");
+                // Longer than clocks may differ.
+                env.sleep(Duration::from_secs(3)).await;
+                for batch in 1..=50 {
+                    send(10 * batch..10 * batch + 10).await;
+                }
+                *cluster.rows_read.lock() = 0;
+                env.sleep(Duration::from_secs(1_800)).await;
+                let read = *cluster.rows_read.lock();
+                assert!(read < 200_000, "{source}: {read} rows");
+                // It is visible behind all the others.
+                let change = (hidden[0].receipt, Duration::ZERO);
+                front.change_visibility(&dead, vec![change]).await.expect("changed");
+                let task = ended(&env, &front, source).await;
+                assert_eq!((task.status, task.moved), (MoveStatus::Completed, 1), "{source}");
+                let left = front.figures(&dead).await.expect("counted").counts;
+                assert_eq!(left.visible + left.in_flight, 500, "{source}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_was_deleted_by_an_older_receipt_is_not_counted_until_its_last_timeout_is_over() {
+        with_two(|env, _, [front, _]| async move {
+            let queue = front.create(QueueRecord::new("a", "q", Settings::default())).await.expect("created");
+            front.send(&queue, vec![Send::default()]).await.expect("sent");
+            let receive = async |visibility_s| {
+                let visibility = Some(Duration::from_secs(visibility_s));
+                let receive = Receive { count: 1, visibility, ..Receive::default() };
+                front.receive(&queue, receive).await.expect("received").pop().expect("a message")
+            };
+            let first = receive(0).await;
+            receive(12 * 3_600).await;
+            front.delete(&queue, vec![first.receipt]).await.expect("deleted");
+            // It is somewhere in the index, and gone.
+            let in_flight = async || front.figures(&queue).await.expect("counted").counts.in_flight;
+            assert_eq!(in_flight().await, 1);
+            env.sleep(Duration::from_secs(3_600)).await;
+            assert_eq!(in_flight().await, 0);
+        });
+    }
+
+    #[test]
+    fn a_delete_that_is_answered_while_its_message_becomes_a_dead_letter_deletes_it_there_too() {
+        with_two(|env, _, [one, other]| async move {
+            let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
+            let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
+            let work = one.create(QueueRecord::new("a", "work", settings)).await.expect("created");
+            let dead = one.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+            let receive = async |queue| {
+                one.receive(queue, Receive { count: 1, ..Receive::default() }).await.expect("received")
+            };
+            for after in 0..80 {
+                one.send(&work, vec![Send::default()]).await.expect("sent");
+                let receipt = receive(&work).await[0].receipt;
+                let delete = async {
+                    env.sleep(Duration::from_micros(500 * after)).await;
+                    other.delete(&work, vec![receipt]).await.expect("deleted");
+                };
+                let (received, ()) = futures::join!(receive(&work), delete);
+                assert_eq!(received, []);
+                assert_eq!(receive(&dead).await, [], "deleted {after} half milliseconds later");
+            }
         });
     }
 

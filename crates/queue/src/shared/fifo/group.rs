@@ -113,8 +113,14 @@ pub(super) struct Want {
     pub(super) token: Token,
     /// How long messages are kept.
     pub(super) kept_ms: u64,
-    /// Receives after which a message goes to the dead-letter queue, if there is one.
+    /// Receives after which a message goes to the dead-letter queue, if there is one: see [`Group::claim`].
     pub(super) receives_max: Option<u16>,
+}
+
+impl Want {
+    fn is_expired(&self, slot: &Slot, now: u64) -> bool {
+        sent_at(Number(slot.number)).saturating_add(self.kept_ms) <= now
+    }
 }
 
 /// What a receive finds in a group.
@@ -123,8 +129,6 @@ pub(super) struct Received {
     pub(super) taken: Vec<Slot>,
     /// Kept for long enough: they are out already.
     pub(super) expired: Vec<Slot>,
-    /// Received too often: they are out already, and have to be in the dead-letter queue before that counts.
-    pub(super) overdue: Vec<Slot>,
 }
 
 /// A group, read and changed but not written yet.
@@ -201,23 +205,44 @@ impl Group {
         seen
     }
 
-    /// Receives from the first message on until one is invisible.
+    /// Makes the first messages, as far as they are visible and were received too often, this claim's until then: nobody else can
+    /// delete or receive them while they are brought to the dead-letter queue.
+    pub(super) fn claim(&mut self, now: u64, until: u64, want: &Want) -> Vec<Slot> {
+        let mut claimed = Vec::new();
+        let first: Vec<Slot> = self.slots.values().copied().take(BATCH_MAX).collect();
+        for mut slot in first.into_iter().filter(|slot| !want.is_expired(slot, now)) {
+            if slot.visible_at > now || want.receives_max.is_none_or(|most| slot.receives < most) {
+                break;
+            }
+            (slot.visible_at, slot.token) = (until, want.token.0);
+            self.put(slot);
+            claimed.push(slot);
+        }
+        claimed
+    }
+
+    /// Takes out what a claim has brought to the dead-letter queue, as far as it still has it: that.
+    pub(super) fn take_claimed(&mut self, claimed: &[Slot]) -> Vec<Slot> {
+        let is_there =
+            |slot: &&Slot| self.slots.get(&slot.sequence).is_some_and(|now| now.token == slot.token);
+        let taken: Vec<Slot> = claimed.iter().filter(is_there).copied().collect();
+        taken.iter().for_each(|slot| self.remove(Sequence(slot.sequence)));
+        taken
+    }
+
+    /// Receives from the first message on until one is invisible, or has to go to the dead-letter queue first.
     pub(super) fn receive(&mut self, now: u64, want: &Want) -> Received {
         let mut received = Received::default();
         let first: Vec<Slot> = self.slots.values().copied().take(BATCH_MAX).collect();
         for mut slot in first {
-            if sent_at(Number(slot.number)).saturating_add(want.kept_ms) <= now {
+            if want.is_expired(&slot, now) {
                 self.remove(Sequence(slot.sequence));
                 received.expired.push(slot);
                 continue;
             }
-            if slot.visible_at > now || received.taken.len() == want.count {
+            let is_overdue = want.receives_max.is_some_and(|most| slot.receives >= most);
+            if slot.visible_at > now || is_overdue || received.taken.len() == want.count {
                 break;
-            }
-            if want.receives_max.is_some_and(|most| slot.receives >= most) {
-                self.remove(Sequence(slot.sequence));
-                received.overdue.push(slot);
-                continue;
             }
             if slot.receives == 0 {
                 slot.first_received_at = now;

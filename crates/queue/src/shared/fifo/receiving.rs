@@ -87,19 +87,25 @@ impl Front {
                 return Ok(Vec::new());
             }
             let now = self.now();
-            let mut received = group.receive(
-                now,
-                &Want {
-                    count: want.count,
-                    visibility_ms: want.visibility_ms,
-                    token: Token(self.env.random_below(1 << 32) as u32),
-                    kept_ms: u64::from(record.settings.retention_s) * 1_000,
-                    receives_max: target.as_ref().and(redrive.map(|redrive| redrive.receives_max)),
-                },
-            );
-            for (slot, target) in received.overdue.iter().flat_map(|slot| Some((slot, target.as_ref()?))) {
-                self.copy_to(known, target, at, slot).await?;
+            let want = Want {
+                count: want.count,
+                visibility_ms: want.visibility_ms,
+                token: Token(self.env.random_below(1 << 32) as u32),
+                kept_ms: u64::from(record.settings.retention_s) * 1_000,
+                receives_max: target.as_ref().and(redrive.map(|redrive| redrive.receives_max)),
+            };
+            if let Some(target) = &target {
+                let overdue = group.claim(now, now + SETTLE_MS, &want);
+                if !overdue.is_empty() {
+                    if !self.write(known, at, group).await? {
+                        continue;
+                    }
+                    self.bring(known, target, at, &overdue).await?;
+                    // The next of the group, if it is visible, has a tuple of its own now.
+                    return Ok(Vec::new());
+                }
             }
+            let received = group.receive(now, &want);
             let bodies = received.taken.iter().map(|slot| {
                 let number = Number(slot.number);
                 self.rows.body(LEVEL, known.body_at(number), number)
@@ -119,7 +125,6 @@ impl Front {
             }
             if self.write(known, at, group).await? {
                 count(known, &received);
-                received.expired.append(&mut received.overdue);
                 self.forget_bodies(known, &received.expired).await;
                 return Ok(messages);
             }
@@ -159,7 +164,31 @@ impl Front {
         }
     }
 
-    /// Puts a message into the dead-letter queue, in the same group, before it goes here. If it is still here it is done again, once.
+    /// Brings messages to the dead-letter queue that were claimed for it, before they go here. While they are claimed nobody deletes
+    /// them; when that is over, because this took long or ended in between, somebody else claims them.
+    async fn bring(
+        &self,
+        known: &Known,
+        target: &Known,
+        at: GroupKey,
+        claimed: &[Slot],
+    ) -> Result<(), QueueError> {
+        for slot in claimed {
+            self.copy_to(known, target, at, slot).await?;
+        }
+        for _ in 0..GROUP_ATTEMPTS {
+            let mut group = self.group(known, at).await?;
+            let taken = group.take_claimed(claimed);
+            if taken.is_empty() || self.write(known, at, group).await? {
+                known.happened.lock().redriven += taken.len() as u64;
+                self.forget_bodies(known, &taken).await;
+                return Ok(());
+            }
+        }
+        Err(BUSY)
+    }
+
+    /// Puts a message into the dead-letter queue, in the same group. If it is still here later it is done again, once.
     async fn copy_to(
         &self,
         known: &Known,
@@ -242,7 +271,6 @@ fn count(known: &Known, received: &Received) {
     // Its timeout, or the end of a change of visibility: nobody deleted it.
     happened.timeouts += received.taken.iter().filter(|slot| slot.receives > 1).count() as u64;
     happened.expired += received.expired.len() as u64;
-    happened.redriven += received.overdue.len() as u64;
 }
 
 fn message(queue: QueueId, at: GroupKey, slot: &Slot, body: Body) -> Message {

@@ -139,16 +139,33 @@ fn sequences_grow_whatever_clocks_say_and_after_everything_was_deleted() {
 }
 
 #[test]
-fn what_is_too_old_or_was_received_too_often_is_out_before_what_comes_after_it_is_received() {
+fn what_is_too_old_is_out_before_what_comes_after_it_is_received_and_what_was_received_too_often_is_claimed()
+{
     let mut stored = Stored::default();
     let sent = [stored.send(START, 1), stored.send(START + 60_000, 3)].concat();
     let kept_ms = 100_000;
     let now = START + kept_ms;
     stored.receive(now - 10_000, Want { kept_ms, ..want(3, 1) });
-    let received = stored.receive(now, Want { kept_ms, receives_max: Some(1), ..want(10, 2) });
-    assert_eq!(sequences(&received.expired), sent[..1]);
-    assert_eq!(sequences(&received.overdue), sent[1..3]);
-    assert_eq!(sequences(&received.taken), sent[3..]);
+    let want = |token| Want { kept_ms, receives_max: Some(1), ..want(10, token) };
+    let mut group = stored.group();
+    let claimed = group.claim(now, now + 500, &want(2));
+    assert_eq!(sequences(&claimed), sent[1..3]);
+    // Who had them has not, and nobody gets what is behind them.
+    for sequence in &sent[1..3] {
+        assert_eq!(group.delete(Sequence(*sequence), Token(1), now), Err(ReceiptError::Expired));
+    }
+    stored.write(group);
+    let received = stored.receive(now, want(3));
+    assert_eq!((sequences(&received.expired), received.taken), (sent[..1].to_vec(), vec![]));
+    // Another claim, when that one is over; the first one takes nothing any more.
+    let mut group = stored.group();
+    assert_eq!(group.claim(now + 499, now + 1_000, &want(4)), []);
+    let again = group.claim(now + 500, now + 1_000, &want(5));
+    assert_eq!(sequences(&again), sent[1..3]);
+    assert_eq!(group.take_claimed(&claimed), []);
+    assert_eq!(group.take_claimed(&again), again);
+    stored.write(group);
+    assert_eq!(sequences(&stored.receive(now + 500, want(6)).taken), sent[3..]);
     assert_eq!(sequences(&stored.slots), sent[3..]);
 }
 

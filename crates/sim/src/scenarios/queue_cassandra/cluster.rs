@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_queue::shared::rows::{
-    Body, Cell, Done, GroupKey, Kind, Partition, Record, Rows, RowsError, Tuple, stamp,
+    Body, Cell, Done, GroupKey, Kind, Letter, Partition, Record, Rows, RowsError, Tuple, stamp,
 };
 use tailwater_queue::{Consistency, Number, QueueId};
 use tokio::sync::mpsc;
@@ -30,6 +30,7 @@ enum Key {
     Bucket(QueueId, Kind, u64),
     Floor(QueueId, Kind),
     Forward(QueueId, Number, u32),
+    Letter(QueueId, Number, Letter),
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +40,7 @@ enum Value {
     Bucket,
     Floor(u64),
     Forward(u64, u32),
+    Letter,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +124,8 @@ pub(super) struct Cluster {
     away: Mutex<[bool; REPLICAS]>,
     /// Calls of a million that are lost, and replicas that get a write late.
     pub(super) faults_per_million: Mutex<u32>,
+    /// Tuples and groups that were read, by all front ends.
+    pub(super) rows_read: Mutex<u64>,
 }
 
 /// The cluster, as one front end reaches it.
@@ -141,6 +145,7 @@ impl Cluster {
             rng: Mutex::new(rng),
             away: Mutex::default(),
             faults_per_million: Mutex::new(faults_per_million),
+            rows_read: Mutex::default(),
         })
     }
 
@@ -291,7 +296,9 @@ impl Rows for SimRows {
                 Value::Tuple(tuple) => Some(tuple),
                 _ => None,
             });
-            Ok(tuples.take(most).collect())
+            let tuples: Vec<Tuple> = tuples.take(most).collect();
+            *self.cluster.rows_read.lock() += tuples.len() as u64;
+            Ok(tuples)
         })
     }
 
@@ -331,6 +338,10 @@ impl Rows for SimRows {
 
     fn put_body(&self, level: Consistency, at: Partition, number: Number, body: Body) -> Done<'_, ()> {
         if self.plant == Plant::BodyNotPut && self.cluster.rng.lock().below(20) == 0 {
+            return Box::pin(async { Ok(()) });
+        }
+        if self.plant == Plant::LetterNotPut && body.source.is_some() && self.cluster.rng.lock().below(4) == 0
+        {
             return Box::pin(async { Ok(()) });
         }
         let stamp = stamp(number, 0);
@@ -439,27 +450,44 @@ impl Rows for SimRows {
         self.write(level, Write::Row(key, stamp(number, moves), Some(Value::Forward(visible_at, moves))))
     }
 
+    fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()> {
+        if self.plant == Plant::LetterNotNoted {
+            return Box::pin(async { Ok(()) });
+        }
+        let key = Key::Letter(queue, number, letter);
+        self.write(level, Write::Row(key, stamp(letter.number, 0), Some(Value::Letter)))
+    }
+
+    fn letters(
+        &self,
+        level: Consistency,
+        queue: QueueId,
+        number: Number,
+        most: usize,
+    ) -> Done<'_, Vec<Letter>> {
+        Box::pin(async move {
+            let letter = |end: u64, part: u16| {
+                let at = Partition { queue: QueueId(end), bucket: end, part };
+                Key::Letter(queue, number, Letter { at, number: Number(end) })
+            };
+            let rows = self.read(level, letter(0, 0), letter(u64::MAX, u16::MAX)).await?.into_iter();
+            let letters = rows.filter_map(|(key, _)| match key {
+                Key::Letter(_, _, letter) => Some(letter),
+                _ => None,
+            });
+            Ok(letters.take(most).collect())
+        })
+    }
+
     fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>> {
         Box::pin(async move {
-            let records = self.records(space).await?;
-            Ok(records.into_iter().find(|(known, _)| known == key).map(|(_, record)| record))
+            let records = self.read_records(space, key, Some(key)).await?;
+            Ok(records.into_iter().next().map(|(_, record)| record))
         })
     }
 
     fn records<'a>(&'a self, space: &'a str) -> Done<'a, Vec<(String, Record)>> {
-        Box::pin(async move {
-            if self.cluster.fails() {
-                self.env.sleep(TIMEOUT).await;
-                return timed_out();
-            }
-            self.env.sleep(self.cluster.delay(false)).await;
-            let now = Duration::from_nanos(self.cluster.outside.now().as_ns());
-            let records = self.cluster.records.lock();
-            let there = records
-                .iter()
-                .filter(|((of, _), (_, until))| of == space && until.is_none_or(|until| now < until));
-            Ok(there.map(|((_, key), (record, _))| (key.clone(), record.clone())).collect())
-        })
+        Box::pin(self.read_records(space, "", None))
     }
 
     fn write_record<'a>(
@@ -569,6 +597,27 @@ impl Rows for SimRows {
 }
 
 impl SimRows {
+    /// The records of a space from a key on, up to one.
+    async fn read_records(
+        &self,
+        space: &str,
+        from: &str,
+        upto: Option<&str>,
+    ) -> Result<Vec<(String, Record)>, RowsError> {
+        if self.cluster.fails() {
+            self.env.sleep(TIMEOUT).await;
+            return timed_out();
+        }
+        self.env.sleep(self.cluster.delay(false)).await;
+        let now = self.cluster.now();
+        let records = self.cluster.records.lock();
+        let there = records
+            .range((space.to_owned(), from.to_owned())..)
+            .take_while(|((of, key), _)| of == space && upto.is_none_or(|upto| key.as_str() <= upto))
+            .filter(|(_, (_, until))| until.is_none_or(|until| now < until));
+        Ok(there.map(|((_, key), (record, _))| (key.clone(), record.clone())).collect())
+    }
+
     /// The cells of a group, by key.
     async fn group(&self, queue: QueueId, group: GroupKey) -> Result<Vec<Cell>, RowsError> {
         if self.cluster.fails() {
@@ -576,6 +625,7 @@ impl SimRows {
             return timed_out();
         }
         self.env.sleep(self.cluster.delay(false)).await;
+        *self.cluster.rows_read.lock() += 1;
         let now = self.cluster.now();
         let cells = {
             let groups = self.cluster.groups.lock();
