@@ -287,3 +287,18 @@ fn a_group_that_forgets_deduplication_ids_is_caught() {
 fn writes_to_one_replica_where_a_quorum_is_promised_are_caught() {
     is_caught(Plant::QuorumOfOne, "queue-cassandra", &["was acknowledged and is lost", "of its group"]);
 }
+
+#[test]
+fn dead_letters_that_are_not_put_are_caught() {
+    is_caught(Plant::LetterNotPut, "queue-cassandra-letters", &["was acknowledged and is lost"]);
+}
+
+#[test]
+fn dead_letters_that_a_delete_does_not_find_are_caught() {
+    is_caught(Plant::LetterNotNoted, "queue-cassandra-letters", &["deleted elsewhere and came back"]);
+}
+
+#[test]
+fn messages_that_are_sent_without_their_delay_are_caught() {
+    is_caught(Plant::DelayNotSent, "queue-cassandra-letters", &["before its delay"]);
+}

@@ -86,6 +86,11 @@ fn queue_cassandra() {
 }
 
 #[test]
+fn queue_cassandra_letters() {
+    holds_for("queue-cassandra-letters", seeds() / 10);
+}
+
+#[test]
 fn queue_servers() {
     // The paper's shortest mean time, at both levels: the others are hours of virtual time.
     for seed in [0, 3] {

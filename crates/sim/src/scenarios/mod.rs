@@ -119,6 +119,11 @@ pub const ALL: &[Scenario] = &[
         run: queue_cassandra::run,
     },
     Scenario {
+        name: "queue-cassandra-letters",
+        about: "the same: dead letters, move tasks, delays, late deletes, queues that are purged, deleted and created again",
+        run: queue_cassandra::letters::run,
+    },
+    Scenario {
         name: "queue-servers",
         about: "BDQS, figure 8: servers over the same model killed every 100, 1,000 or 10,000 s, 10 s away; nothing is lost",
         run: queue_cassandra::servers::run,

@@ -10,6 +10,7 @@
 
 mod cluster;
 mod fifo;
+pub mod letters;
 pub mod order;
 pub mod servers;
 

@@ -1,0 +1,566 @@
+//! Dead letters, move tasks, delays, and queues that are purged, deleted and created again, in a store that front ends share: the same
+//! faults as in [`super`], and clocks as far apart.
+//!
+//! Two queues, `work` and `side`, have the same dead-letter queue, and clients that leave much to it: they forget messages, and delete
+//! them by receipts whose timeout is over. All three are standard queues, or, at a quorum, FIFO queues.
+//!
+//! Checked, by what is in the messages:
+//! - At the end whatever was acknowledged and not asked to be deleted is received, from one of the queues; of FIFO queues without move
+//!   tasks exactly once. A purge takes what was in its queue, and a deleted queue takes what was not known to be a dead letter.
+//! - Nothing is received before its delay is over, as far as clocks agree.
+//! - At a quorum, what was deleted is not received again: in the same queue never, and as a dead letter neither, whenever it was moved
+//!   there, unless a move task may have brought it back; of a FIFO queue if its timeout was not over.
+//! - At a quorum, what was received as often as it may be, and nobody deletes, is received from the dead-letter queue only, and says where it
+//!   came from.
+//! - No move task fails.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_env::{Env, Instant};
+use tailwater_queue::shared::{SharedConfig, SharedQueues};
+use tailwater_queue::{
+    Consistency, Fifo, Message, MoveStatus, MoveTask, OrderHint, QueueError, QueueId, QueueRecord,
+    QueueStore, Receive, Redrive, Send, Settings, View,
+};
+
+use super::cluster::{Cluster, SimRows};
+use super::{FRONTS, SKEW_MS, break_fronts, number_of};
+use crate::checkers::{Report, Violation, ensure};
+use crate::planted::Plant;
+use crate::rng::Rng;
+use crate::world::{Node, World};
+
+const LOAD: Duration = Duration::from_secs(80);
+/// Longer than any timeout, those of move tasks' steps included, any late write, and the pause after a queue's deletion.
+const REST: Duration = Duration::from_secs(70);
+const SKEW: Duration = Duration::from_millis(SKEW_MS);
+/// Until everybody knows that a queue was deleted.
+const KNOWN: Duration = Duration::from_secs(2);
+
+const ACCOUNT: &str = "account";
+const QUEUES: [&str; 3] = ["work", "side", "dead"];
+const WORK: usize = 0;
+const SIDE: usize = 1;
+const DEAD: usize = 2;
+const RECEIVES_MAX: u16 = 2;
+const GROUPS: u64 = 4;
+
+/// What happens in a run.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    level: Consistency,
+    is_fifo: bool,
+    hint: OrderHint,
+    moves: bool,
+    drops_side: bool,
+    purges: bool,
+}
+
+/// A message that was about to be sent.
+#[derive(Clone, Copy)]
+struct Sending {
+    queue: usize,
+    begun: Instant,
+    delay: Duration,
+}
+
+/// Whether something that takes messages was done: it is done once at most.
+#[derive(Clone, Copy, Debug, Default)]
+enum Once {
+    #[default]
+    No,
+    /// It is being done, or nobody knows.
+    Now,
+    /// What began to be sent before this may be gone.
+    Until(Instant),
+}
+
+impl Once {
+    fn takes(self, now: Instant) -> bool {
+        match self {
+            Once::No => false,
+            Once::Now => true,
+            Once::Until(until) => now < until,
+        }
+    }
+}
+
+/// A message in a queue.
+type Place = (QueueId, u64, u64);
+
+/// What the world outside knows.
+#[derive(Default)]
+struct Model {
+    sends: BTreeMap<u64, Sending>,
+    sent: BTreeSet<u64>,
+    /// Messages that may be gone.
+    going: BTreeSet<u64>,
+    /// When deletes were answered: of messages, wherever they are, and of those in one place.
+    deleted: BTreeMap<u64, Instant>,
+    gone: BTreeMap<Place, Instant>,
+    /// Messages that were received as dead letters.
+    letters: BTreeSet<u64>,
+    /// When move tasks began.
+    moves: Vec<Instant>,
+    purge: Once,
+    drop: Once,
+    drained: BTreeMap<u64, u64>,
+    stop: bool,
+    violation: Option<Violation>,
+    report: Report,
+}
+
+type Outside = Arc<Mutex<Model>>;
+
+impl Model {
+    /// Messages that are about to be sent, so many of them.
+    fn begin_sends(&mut self, count: u64, sending: Sending) -> std::ops::Range<u64> {
+        let next = self.sends.len() as u64;
+        let numbers = next..next + count;
+        self.sends.extend(numbers.clone().map(|number| (number, sending)));
+        let is_going =
+            self.purge.takes(sending.begun) || sending.queue == SIDE && self.drop.takes(sending.begun);
+        if is_going {
+            self.going.extend(numbers.clone());
+        }
+        numbers
+    }
+
+    /// Whether a move task may have moved a message, as a letter, before a time.
+    fn may_be_moved(&self, number: u64, before: Instant) -> bool {
+        let begun = self.sends.get(&number).map_or(Instant::from_ns(0), |sending| sending.begun);
+        // It moves what has a number up to its start's, and the skew: by another clock that may be so much later again.
+        self.moves.iter().any(|start| *start <= before && begun <= *start + 2 * SKEW)
+    }
+
+    /// A message was received from a queue, by a receive that began and ended then.
+    fn received(
+        &mut self,
+        case: Case,
+        (queue, message): (usize, &Message),
+        (begun, ended): (Instant, Instant),
+    ) -> Result<(), Violation> {
+        let number = number_of(message);
+        self.report.count(if queue == DEAD { "letters received" } else { "received" }, 1);
+        let Some(sending) = self.sends.get(&number).copied() else {
+            return Err(Violation::new(format!("message {number} was never sent")));
+        };
+        ensure(ended + SKEW >= sending.begun + sending.delay, || {
+            format!("message {number} was received before its delay of {:?} was over", sending.delay)
+        })?;
+        if queue == DEAD {
+            self.letters.insert(number);
+        }
+        if case.level != Consistency::Quorum {
+            return Ok(());
+        }
+        let is_gone = self.gone.get(&place_of(message)).is_some_and(|gone| *gone < begun);
+        let is_deleted = self
+            .deleted
+            .get(&number)
+            .is_some_and(|deleted| *deleted < begun && !self.may_be_moved(number, *deleted));
+        let name = QUEUES[queue];
+        ensure(!is_gone, || format!("message {number} was deleted and came back in {name}"))?;
+        ensure(!is_deleted, || format!("message {number} was deleted elsewhere and came back in {name}"))?;
+        let is_right =
+            queue != DEAD || message.source.as_deref().is_some_and(|source| QUEUES.contains(&source));
+        ensure(is_right, || format!("message {number} is a dead letter from {:?}", message.source))?;
+        // One that is just being deleted may be gone at a first look, and there at a second.
+        let is_due = message.receives > RECEIVES_MAX && !self.going.contains(&number);
+        ensure(queue == DEAD || !is_due, || {
+            format!("message {number} was received {} times and is no dead letter", message.receives)
+        })
+    }
+}
+
+fn place_of(message: &Message) -> Place {
+    (message.receipt.queue, message.receipt.sequence.0, number_of(message))
+}
+
+/// Runs the scenario.
+pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    world.set_steps_max(20_000_000);
+    let mut rng = Rng::new(world.seed(), "scenario/queue-cassandra-letters");
+    let level = if rng.below(5) == 0 { Consistency::One } else { Consistency::Quorum };
+    let case = Case {
+        level,
+        is_fifo: level == Consistency::Quorum && rng.below(3) == 0,
+        hint: [OrderHint::K(1), OrderHint::K(3), OrderHint::Auto][rng.index(3)],
+        moves: rng.below(2) == 0,
+        drops_side: rng.below(3) == 0,
+        purges: rng.below(4) == 0,
+    };
+    let faults = [0, 2_000, 20_000][rng.index(3)];
+    let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), faults);
+    let config = SharedConfig {
+        consistency: level,
+        skew_ms: SKEW_MS,
+        parts: rng.between(1, 3) as u16,
+        sweep_ms: 30_000,
+        ..SharedConfig::default()
+    };
+    let model = Outside::default();
+    let starting = Starting { case, cluster: Arc::clone(&cluster), config, plant, model: Arc::clone(&model) };
+    let nodes: Vec<Node> = FRONTS.iter().map(|name| world.node(name)).collect();
+    let mut skews = Vec::new();
+    for node in &nodes {
+        let skew = rng.below(SKEW_MS) as i64;
+        node.skew_wall_ms(skew);
+        skews.push(skew);
+        starting.start(node.env());
+    }
+    if rng.below(2) == 0 {
+        let over = Arc::clone(&model);
+        let start = starting.clone();
+        let breaking = break_fronts(
+            world.outside(),
+            rng.clone(),
+            nodes,
+            skews,
+            move || over.lock().stop,
+            move |node: &Node| {
+                start.model.lock().report.count("crashes", 1);
+                start.start(node.env());
+            },
+        );
+        world.outside().spawn("chaos", breaking).detach();
+    }
+    world.run_for(LOAD)?;
+    model.lock().stop = true;
+    *cluster.faults_per_million.lock() = 0;
+    world.run_for(REST)?;
+    take_violation(&model)?;
+    let node = world.node("last");
+    match world.run(node.run("last", last(node.env(), starting)))? {
+        Ok(Ok(())) => {}
+        other => return Err(Violation::new(format!("without any failures: {other:?}"))),
+    }
+    take_violation(&model)?;
+    let model = model.lock();
+    let kept = || model.sent.iter().filter(|one| !model.going.contains(one));
+    let lost: Vec<&u64> = kept().filter(|one| !model.drained.contains_key(one)).collect();
+    ensure(lost.is_empty(), || format!("message {lost:?} was acknowledged and is lost"))?;
+    let twice: Vec<&u64> = kept().filter(|one| model.drained.get(one) > Some(&1)).collect();
+    ensure(!case.is_fifo || case.moves || twice.is_empty(), || format!("message {twice:?} is there twice"))?;
+    let mut report = model.report.clone();
+    report.count("sent", model.sent.len() as u64);
+    report.count("kept", kept().count() as u64);
+    report.count("letters", model.letters.len() as u64);
+    report.count("fifo", u64::from(case.is_fifo));
+    Ok(report)
+}
+
+fn take_violation(model: &Outside) -> Result<(), Violation> {
+    model.lock().violation.take().map_or(Ok(()), Err)
+}
+
+/// What a front end is started with.
+#[derive(Clone)]
+struct Starting {
+    case: Case,
+    cluster: Arc<Cluster>,
+    config: SharedConfig,
+    plant: Plant,
+    model: Outside,
+}
+
+impl Starting {
+    fn start(&self, env: Env) {
+        let starting = self.clone();
+        let run = {
+            let env = env.clone();
+            async move {
+                let Some(front) = starting.open(env).await else { return };
+                let clients = (0..2).map(|_| Arc::clone(&front).client());
+                futures::future::join_all(clients).await;
+            }
+        };
+        env.spawn("front", run).detach();
+    }
+
+    /// A front end of the queues, as soon as the cluster lets it be.
+    async fn open(self, env: Env) -> Option<Arc<Front>> {
+        for _ in 0..1_000 {
+            let rows = Arc::new(SimRows::new(&self.cluster, &env, self.plant));
+            if let Ok(store) = SharedQueues::start(&env, rows, self.config.clone()).await {
+                let Self { case, plant, ref model, .. } = self;
+                let views = Mutex::default();
+                let front = Front { env: env.clone(), store, views, model: Arc::clone(model), case, plant };
+                let (dead, work) = (front.open(DEAD).await, front.open(WORK).await);
+                if dead.and(work).is_some() {
+                    return Some(Arc::new(front));
+                }
+            }
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        None
+    }
+}
+
+/// A front end and its clients.
+struct Front {
+    env: Env,
+    store: SharedQueues,
+    views: Mutex<[Option<Arc<View>>; QUEUES.len()]>,
+    model: Outside,
+    case: Case,
+    plant: Plant,
+}
+
+impl Front {
+    /// Finds a queue, or creates it.
+    async fn open(&self, queue: usize) -> Option<Arc<View>> {
+        let redrive = Redrive { target: QUEUES[DEAD].to_owned(), receives_max: RECEIVES_MAX };
+        let settings = Settings {
+            fifo: self.case.is_fifo.then(Fifo::default),
+            order_hint: self.case.hint,
+            redrive: Some(redrive).filter(|_| queue != DEAD),
+            ..Settings::default()
+        };
+        let created = self.store.create(QueueRecord::new(ACCOUNT, QUEUES[queue], settings)).await;
+        let view = match created {
+            Ok(view) | Err(QueueError::Exists(view)) => Some(view),
+            Err(_) => None,
+        };
+        self.views.lock()[queue].clone_from(&view);
+        view
+    }
+
+    /// A queue as it is known here.
+    async fn view(&self, queue: usize) -> Option<Arc<View>> {
+        let known = self.views.lock()[queue].clone();
+        match known {
+            Some(view) => Some(view),
+            None => self.open(queue).await,
+        }
+    }
+
+    /// What a call answered, if well.
+    fn answered<T>(&self, queue: usize, answer: Result<T, QueueError>) -> Option<T> {
+        match answer {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                if matches!(error, QueueError::NoQueue) {
+                    self.views.lock()[queue] = None;
+                }
+                self.model.lock().report.count("failed calls", 1);
+                None
+            }
+        }
+    }
+
+    async fn client(self: Arc<Self>) {
+        while !self.model.lock().stop {
+            self.env.sleep(Duration::from_millis(100 + self.env.random_below(2_500))).await;
+            let other = if self.env.random_below(3) == 0 { SIDE } else { WORK };
+            match self.env.random_below(40) {
+                0..15 => self.send(other).await,
+                15..32 => self.receive(other).await,
+                32..37 => self.receive(DEAD).await,
+                37 if self.case.purges => self.purge().await,
+                38 if self.case.drops_side => self.drop_side().await,
+                39 if self.case.moves => self.begin_move().await,
+                _ => {}
+            }
+        }
+    }
+
+    async fn send(&self, queue: usize) {
+        let Some(view) = self.view(queue).await else { return };
+        let count = 1 + self.env.random_below(3);
+        let is_delayed = !self.case.is_fifo && self.env.random_below(3) == 0;
+        let delay = Duration::from_millis(if is_delayed { self.env.random_below(20_000) } else { 0 });
+        let sending = Sending { queue, begun: self.env.now(), delay };
+        let numbers: Vec<u64> = self.model.lock().begin_sends(count, sending).collect();
+        let sends = numbers.iter().map(|number| Send {
+            content: Bytes::copy_from_slice(&number.to_le_bytes()),
+            delay: is_delayed.then_some(delay).filter(|_| self.plant != Plant::DelayNotSent),
+            group: Some((number % GROUPS).to_string()),
+            deduplication: Some(number.to_string()),
+        });
+        let answer = self.store.send(&view, sends.collect()).await;
+        if self.answered(queue, answer).is_some() {
+            self.model.lock().sent.extend(numbers);
+        }
+    }
+
+    async fn receive(self: &Arc<Self>, queue: usize) {
+        let Some(view) = self.view(queue).await else { return };
+        let most_ms = if self.case.is_fifo { 12_000 } else { 3_000 };
+        let visibility = Duration::from_millis(500 + self.env.random_below(most_ms));
+        let receive = Receive {
+            count: 1 + self.env.random_below(3) as usize,
+            visibility: Some(visibility),
+            wait: Some(Duration::from_millis(self.env.random_below(300))),
+            attempt: None,
+        };
+        let begun = self.env.now();
+        let answer = self.store.receive(&view, receive).await;
+        let Some(messages) = self.answered(queue, answer) else { return };
+        self.check(queue, &messages, begun);
+        // By its receiver's clock, and by that of any other.
+        let until = begun + visibility.saturating_sub(SKEW);
+        for message in messages {
+            match self.env.random_below(8) {
+                0..3 => self.model.lock().report.count("forgotten", 1),
+                3 => {
+                    let change = (message.receipt, Duration::from_millis(self.env.random_below(3_000)));
+                    let _ = self.store.change_visibility(&view, vec![change]).await;
+                }
+                4 if queue != DEAD => {
+                    let late = Arc::clone(self).delete_late(view.clone(), queue, message, until);
+                    self.env.spawn("late", late).detach();
+                }
+                _ if queue == DEAD && self.env.random_below(2) == 0 => {}
+                _ => self.delete(&view, queue, &message, until).await,
+            }
+        }
+    }
+
+    fn check(&self, queue: usize, messages: &[Message], begun: Instant) {
+        let mut model = self.model.lock();
+        for message in messages {
+            let checked = model.received(self.case, (queue, message), (begun, self.env.now()));
+            if let Err(violation) = checked {
+                model.violation.get_or_insert(violation);
+            }
+        }
+    }
+
+    /// Deletes a message when somebody else may have it, or it is a dead letter by now.
+    async fn delete_late(self: Arc<Self>, view: Arc<View>, queue: usize, message: Message, until: Instant) {
+        self.env.sleep(Duration::from_millis(self.env.random_below(12_000))).await;
+        self.model.lock().report.count("late deletes", 1);
+        self.delete(&view, queue, &message, until).await;
+    }
+
+    /// Deletes a message, which is its receiver's until then.
+    async fn delete(&self, view: &View, queue: usize, message: &Message, until: Instant) {
+        let number = number_of(message);
+        let was_going = !self.model.lock().going.insert(number);
+        let answer = self.store.delete(view, vec![message.receipt]).await;
+        let Some(outcomes) = self.answered(queue, answer) else { return };
+        let mut model = self.model.lock();
+        if outcomes[0].is_err() {
+            // Surely not by this one.
+            if !was_going {
+                model.going.remove(&number);
+            }
+            return;
+        }
+        let now = self.env.now();
+        model.gone.entry(place_of(message)).or_insert(now);
+        if queue != DEAD && (!self.case.is_fifo || now < until) {
+            model.deleted.entry(number).or_insert(now);
+            model.report.count("deleted", 1);
+        }
+    }
+
+    /// Purges the dead-letter queue, if nobody has.
+    async fn purge(&self) {
+        let Some(view) = self.view(DEAD).await else { return };
+        {
+            let mut model = self.model.lock();
+            if !matches!(model.purge, Once::No) {
+                return;
+            }
+            model.purge = Once::Now;
+            let all: Vec<u64> = model.sends.keys().copied().collect();
+            model.going.extend(all);
+        }
+        if self.store.purge(&view).await.is_ok() {
+            let mut model = self.model.lock();
+            model.purge = Once::Until(self.env.now());
+            model.report.count("purges", 1);
+        }
+    }
+
+    /// Deletes the second queue, if nobody has. Its dead letters stay.
+    async fn drop_side(&self) {
+        let Some(view) = self.view(SIDE).await else { return };
+        {
+            let mut model = self.model.lock();
+            if !matches!(model.drop, Once::No) {
+                return;
+            }
+            model.drop = Once::Now;
+            let of_it = model.sends.iter().filter(|(number, sending)| {
+                // What a move task brings back is in the other one; where there are any it may be on its way.
+                sending.queue == SIDE && !model.letters.contains(number)
+            });
+            let of_it: Vec<u64> = of_it.map(|(number, _)| *number).collect();
+            model.going.extend(of_it);
+        }
+        if self.store.delete_queue(&view).await.is_ok() {
+            let mut model = self.model.lock();
+            model.drop = Once::Until(self.env.now() + KNOWN);
+            model.report.count("deleted queues", 1);
+        }
+        self.views.lock()[SIDE] = None;
+    }
+
+    /// Begins a move task, or ends the one that there is.
+    async fn begin_move(&self) {
+        if self.env.random_below(4) == 0 {
+            return self.cancel_moves().await;
+        }
+        // Where a queue is deleted nothing goes back to it.
+        let is_free = !self.case.drops_side && self.env.random_below(2) == 0;
+        let task = MoveTask {
+            target: (!is_free).then(|| QUEUES[WORK].to_owned()),
+            rate_max: [None, Some(3)][self.env.random_below(2) as usize],
+            ..MoveTask::new(ACCOUNT, QUEUES[DEAD])
+        };
+        self.model.lock().moves.push(self.env.now());
+        if self.store.start_move(task).await.is_ok() {
+            self.model.lock().report.count("moves", 1);
+        }
+    }
+
+    async fn cancel_moves(&self) {
+        for task in self.store.list_moves(ACCOUNT, QUEUES[DEAD]).await.unwrap_or_default() {
+            if task.status == MoveStatus::Running {
+                let _ = self.store.cancel_move(ACCOUNT, task.id).await;
+            }
+        }
+    }
+}
+
+/// Nobody else is there any more, and nothing fails: sweeps, and receives and deletes everything.
+async fn last(env: Env, starting: Starting) -> Result<(), String> {
+    let front = starting.open(env.clone()).await.ok_or("the queues can't be opened")?;
+    front.cancel_moves().await;
+    let tasks = front.store.list_moves(ACCOUNT, QUEUES[DEAD]).await.map_err(|error| error.to_string())?;
+    for task in tasks {
+        front.model.lock().report.count("moved", task.moved);
+        if task.status == MoveStatus::Failed {
+            return Err(format!("a move task failed: {:?}", task.failure));
+        }
+    }
+    front.store.sweep().await.map_err(|error| error.to_string())?;
+    let mut silent = 0;
+    while silent < 2 * QUEUES.len() {
+        for queue in [WORK, SIDE, DEAD] {
+            let view = front.view(queue).await.ok_or("a queue can't be opened")?;
+            let wait = Some(Duration::from_secs(2));
+            let receive = Receive { count: 10, wait, ..Receive::default() };
+            let begun = env.now();
+            let messages = front.store.receive(&view, receive).await.map_err(|error| error.to_string())?;
+            front.check(queue, &messages, begun);
+            silent = if messages.is_empty() { silent + 1 } else { 0 };
+            for message in &messages {
+                *front.model.lock().drained.entry(number_of(message)).or_default() += 1;
+                let deleted = front.store.delete(&view, vec![message.receipt]).await;
+                let outcomes = deleted.map_err(|error| error.to_string())?;
+                if outcomes[0].is_err() {
+                    return Err(format!("a fresh receipt is refused: {:?}", outcomes[0]));
+                }
+            }
+        }
+    }
+    Ok(())
+}
