@@ -22,7 +22,7 @@ use tailwater_rma::{
     CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, OpError, ReadOp, RegionInfo, ScarOp,
     ScarReply, Service,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 
 use crate::rng::Rng;
 use crate::world::{Node, Outside, World};
@@ -75,8 +75,9 @@ impl Weather {
 pub struct Net {
     outside: Outside,
     state: Arc<Mutex<State>>,
-    /// Counts changes of partitions.
-    routes: Arc<watch::Sender<u64>>,
+    /// Rung when partitions change. A watch would wake futures of one task that wait for it in any
+    /// order.
+    routes: Arc<Notify>,
 }
 
 struct State {
@@ -105,7 +106,7 @@ impl Net {
             listeners: BTreeMap::new(),
         };
         let state = Arc::new(Mutex::new(state));
-        Self { outside: world.outside(), state, routes: Arc::new(watch::Sender::new(0)) }
+        Self { outside: world.outside(), state, routes: Arc::default() }
     }
 
     /// Changes how it behaves, for everything from here on.
@@ -148,7 +149,8 @@ impl Net {
             server_env: listener.env,
             inner,
             memory,
-            lost: watch::Sender::new(None),
+            lost: Mutex::default(),
+            broken: Notify::new(),
         };
         connection.route().await?;
         Ok(Arc::new(connection))
@@ -157,13 +159,13 @@ impl Net {
     /// Holds up everything between two nodes.
     pub fn partition(&self, a: &Node, b: &Node) {
         self.state.lock().partitions.insert(pair(a.name(), b.name()));
-        self.routes.send_modify(|changes| *changes += 1);
+        self.routes.notify_waiters();
     }
 
     /// Ends the partition of two nodes.
     pub fn heal(&self, a: &Node, b: &Node) {
         self.state.lock().partitions.remove(&pair(a.name(), b.name()));
-        self.routes.send_modify(|changes| *changes += 1);
+        self.routes.notify_waiters();
     }
 
     fn delay(&self) -> Duration {
@@ -209,24 +211,21 @@ struct SimConnection {
     server_env: Env,
     inner: Arc<dyn Connection>,
     memory: bool,
-    lost: watch::Sender<Option<ConnectionLost>>,
+    lost: Mutex<Option<ConnectionLost>>,
+    /// Rung when it is.
+    broken: Notify,
 }
 
 impl SimConnection {
     fn break_with(&self, reason: &str) -> ConnectionLost {
         let lost = ConnectionLost { peer: self.peer.clone(), reason: reason.to_owned() };
-        self.lost.send_if_modified(|first| {
-            let break_it = first.is_none();
-            if break_it {
-                *first = Some(lost.clone());
-            }
-            break_it
-        });
+        self.lost.lock().get_or_insert_with(|| lost.clone());
+        self.broken.notify_waiters();
         lost
     }
 
     fn check(&self) -> Result<(), ConnectionLost> {
-        if let Some(lost) = self.lost.borrow().clone() {
+        if let Some(lost) = self.lost.lock().clone() {
             return Err(lost);
         }
         if !self.server.is_incarnation(self.incarnation) {
@@ -237,13 +236,14 @@ impl SimConnection {
 
     /// Waits as long as there is a partition; breaks if it lasts.
     async fn route(&self) -> Result<(), ConnectionLost> {
-        let mut routes = self.net.routes.subscribe();
         let deadline = self.net.outside.now() + SILENCE_MAX;
-        while self.net.is_partitioned(self.from, self.server.name()) {
+        loop {
+            let changed = self.net.routes.notified();
+            if !self.net.is_partitioned(self.from, self.server.name()) {
+                break;
+            }
             let left = deadline.since(self.net.outside.now());
-            // The sender lives as long as `self.net`.
-            let changed = self.net.outside.timeout(left, routes.changed()).await;
-            if changed.is_none() {
+            if self.net.outside.timeout(left, changed).await.is_none() {
                 return Err(self.break_with("timed out"));
             }
         }
@@ -305,14 +305,12 @@ impl SimConnection {
 
     /// Completes when somebody has broken it.
     async fn broken(&self) -> ConnectionLost {
-        let mut lost = self.lost.subscribe();
         loop {
-            if let Some(lost) = lost.borrow_and_update().clone() {
+            let broken = self.broken.notified();
+            if let Some(lost) = self.lost.lock().clone() {
                 return lost;
             }
-            if lost.changed().await.is_err() {
-                return self.break_with("closed");
-            }
+            broken.await;
         }
     }
 
