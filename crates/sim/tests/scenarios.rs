@@ -183,6 +183,12 @@ fn cluster_interval() {
 }
 
 #[test]
+fn lengths() {
+    // Minutes of virtual time each.
+    holds_for("lengths", seeds() / 10);
+}
+
+#[test]
 fn cluster() {
     holds("cluster");
 }

@@ -8,8 +8,8 @@
 //!
 //! What holds:
 //! - Lengths are read in bulk and in consistent mode, by one task; a length that goes back is ignored.
-//! - When the metadata cell is silent, lengths come from the durable source, and bytes are fetched as soon as they
-//!   are durable: there is no cached length to wait for.
+//! - When the metadata cell is silent, or says less than the durable source, lengths come from there, and bytes are
+//!   fetched as soon as they are durable: there is no cached length to wait for.
 //! - A cursor that is slow, stopped or dropped holds no other cursor back, and costs one bounded window.
 //! - A cursor sees every entry from where it began, in order, once; or an error that says why not.
 //!
@@ -85,6 +85,8 @@ struct Heard {
     at: Instant,
     /// Something else than before.
     changed_at: Instant,
+    /// The durable source has told of more since.
+    is_behind: bool,
 }
 
 /// A feed and who waits for it.
@@ -192,7 +194,7 @@ impl Inner {
         feed.waiters.lock().push(Arc::clone(waiter));
         self.cursors.fetch_add(1, Ordering::Relaxed);
         if is_new {
-            state.heard.entry(page_of(shard)).or_insert(Heard { at: now, changed_at: now });
+            state.heard.entry(page_of(shard)).or_insert(Heard { at: now, changed_at: now, is_behind: false });
             drop(state);
             self.followed.send_modify(|count| *count += 1);
         }

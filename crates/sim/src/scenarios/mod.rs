@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod duel;
 mod faults;
 pub mod journal;
+pub mod lengths;
 mod lives;
 pub mod log;
 pub mod meta;
@@ -152,6 +153,11 @@ pub const ALL: &[Scenario] = &[
         name: "duel",
         about: "writers of several terms that shadow to the same cells at once, also under the same segment number",
         run: duel::run,
+    },
+    Scenario {
+        name: "lengths",
+        about: "a writer is cut off from cells that answer its readers: they notice within seconds, and ask little while idle",
+        run: lengths::run,
     },
 ];
 

@@ -34,7 +34,9 @@ pub struct ReaderConfig {
     /// How often the writers publish an idle page again. A page that says the same for more than twice as long counts
     /// as silent. A client takes what its node tells.
     pub page_refresh: Duration,
-    /// How often the durable source is asked for lengths although the metadata cell answers.
+    /// How often the durable source is asked for the lengths of a page (64 shards of a stream) of which the metadata cell
+    /// says nothing new: one page each time, however many are followed. One of which it says more than the cell counts as
+    /// silent, and the others are all asked at once.
     pub durable_lengths_every: Duration,
 }
 

@@ -13,11 +13,14 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tailwater_cache::{Cell, Lookup, Seen, Version};
 use tailwater_env::Instant;
-use tailwater_format::{SHARDS_PER_PAGE, ShardId, ShardNumber, StreamId, Tail, TailPage, tail_page_key};
+use tailwater_format::{
+    Position, SHARDS_PER_PAGE, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, TailPage, Term,
+    tail_page_key,
+};
 
-use super::{Inner, Page, SharedFeed, page_of};
+use super::{Heard, Inner, Page, SharedFeed, page_of};
 use crate::SourceError;
-use crate::limits::{ASKS_MAX, CURSORS_MANY};
+use crate::limits::{ASKS_MAX, CURSORS_MANY, INTERVAL_MAX};
 
 /// Follows the tail pages in the metadata cell, until it is dropped.
 pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
@@ -107,7 +110,8 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
     }
 }
 
-/// Asks the durable source for the lengths of what the metadata cell does not tell of, until it is dropped. A
+/// Asks the durable source for lengths, until it is dropped: for those that the metadata cell does not tell of, and now
+/// and then for those of a page of which it says nothing new, as a writer that can't reach the cell may be at work. A
 /// source that does not answer holds nothing up but its own page.
 pub(super) async fn follow_source(inner: Arc<Inner>) {
     let (env, config) = (&inner.env, &inner.config);
@@ -116,19 +120,45 @@ pub(super) async fn follow_source(inner: Arc<Inner>) {
     let mut asked: BTreeMap<Page, (Instant, bool)> = BTreeMap::new();
     let mut asking = FuturesUnordered::new();
     let mut is_new = true;
+    // When a page was asked last of which the cell tells.
+    let mut checked_at = Instant::default();
     loop {
         let now = env.now();
         let pages = inner.silence(now);
         asked.retain(|page, (_, busy)| *busy || pages.binary_search_by_key(page, |(page, _)| *page).is_ok());
-        let any_silent = pages.iter().any(|(_, silent)| *silent);
-        for (page, silent) in pages {
-            let every = if silent { config.silence_check_every } else { config.durable_lengths_every };
-            let due = match asked.get(&page) {
-                None => true,
-                Some((_, true)) => false,
-                Some((at, false)) => now.since(*at) >= every || (silent && is_new),
-            };
-            if due && asking.len() < ASKS_MAX {
+        let any_behind = pages.iter().any(|(_, standing)| *standing == Standing::Behind);
+        let mut due = Vec::new();
+        let mut quiet = Vec::new();
+        let mut wake_at = now + INTERVAL_MAX;
+        for (page, standing) in pages {
+            match (standing, asked.get(&page)) {
+                (_, Some((_, true))) => {} // its answer wakes this
+                (_, None) => due.push(page),
+                (Standing::Quiet { since }, Some((at, false))) => quiet.push((since.max(*at), page)),
+                (Standing::Silent | Standing::Behind, Some((at, false))) => {
+                    let at = *at + config.silence_check_every;
+                    if is_new || at <= now { due.push(page) } else { wake_at = wake_at.min(at) }
+                }
+            }
+        }
+        // One after the other, however many there are, so that waiting costs a process the same. Where one turned out to
+        // be behind, the others are all suspect.
+        quiet.sort_unstable();
+        let apart = if any_behind { Duration::ZERO } else { config.durable_lengths_every };
+        for (since, page) in quiet {
+            let at = (since + config.durable_lengths_every).max(checked_at + apart);
+            if at > now {
+                wake_at = wake_at.min(at);
+                break;
+            }
+            if asking.len() + due.len() >= ASKS_MAX {
+                break; // the next answer wakes this
+            }
+            checked_at = now;
+            due.push(page);
+        }
+        for page in due {
+            if asking.len() < ASKS_MAX {
                 asked.insert(page, (now, true));
                 let inner = &inner;
                 asking.push(async move {
@@ -145,12 +175,20 @@ pub(super) async fn follow_source(inner: Arc<Inner>) {
                 false
             }
             () = inner.untold.notified() => false,
-            // As long as the cell tells of everything, nothing wakes an idle process for this.
-            () = env.sleep(if any_silent { config.silence_check_every } else { config.durable_lengths_every }) => {
-                false
-            }
+            () = env.sleep_until(wake_at) => false,
         };
     }
+}
+
+/// What the metadata cell's last words of a page are worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// They are new enough to go by. They have been the same since then.
+    Quiet { since: Instant },
+    /// It says nothing, or has said the same for longer than a writer that reaches it would.
+    Silent,
+    /// The durable source says more.
+    Behind,
 }
 
 impl Inner {
@@ -168,7 +206,7 @@ impl Inner {
         self.state.lock().heard.keys().copied().collect()
     }
 
-    /// The metadata cell told of a page; whether it does not count as silent now.
+    /// The metadata cell told of a page; whether it is to be gone by.
     fn heard(&self, page: Page, is_changed: bool) -> bool {
         let now = self.env.now();
         let mut state = self.state.lock();
@@ -176,30 +214,46 @@ impl Inner {
         heard.at = now;
         if is_changed {
             heard.changed_at = now;
+            heard.is_behind = false;
         }
-        now.since(heard.changed_at) < self.config.unchanged_after()
+        self.standing(heard, now).is_quiet()
     }
 
-    /// All pages, and of which of them the metadata cell is silent.
-    fn silence(&self, now: Instant) -> Vec<(Page, bool)> {
+    fn standing(&self, heard: &Heard, now: Instant) -> Standing {
         let config = &self.config;
-        let pages: Vec<(Page, bool)> = {
+        match () {
+            () if !self.follows_cell || now.since(heard.at) >= config.silent_after => Standing::Silent,
+            () if heard.is_behind => Standing::Behind,
+            () if now.since(heard.changed_at) >= config.unchanged_after() => Standing::Silent,
+            () => Standing::Quiet { since: heard.changed_at },
+        }
+    }
+
+    /// All pages, and what the metadata cell's words of them are worth.
+    fn silence(&self, now: Instant) -> Vec<(Page, Standing)> {
+        let pages: Vec<(Page, Standing)> = {
             let state = self.state.lock();
-            let is_silent = |heard: &super::Heard| {
-                !self.follows_cell
-                    || now.since(heard.at) >= config.silent_after
-                    || now.since(heard.changed_at) >= config.unchanged_after()
-            };
-            state.heard.iter().map(|(page, heard)| (*page, is_silent(heard))).collect()
+            state.heard.iter().map(|(page, heard)| (*page, self.standing(heard, now))).collect()
         };
         let mut changed = false;
-        for (page, _) in pages.iter().filter(|(_, silent)| *silent) {
+        for (page, _) in pages.iter().filter(|(_, standing)| !standing.is_quiet()) {
             changed |= set_silent(&self.feeds_of_page(*page), true);
         }
         if changed {
             self.plan_again();
         }
         pages
+    }
+
+    /// The durable source says more than the metadata cell does of a page. Where the cell has said the same for a while,
+    /// it is not about to say that.
+    fn overtaken(&self, page: Page) {
+        let now = self.env.now();
+        let mut state = self.state.lock();
+        let Some(heard) = state.heard.get_mut(&page) else { return };
+        if let Standing::Quiet { since } = self.standing(heard, now) {
+            heard.is_behind = now.since(since) >= self.config.durable_lengths_every;
+        }
     }
 
     /// When the next page falls silent, if the cell goes on to tell of none.
@@ -236,12 +290,18 @@ impl Inner {
         let stream = page.0;
         match answer {
             Ok(tails) => {
-                let mut changed = false;
+                let (mut changed, mut has_grown) = (false, false);
                 for (&shard, tail) in asked.iter().zip(tails) {
                     let Some(tail) = tail else { continue };
                     for feed in self.feeds_of(ShardId { stream, shard }) {
+                        let known = feed.feed.lock().tail();
                         changed |= self.observe(&feed, tail);
+                        // One that nothing was heard of is new here.
+                        has_grown |= known.is_some_and(|known| reach(&known) < reach(&tail));
                     }
+                }
+                if has_grown {
+                    self.overtaken(page);
                 }
                 if changed {
                     self.plan_again();
@@ -315,6 +375,17 @@ impl Inner {
 /// Tells feeds whether the metadata cell is silent; whether that is news to one of them.
 fn set_silent(feeds: &[Arc<SharedFeed>], silent: bool) -> bool {
     feeds.iter().fold(false, |changed, feed| feed.feed.lock().set_silent(silent) | changed)
+}
+
+impl Standing {
+    fn is_quiet(self) -> bool {
+        matches!(self, Standing::Quiet { .. })
+    }
+}
+
+/// How far a file is durable, and whether it ends there.
+fn reach(tail: &Tail) -> (Term, SegmentNumber, Position, bool) {
+    (tail.term, tail.segment, tail.durable, tail.sealed)
 }
 
 /// The shards that a page can tell of.

@@ -17,8 +17,8 @@ pub(super) struct Reading {
     /// [default: 850].
     #[arg(long, env = "TAILWATER_CONSUME_SILENT_AFTER_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
     silent_after_ms: Option<u64>,
-    /// The node is asked how long shards are every so many milliseconds although the metadata cell tells
-    /// [default: 10000].
+    /// The node is asked how long shards are every so many milliseconds although the metadata cell tells, 64 shards of a
+    /// stream each time [default: 1000].
     #[arg(long, env = "TAILWATER_CONSUME_DURABLE_LENGTHS_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     durable_lengths_ms: Option<u64>,
     /// Most bytes per second of each shard, wherever they are read [default: 536870912].
