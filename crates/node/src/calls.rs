@@ -27,15 +27,20 @@ use tailwater_log::{
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::metrics::Meters;
+use crate::turns::{self, Turns};
 use crate::views;
 
 /// Bytes that one durable read answers at most.
 const READ_BYTES_MAX: u32 = 2 << 20;
 
+/// What a turn to read counts as at least.
+const TURN_BYTES_MIN: u64 = 4 << 10;
+
 /// Answers CALLs from a log.
 pub struct NodeService {
     env: Env,
     log: Log,
+    turns: Arc<Turns>,
     info: Box<dyn Fn() -> NodeInfo + Send + Sync>,
     meters: Arc<Meters>,
     authorizer: Arc<dyn Authorizer>,
@@ -43,16 +48,17 @@ pub struct NodeService {
 }
 
 impl NodeService {
-    /// A service in front of `log`; `info` says what it answers to a greeting, `meters` count what it does, and
-    /// `authorizer` says what each peer may do.
+    /// A service in front of `log`; `info` says what it answers to a greeting, `turns` are those of who catches up,
+    /// `meters` count what it does, and `authorizer` says what each peer may do.
     pub fn new(
         env: Env,
         log: Log,
+        turns: Arc<Turns>,
         info: impl Fn() -> NodeInfo + Send + Sync + 'static,
         meters: Arc<Meters>,
         authorizer: Arc<dyn Authorizer>,
     ) -> Self {
-        Self { env, log, info: Box::new(info), meters, authorizer, complaints: Complaints::default() }
+        Self { env, log, turns, info: Box::new(info), meters, authorizer, complaints: Complaints::default() }
     }
 
     fn authorize(&self, peer: &Peer, method: Method) -> Result<(), CallRefusal> {
@@ -109,7 +115,13 @@ impl NodeService {
         Ok(())
     }
 
-    fn dispatch(&self, method: Method, payload: Bytes, reply: Reply) -> Result<(), (Reply, CallRefusal)> {
+    fn dispatch(
+        &self,
+        peer: &Peer,
+        method: Method,
+        payload: Bytes,
+        reply: Reply,
+    ) -> Result<(), (Reply, CallRefusal)> {
         let log = self.log.clone();
         match method {
             Method::Append => self.append(payload, reply),
@@ -129,9 +141,10 @@ impl NodeService {
                 })
             }
             Method::ReadDurable => {
-                let meters = Arc::clone(&self.meters);
+                let (meters, turns) = (Arc::clone(&self.meters), Arc::clone(&self.turns));
+                let connection = peer.address.clone();
                 self.answer_with(method, reply, payload, move |asked: ReadDurable| async move {
-                    let bytes = read_durable(log, asked).await?;
+                    let bytes = read_durable(&log, &turns, &connection, asked).await?;
                     meters.durable_read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     Ok(bytes)
                 })
@@ -242,7 +255,7 @@ impl Service for NodeService {
                 self.authorize(peer, method).map(|()| method)
             });
         let refused = match known {
-            Ok(method) => match self.dispatch(method, payload, reply) {
+            Ok(method) => match self.dispatch(peer, method, payload, reply) {
                 Ok(()) => return,
                 Err(refused) => {
                     self.meters.of(method).refused.fetch_add(1, Ordering::Relaxed);
@@ -302,11 +315,25 @@ fn segments(log: &Log, asked: &call::Segments) -> Result<SegmentsReply, CallRefu
     Ok(SegmentsReply { segments, more, log_start: tail.log_start.0 })
 }
 
-async fn read_durable(log: Log, asked: ReadDurable) -> Result<Bytes, CallRefusal> {
+async fn read_durable(
+    log: &Log,
+    turns: &Turns,
+    connection: &str,
+    asked: ReadDurable,
+) -> Result<Bytes, CallRefusal> {
     let segment = asked.segment.as_ref().ok_or_else(|| missing("segment"))?;
     let segment = SegmentId::try_from(segment).map_err(malformed)?;
-    let len = asked.len.min(READ_BYTES_MAX);
-    log.read_durable(segment, Position(asked.position), len).await.map_err(read_refusal)
+    let (position, len) = (Position(asked.position), asked.len.min(READ_BYTES_MAX));
+    let tail = log.view(segment.shard).map_err(read_refusal)?.tail;
+    let mut turn = match turns::is_far(segment, position, &tail) {
+        true => Some(turns.turn(connection, u64::from(len).max(TURN_BYTES_MIN)).await?),
+        false => None,
+    };
+    let bytes = log.read_durable(segment, position, len).await.map_err(read_refusal)?;
+    if let Some(turn) = &mut turn {
+        turn.read(bytes.len() as u64);
+    }
+    Ok(bytes)
 }
 
 async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {

@@ -170,6 +170,11 @@ pub struct LogConfig {
     pub shadow_bytes_max: usize,
     /// The same for all shards together.
     pub shadow_bytes_total_max: usize,
+    /// Durable reads that go on at the same time for readers who are far from their shard's end; the connections take
+    /// turns.
+    pub catch_up_reads_max: usize,
+    /// Bytes per second that all those readers get together; 0 is no bound.
+    pub catch_up_bytes_per_s: u64,
     /// How long the writer of lengths waits for another one that holds their lock and does not answer before it seizes
     /// it, in milliseconds. The same for all nodes that write to a cell.
     pub lock_seize_ms: u64,
@@ -358,6 +363,9 @@ impl Default for LogConfig {
             decompressed_bytes_max: RECORDS_DECOMPRESSED_BYTES_MAX,
             shadow_bytes_max: tail.shadow_bytes_max,
             shadow_bytes_total_max: tail.shadow_bytes_total_max,
+            // Two that are read and two behind them, for the store's two threads.
+            catch_up_reads_max: 4,
+            catch_up_bytes_per_s: 256 << 20,
             lock_seize_ms: tail.lock.seize_after.as_millis() as u64,
         }
     }
@@ -624,6 +632,16 @@ impl Config {
             self.log.shadow_bytes_total_max,
             self.log.shadow_bytes_max
         );
+        anyhow::ensure!(
+            (1..=1_024).contains(&self.log.catch_up_reads_max),
+            "[log] catch_up_reads_max = {} is not between 1 and 1024",
+            self.log.catch_up_reads_max
+        );
+        anyhow::ensure!(
+            self.log.catch_up_bytes_per_s == 0 || self.log.catch_up_bytes_per_s >= 64 << 10,
+            "[log] catch_up_bytes_per_s = {} is too little for a read: use at least 65536, or 0 for no bound",
+            self.log.catch_up_bytes_per_s
+        );
         // A holder looks at its lock so often; fewer looks than two would take it from one that is well.
         let seize_ms_min = 2 * LockTiming::default().check_every.as_millis() as u64;
         anyhow::ensure!(
@@ -702,7 +720,9 @@ mod tests {
     #[test]
     fn times_and_sizes_that_readers_or_writers_of_cells_can_not_live_with_are_refused_with_what_can_be() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 6] = [
+        let changes: [(Change, &str); 8] = [
+            (|config| config.log.catch_up_reads_max = 0, "[log] catch_up_reads_max = 0 is not between"),
+            (|config| config.log.catch_up_bytes_per_s = 1, "[log] catch_up_bytes_per_s = 1 is too little"),
             (|config| config.data_cell.refresh_ms = 0, "[data_cell] refresh_ms = 0 is not between 10 and"),
             (|config| config.metadata_cell.refresh_ms = 60_001, "[metadata_cell] refresh_ms"),
             (|config| config.log.lock_seize_ms = 199, "[log] lock_seize_ms = 199 is not between 200"),

@@ -24,6 +24,7 @@ mod metrics;
 pub mod panics;
 mod queues;
 pub mod signal;
+mod turns;
 mod views;
 
 use std::net::SocketAddr;
@@ -55,6 +56,7 @@ pub use crate::config::{
     engine_threads,
 };
 use crate::metrics::Meters;
+use crate::turns::Turns;
 
 /// How long a stopping node waits for requests under way.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
@@ -78,6 +80,7 @@ struct Shared {
     /// Dropped before the log closes.
     bridges: Mutex<Option<Bridges>>,
     meters: Arc<Meters>,
+    turns: Arc<Turns>,
     authorizer: Arc<dyn Authorizer>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
@@ -206,9 +209,16 @@ impl Node {
         let bridges = broadcast
             .as_ref()
             .map(|broadcast| Bridges::start(&env, &log, broadcast.regions(), &config.bridge));
-        let service =
-            NodeService::new(env.clone(), log.clone(), info, Arc::clone(&meters), Arc::clone(&authorizer));
-        let service: Arc<dyn Service> = Arc::new(service);
+        let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
+        let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
+        let service: Arc<dyn Service> = Arc::new(NodeService::new(
+            env.clone(),
+            log.clone(),
+            Arc::clone(&turns),
+            info,
+            Arc::clone(&meters),
+            Arc::clone(&authorizer),
+        ));
         let server = start_server(&env, &config, service)?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(Shared {
@@ -227,6 +237,7 @@ impl Node {
             broadcast,
             bridges: Mutex::new(bridges),
             meters,
+            turns,
             authorizer,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,

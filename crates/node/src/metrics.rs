@@ -199,7 +199,15 @@ fn calls(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     let refused = of(|meter| meter.refused.load(Ordering::Relaxed));
     page.counters("tailwater_calls_refused", "Calls answered with an error.", "method", refused)?;
     let bytes = meters.durable_read_bytes.load(Ordering::Relaxed);
-    page.counter("tailwater_durable_read_bytes", "Bytes that readers did not find in the cells.", bytes)
+    page.counter("tailwater_durable_read_bytes", "Bytes that readers did not find in the cells.", bytes)?;
+    let bytes = meters.catch_up.bytes.load(Ordering::Relaxed);
+    page.counter("tailwater_catch_up_bytes", "Bytes of those that are far from their shard's end.", bytes)?;
+    let waiting = "Reads of them that wait for their turn.";
+    page.gauge("tailwater_catch_up_waiting", waiting, shared.turns.waiting() as u64)?;
+    let refused = meters.catch_up.refused.load(Ordering::Relaxed);
+    page.counter("tailwater_catch_up_refused", "Reads whose turn did not come in time.", refused)?;
+    let waits = meters.catch_up.waits.read();
+    page.histogram("tailwater_catch_up_wait_seconds", "How long such reads waited for their turn.", &waits)
 }
 
 fn kafka(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {

@@ -98,6 +98,17 @@ pub struct StreamMeter {
     pub bytes: AtomicU64,
 }
 
+/// Reads of those who catch up.
+#[derive(Debug, Default)]
+pub struct CatchUpMeter {
+    /// How long each waited for its turn.
+    pub waits: Times,
+    /// Those whose turn did not come in time.
+    pub refused: AtomicU64,
+    /// Bytes that were read.
+    pub bytes: AtomicU64,
+}
+
 /// All that the node counts.
 #[derive(Debug, Default)]
 pub struct Meters {
@@ -106,6 +117,8 @@ pub struct Meters {
     pub append_times: Times,
     /// Bytes answered to durable reads: what readers did not find in the cells.
     pub durable_read_bytes: AtomicU64,
+    /// Of those, reads far from the tail.
+    pub catch_up: CatchUpMeter,
     /// Only of streams that something was appended to.
     streams: RwLock<BTreeMap<StreamId, Arc<StreamMeter>>>,
 }

@@ -1,0 +1,140 @@
+//! Readers that catch up take turns: one that asks for much at once holds no other one back, nor readers at the tail.
+
+#![allow(clippy::disallowed_methods)] // a test of real sockets
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_client::{Client, ProducerConfig};
+use tailwater_env::Env;
+use tailwater_format::call::{
+    ErrorCode, FindStream, Method, ReadDurable, SegmentRef, Segments, SegmentsReply, StreamInfo, decode_call,
+    encode_call,
+};
+use tailwater_node::{Config, Node};
+use tailwater_rma::{Address, CallError, Connection};
+
+/// Of a read of a reader that catches up.
+const READ_BYTES: u32 = 64 << 10;
+/// More than the rate lets through while a read may wait.
+const GREEDY_READS: usize = 200;
+const MODEST_READS: usize = 4;
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+async fn read(connection: &dyn Connection, segment: SegmentRef, position: u64) -> Result<Bytes, CallError> {
+    let asked = ReadDurable { segment: Some(segment), position, len: READ_BYTES };
+    connection.call(Method::ReadDurable.number(), encode_call(&asked)).await
+}
+
+fn is_overloaded(answer: &Result<Bytes, CallError>) -> bool {
+    matches!(answer, Err(CallError::Refused { code, .. }) if *code == ErrorCode::Overloaded.number())
+}
+
+#[test]
+fn one_that_asks_for_much_holds_back_neither_who_asks_for_little_nor_who_is_at_the_tail() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
+    (config.listen.data, config.listen.admin) = (free_address(), free_address());
+    (config.kafka.enabled, config.sqs.enabled, config.broadcast.enabled) = (false, false, false);
+    config.log.catch_up_bytes_per_s = 4 * u64::from(READ_BYTES);
+    let (data, admin) = (config.listen.data, config.listen.admin);
+    let node = runtime.block_on(Node::start(config)).unwrap();
+    let _entered = runtime.enter();
+    let env = Env::real();
+    let mut created = ureq::post(format!("http://{admin}/v1/streams"))
+        .content_type("application/json")
+        .send("{\"name\":\"s\"}")
+        .unwrap();
+    assert!(created.status().is_success(), "{:?}", created.body_mut().read_to_string());
+    let turns = runtime.block_on(async {
+        let client = Client::connect(&data.to_string()).await.unwrap();
+        let producer = client.producer("s", ProducerConfig::default()).await.unwrap();
+        let value = vec![7; 64 << 10];
+        let mut acks = Vec::new();
+        for _ in 0..(8 << 20) / value.len() {
+            acks.push(producer.send(None, &value).unwrap());
+        }
+        for ack in acks {
+            ack.await.unwrap();
+        }
+
+        let address: Address = format!("tcp:{data}").parse().unwrap();
+        let [greedy, modest, at_the_tail] = [
+            tailwater_rma::connect(&env, &address).await.unwrap(),
+            tailwater_rma::connect(&env, &address).await.unwrap(),
+            tailwater_rma::connect(&env, &address).await.unwrap(),
+        ];
+        let found = encode_call(&FindStream { name: "s".to_owned() });
+        let found: StreamInfo =
+            decode_call(modest.call(Method::FindStream.number(), found).await.unwrap()).unwrap();
+        let asked = encode_call(&Segments {
+            stream: found.stream.clone(),
+            shard: 0,
+            from_offset: 0,
+            from_segment: None,
+        });
+        let listed = modest.call(Method::Segments.number(), asked).await.unwrap();
+        let listed: SegmentsReply = decode_call(listed).unwrap();
+        let last = listed.segments.last().unwrap();
+        let segment =
+            SegmentRef { stream: found.stream.clone(), shard: 0, number: last.number, term: last.term };
+        assert!(last.len > 8 << 20, "{last:?}");
+
+        // As many as may wait for one connection, all the time.
+        let [answered, ended] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let enough = Arc::new(AtomicBool::new(false));
+        for _ in 0..GREEDY_READS {
+            let (greedy, segment, enough) = (Arc::clone(&greedy), segment.clone(), Arc::clone(&enough));
+            let (answered, ended) = (Arc::clone(&answered), Arc::clone(&ended));
+            let asking = async move {
+                while !enough.load(Ordering::Relaxed) {
+                    let answer = read(&*greedy, segment.clone(), 0).await;
+                    assert!(answer.is_ok() || is_overloaded(&answer), "{answer:?}");
+                    answered.fetch_add(answer.is_ok().into(), Ordering::Relaxed);
+                }
+                ended.fetch_add(1, Ordering::Relaxed);
+            };
+            env.spawn("greedy", asking).detach();
+        }
+        while answered.load(Ordering::Relaxed) == 0 {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        let near = read(&*at_the_tail, segment.clone(), last.len - u64::from(READ_BYTES)).await.unwrap();
+        assert_eq!(near.len(), READ_BYTES as usize);
+        let (mut got, mut refused) = (0, 0);
+        while got < MODEST_READS {
+            let answer = read(&*modest, segment.clone(), 0).await;
+            assert!(answer.is_ok() || is_overloaded(&answer), "{answer:?}");
+            got += usize::from(answer.is_ok());
+            refused += usize::from(answer.is_err());
+            assert!(refused < 10, "it never has a turn");
+        }
+        enough.store(true, Ordering::Relaxed);
+        while ended.load(Ordering::Relaxed) < GREEDY_READS {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        got + answered.load(Ordering::Relaxed)
+    });
+    let metrics = ureq::get(format!("http://{admin}/metrics")).call().unwrap().body_mut().read_to_string();
+    let metrics = metrics.unwrap();
+    let counted = |name: &str| {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} "))).expect(name);
+        value.parse::<f64>().unwrap()
+    };
+    let bytes = (turns * READ_BYTES as usize) as f64;
+    assert_eq!(counted("tailwater_catch_up_bytes_total"), bytes);
+    assert_eq!(
+        counted("tailwater_durable_read_bytes_total"),
+        bytes + f64::from(READ_BYTES),
+        "one at the tail"
+    );
+    assert_eq!(counted("tailwater_catch_up_waiting"), 0.0);
+    runtime.block_on(node.stop()).unwrap();
+}
