@@ -73,6 +73,9 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// Logging.
     pub logging: Logging,
+    /// What the command line's other commands have in the same file, for them to read.
+    #[serde(skip_serializing_if = "toml::Table::is_empty")]
+    pub client: toml::Table,
 }
 
 /// Where the node listens.
@@ -269,6 +272,7 @@ impl Default for Config {
             bridge: Vec::new(),
             metrics: MetricsConfig::default(),
             logging: Logging::default(),
+            client: toml::Table::new(),
         }
     }
 }

@@ -4,12 +4,16 @@ mod admin;
 mod commands;
 mod lines;
 mod output;
+mod settings;
 mod template;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use settings::Parsed;
 
 /// An ordered log whose readers never touch the broker.
 #[derive(Parser)]
@@ -17,6 +21,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 struct Cli {
     #[command(flatten)]
     server: admin::Server,
+    /// Configuration file (TOML): a node's, with a section [client] for the other commands.
+    #[arg(long, global = true, env = "TAILWATER_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the configuration that would be used, as a file, and stop.
+    #[arg(long, global = true)]
+    print_config: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -71,9 +81,29 @@ fn keep_freed_memory() {
 
 fn main() -> ExitCode {
     keep_freed_memory();
-    let cli = Cli::parse();
-    let result = match cli.command {
-        Command::Serve(args) => commands::serve::run(args),
+    match settings::parse(&Cli::command()).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has seen enough (`| head`).
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tailwater: {error:#}");
+            if let Some(hint) = output::hint(&error) {
+                eprintln!("{hint}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(parsed: Parsed) -> anyhow::Result<()> {
+    let matches = match parsed {
+        Parsed::Run(matches) => matches,
+        Parsed::Print(config) => return output::print(&toml::to_string_pretty(&config)?.trim_end()),
+    };
+    let cli =
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
+    match cli.command {
+        Command::Serve(args) => commands::serve::run(args, cli.config.as_ref(), cli.print_config),
         Command::Stream(command) => commands::stream::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
@@ -88,18 +118,6 @@ fn main() -> ExitCode {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tailwater", &mut script);
             std::io::stdout().write_all(&script).map_err(anyhow::Error::from)
-        }
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output has seen enough (`| head`).
-        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tailwater: {error:#}");
-            if let Some(hint) = output::hint(&error) {
-                eprintln!("{hint}");
-            }
-            ExitCode::FAILURE
         }
     }
 }

@@ -13,9 +13,6 @@ pub struct Args {
     /// Directory of everything durable; created if missing.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Configuration file (TOML).
-    #[arg(long, env = "TAILWATER_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
     /// Where clients connect.
     #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     listen: Option<SocketAddr>,
@@ -40,9 +37,6 @@ pub struct Args {
     /// Take no part in broadcasts.
     #[arg(long, conflicts_with = "broadcast")]
     no_broadcast: bool,
-    /// Print the configuration that would be used, as a file, and stop.
-    #[arg(long)]
-    print_config: bool,
     /// Check the configuration and stop.
     #[arg(long)]
     config_check: bool,
@@ -91,8 +85,8 @@ impl ListenFlags {
     }
 }
 
-/// Runs a node until it is told to stop.
-pub fn run(args: Args) -> anyhow::Result<()> {
+/// Runs a node until it is told to stop; `file` is its configuration file. Or shows what it would be run with.
+pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Result<()> {
     let flags = Flags {
         data: args.data,
         listen: ListenFlags { data: args.listen, admin: args.admin },
@@ -100,8 +94,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         sqs: FrontFlags { listen: args.sqs, enabled: args.no_sqs.then_some(false) },
         broadcast: FrontFlags { listen: args.broadcast, enabled: args.no_broadcast.then_some(false) },
     };
-    let config = Config::load(args.config.as_ref(), flags)?;
-    if args.print_config {
+    let config = Config::load(file, flags)?;
+    if print_config {
         print!("{}", config.to_toml()?);
         return Ok(());
     }

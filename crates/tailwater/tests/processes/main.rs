@@ -24,5 +24,6 @@ mod metrics;
 mod panics;
 mod queues;
 mod queues_cassandra;
+mod settings;
 mod sqs_clients;
 mod streams;

@@ -1,0 +1,373 @@
+//! Where a command has its settings from: flags, over `TAILWATER_…` variables, over `[client]` of the configuration
+//! file, over defaults.
+//!
+//! This goes by clap's own description of the commands: whatever takes a value can be set in all these ways. The flag
+//! `--deadline-ms` of `tailwater produce` is `TAILWATER_PRODUCE_DEADLINE_MS`, and `deadline_ms` in `[client.produce]`.
+//! What only says what to do this time, `--follow` and the like, is a flag and nothing else.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::builder::{Resettable, StyledStr};
+use clap::{Arg, ArgMatches, Command};
+use toml::{Table, Value};
+
+/// Commands without any: a node has a configuration of its own, and the others are told everything when they are run.
+const WITHOUT: [&str; 4] = ["serve", "bench", "demo", "completion"];
+
+/// What the command line comes to, with everything else that counts.
+pub enum Parsed {
+    /// The command is to be run.
+    Run(ArgMatches),
+    /// What it would be run with is to be shown: this.
+    Print(Table),
+}
+
+/// Parses this process's command line. Ends the process where clap does: on errors in it, and after its help.
+///
+/// # Errors
+/// What is wrong with the configuration file, or with a variable.
+pub fn parse(command: &Command) -> anyhow::Result<Parsed> {
+    // What is needed to know what else counts. Whatever is wrong is told when all of it does.
+    let first = command.clone().ignore_errors(true).try_get_matches().ok();
+    let client = first.as_ref().filter(|first| first.subcommand_name().is_some_and(has_settings));
+    let Some(first) = client else {
+        // Without any of them, but help names the variables.
+        let command = Settings { file: Table::new(), variables: Vec::new() }.fill(command.clone())?;
+        return Ok(Parsed::Run(command.get_matches()));
+    };
+    let file = first.get_one::<PathBuf>("config").map(|file| read(file)).transpose()?;
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+            .filter(|(name, _)| name.starts_with("TAILWATER_"))
+    });
+    let settings = Settings { file: file.unwrap_or_default(), variables: variables.collect() };
+    let mut command = settings.fill(command.clone())?;
+    let path = path_of(first);
+    settings.check_variables(&command, &path)?;
+    if first.get_flag("print_config") {
+        command = optional(command);
+        let matches = command.clone().get_matches();
+        return Ok(Parsed::Print(printed(&command, &matches)));
+    }
+    Ok(Parsed::Run(command.get_matches()))
+}
+
+fn has_settings(command: &str) -> bool {
+    !WITHOUT.contains(&command)
+}
+
+/// The `[client]` section of a file.
+fn read(file: &Path) -> anyhow::Result<Table> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("the configuration file {} can't be read", file.display()))?;
+    client_of(&text).with_context(|| format!("in the configuration file {}", file.display()))
+}
+
+fn client_of(text: &str) -> anyhow::Result<Table> {
+    let mut all: Table = text.parse()?;
+    match all.remove("client") {
+        None => Ok(Table::new()),
+        Some(Value::Table(client)) => Ok(client),
+        Some(_) => bail!("`client` is no section: write [client]"),
+    }
+}
+
+/// Values from elsewhere than the command line.
+struct Settings {
+    file: Table,
+    variables: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// The commands with these values as their defaults.
+    fn fill(&self, command: Command) -> anyhow::Result<Command> {
+        self.fill_below(command, &[], &self.file)
+    }
+
+    fn fill_below(&self, mut command: Command, path: &[String], table: &Table) -> anyhow::Result<Command> {
+        let args: Vec<Arg> = command.get_arguments().filter(|arg| is_setting(arg)).cloned().collect();
+        let below = command.get_subcommands().map(|sub| sub.get_name().to_owned());
+        let below: Vec<String> = below.filter(|name| !path.is_empty() || has_settings(name)).collect();
+        for (key, value) in table {
+            let is_known = match value {
+                Value::Table(_) => below.iter().any(|name| key_of(name) == *key),
+                _ => args.iter().any(|arg| key_of_arg(arg) == *key),
+            };
+            ensure!(is_known, "{} has no {key}: `{} --help` lists what there is", section(path), words(path));
+        }
+        for arg in args {
+            let key = key_of_arg(&arg);
+            let variable = arg.get_env().is_none().then(|| variable(path, &key));
+            let from_variable =
+                variable.as_ref().and_then(|name| self.variable(name).map(|value| (name, value)));
+            let given = match (from_variable, table.get(&key)) {
+                (Some((name, value)), _) => Some((name.clone(), vec![value.to_owned()])),
+                (None, Some(value)) => Some((format!("{} {key}", section(path)), texts(value)?)),
+                (None, None) => None,
+            };
+            if let Some((from, values)) = &given {
+                check(&arg, values).with_context(|| from.clone())?;
+            }
+            command = command.mut_arg(arg.get_id().clone(), |mut arg| {
+                if let Some(variable) = variable {
+                    let told = |help: &StyledStr| StyledStr::from(format!("{help} [env: {variable}]"));
+                    let (help, long_help) = (arg.get_help().map(told), arg.get_long_help().map(told));
+                    arg = help.into_iter().fold(arg, Arg::help);
+                    arg = long_help.into_iter().fold(arg, Arg::long_help);
+                }
+                match given {
+                    Some((_, values)) => arg.required(false).default_values(values),
+                    None => arg,
+                }
+            });
+        }
+        let mut filled = Ok(());
+        // All of them, or their order would change.
+        let command = command.mut_subcommands(|sub| {
+            let name = sub.get_name().to_owned();
+            if filled.is_err() || !below.contains(&name) {
+                return sub;
+            }
+            let below = match table.get(&key_of(&name)) {
+                Some(Value::Table(below)) => below,
+                _ => &Table::new(),
+            };
+            self.fill_below(sub.clone(), &[path, &[name]].concat(), below).unwrap_or_else(|error| {
+                filled = Err(error);
+                sub
+            })
+        });
+        filled.map(|()| command)
+    }
+
+    fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A variable that looks as if it were meant for the command at `path` is refused if the command knows none such.
+    fn check_variables(&self, command: &Command, path: &[String]) -> anyhow::Result<()> {
+        let Some(leaf) = path.iter().try_fold(command, |command, name| command.find_subcommand(name)) else {
+            return Ok(());
+        };
+        if leaf.has_subcommands() {
+            return Ok(());
+        }
+        let prefix = variable(path, "");
+        for (name, _) in self.variables.iter().filter(|(name, _)| name.starts_with(&prefix)) {
+            let is_known =
+                leaf.get_arguments().any(|arg| is_setting(arg) && variable(path, &key_of_arg(arg)) == *name);
+            ensure!(is_known, "{name} names no option with a value: `{} --help` lists them", words(path));
+        }
+        Ok(())
+    }
+}
+
+fn is_setting(arg: &Arg) -> bool {
+    arg.get_long().is_some()
+        && arg.get_action().takes_values()
+        && !arg.is_hide_set()
+        && arg.get_id() != "config"
+}
+
+fn key_of(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+fn key_of_arg(arg: &Arg) -> String {
+    key_of(arg.get_long().unwrap_or_default())
+}
+
+fn variable(path: &[String], key: &str) -> String {
+    let words = path.iter().map(|name| key_of(name)).chain([key.to_owned()]);
+    format!("TAILWATER_{}", words.collect::<Vec<_>>().join("_").to_uppercase())
+}
+
+fn section(path: &[String]) -> String {
+    let below: String = path.iter().map(|name| format!(".{}", key_of(name))).collect();
+    format!("[client{below}]")
+}
+
+fn words(path: &[String]) -> String {
+    let words: Vec<&str> = std::iter::once("tailwater").chain(path.iter().map(String::as_str)).collect();
+    words.join(" ")
+}
+
+/// The commands of the command line, outermost first.
+fn path_of(matches: &ArgMatches) -> Vec<String> {
+    let first = matches.subcommand();
+    let below = std::iter::successors(first, |(_, matches)| matches.subcommand());
+    below.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// What a file says of an option, as it would be on the command line.
+fn texts(value: &Value) -> anyhow::Result<Vec<String>> {
+    match value {
+        Value::String(text) => Ok(vec![text.clone()]),
+        Value::Array(values) => Ok(values.iter().map(texts).collect::<Result<Vec<_>, _>>()?.concat()),
+        Value::Table(_) => bail!("a section where a value should be"),
+        simple => Ok(vec![simple.to_string()]),
+    }
+}
+
+/// Whether an option takes these values.
+fn check(arg: &Arg, values: &[String]) -> anyhow::Result<()> {
+    let long = arg.get_long().unwrap_or_default().to_owned();
+    // Alone: what it may not be beside is on the command line, and goes over this.
+    let alone = arg.clone().global(false).required(false).conflicts_with(Resettable::<clap::Id>::Reset);
+    let line = values.iter().map(|value| format!("--{long}={value}"));
+    let command = Command::new("tailwater").no_binary_name(true).disable_help_flag(true).arg(alone);
+    match command.try_get_matches_from(line) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let told = error.to_string();
+            bail!("{}", told.lines().next().unwrap_or_default().trim_start_matches("error: "))
+        }
+    }
+}
+
+/// The same commands, which can do without what they have to be given.
+fn optional(command: Command) -> Command {
+    command.mut_args(|arg| arg.required(false)).mut_subcommands(optional)
+}
+
+/// What the command of a command line is run with, as a configuration file.
+fn printed(command: &Command, matches: &ArgMatches) -> Table {
+    let client = printed_below(command, matches);
+    Table::from_iter([("client".to_owned(), Value::Table(client))])
+}
+
+fn printed_below(command: &Command, matches: &ArgMatches) -> Table {
+    let mut table = Table::new();
+    for arg in command.get_arguments().filter(|arg| is_setting(arg)) {
+        let Ok(Some(values)) = matches.try_get_raw(arg.get_id().as_str()) else { continue };
+        let mut values: Vec<Value> = values
+            .map(|value| value.to_string_lossy().into_owned())
+            .map(|text| match text.parse::<i64>() {
+                Ok(number) if number.to_string() == text => Value::Integer(number),
+                _ => Value::String(text),
+            })
+            .collect();
+        let value = if values.len() == 1 { values.remove(0) } else { Value::Array(values) };
+        table.insert(key_of_arg(arg), value);
+    }
+    if let Some((name, below)) = matches.subcommand()
+        && let Some(command) = command.find_subcommand(name)
+    {
+        table.insert(key_of(name), Value::Table(printed_below(command, below)));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    fn filled(file: &str, variables: &[(&str, &str)]) -> anyhow::Result<Command> {
+        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let settings = Settings { file: client_of(file)?, variables };
+        let command = settings.fill(Cli::command())?;
+        settings.check_variables(&command, &["produce".to_owned()])?;
+        Ok(command)
+    }
+
+    /// What `produce s` is run with.
+    fn produce(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Table {
+        let command = filled(file, variables).expect("it makes sense");
+        let line = ["tailwater", "produce", "s"].iter().chain(flags);
+        let matches = command.clone().try_get_matches_from(line).expect("a command line");
+        match printed(&command, &matches)["client"]["produce"].clone() {
+            Value::Table(produce) => produce,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn flags_go_over_variables_over_the_file_over_defaults() {
+        let file = "[listen]\ndata = '127.0.0.1:1'\n[client.produce]\ncodec = 'zstd'\ndeadline_ms = 5\n";
+        assert_eq!(produce("", &[], &[])["codec"], "none".into());
+        assert_eq!(produce(file, &[], &[])["codec"], "zstd".into());
+        assert_eq!(produce(file, &[], &[])["deadline_ms"], 5.into());
+        let variables = [("TAILWATER_PRODUCE_CODEC", "lz4")];
+        assert_eq!(produce(file, &variables, &[])["codec"], "lz4".into());
+        assert_eq!(produce(file, &variables, &["--codec", "gzip"])["codec"], "gzip".into());
+        assert_eq!(produce(file, &variables, &["--codec", "gzip"])["deadline_ms"], 5.into());
+    }
+
+    #[test]
+    fn a_flag_goes_over_what_it_may_not_be_beside_on_the_command_line() {
+        let given = produce("[client.produce]\npartitioner = 'random'\n", &[], &["--shard", "3"]);
+        assert_eq!(given["shard"], 3.into());
+    }
+
+    #[test]
+    fn what_is_printed_is_what_it_was_printed_from() {
+        let given = produce("", &[("TAILWATER_PRODUCE_KEY_DELIMITER", "=")], &["--deadline-ms", "7"]);
+        assert_eq!(given["key_delimiter"], "=".into());
+        let file = Table::from_iter([(
+            "client".to_owned(),
+            Value::Table(Table::from_iter([("produce".to_owned(), Value::Table(given.clone()))])),
+        )]);
+        assert_eq!(produce(&file.to_string(), &[], &[]), given);
+    }
+
+    #[test]
+    fn what_no_command_knows_or_takes_is_refused_with_its_name() {
+        for (file, variables, named) in [
+            ("[client]\nservre = 'x'\n", &[][..], "[client] has no servre"),
+            (
+                "[client.produce]\ncodecs = 'zstd'\n",
+                &[],
+                "[client.produce] has no codecs: `tailwater produce",
+            ),
+            ("[client.stream.make]\nshards = 3\n", &[], "[client.stream] has no make"),
+            ("[client.serve]\ndata = 'x'\n", &[], "[client] has no serve"),
+            ("client = 3\n", &[], "write [client]"),
+            (
+                "[client.produce]\ndeadline_ms = 'soon'\n",
+                &[],
+                "[client.produce] deadline_ms: invalid value 'soon'",
+            ),
+            (
+                "",
+                &[("TAILWATER_PRODUCE_PARTITIONER", "any")],
+                "TAILWATER_PRODUCE_PARTITIONER: invalid value 'any'",
+            ),
+            ("", &[("TAILWATER_PRODUCE_FILE", "x")], "TAILWATER_PRODUCE_FILE names no option"),
+        ] {
+            let error = filled(file, variables).expect_err(named);
+            assert!(format!("{error:#}").contains(named), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn several_values_are_a_list() {
+        let command = filled("[client.consume]\nshard = [1, 2]\n", &[]).expect("it makes sense");
+        let line = ["tailwater", "consume", "s"];
+        let matches = command.clone().try_get_matches_from(line).expect("a command line");
+        let given = printed(&command, &matches);
+        assert_eq!(given["client"]["consume"]["shard"], Value::Array(vec![1.into(), 2.into()]));
+    }
+
+    #[test]
+    fn no_two_options_share_a_variable_and_clap_finds_nothing_wrong() {
+        fn variables(command: &Command, path: &[String], all: &mut Vec<String>) {
+            let args = command.get_arguments().filter(|arg| is_setting(arg));
+            all.extend(args.map(|arg| variable(path, &key_of_arg(arg))));
+            for sub in command.get_subcommands().filter(|sub| has_settings(sub.get_name())) {
+                variables(sub, &[path, &[sub.get_name().to_owned()]].concat(), all);
+            }
+        }
+        let mut all = Vec::new();
+        variables(&Cli::command(), &[], &mut all);
+        all.sort();
+        let count = all.len();
+        all.dedup();
+        assert!(count > 50 && all.len() == count, "{all:?}");
+        filled("", &[]).expect("nothing").debug_assert();
+        optional(Cli::command()).debug_assert();
+    }
+}

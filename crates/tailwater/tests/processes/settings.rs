@@ -1,0 +1,100 @@
+//! Commands have their settings from flags, over variables, over the configuration file, over defaults.
+
+use std::path::Path;
+
+use crate::support::{Node, tailwater, told};
+
+/// What a command says, which succeeds with this configuration file, and these variables.
+fn says(file: &Path, variables: &[(&str, &str)], args: &[&str], input: &str) -> String {
+    let mut command = tailwater();
+    command.args(args).env("TAILWATER_CONFIG", file).envs(variables.iter().copied());
+    let (ended, said, why) = told(&mut command, input);
+    assert!(ended, "{args:?}: {why}");
+    said
+}
+
+/// The same of one that fails.
+fn complains(file: &Path, variables: &[(&str, &str)], args: &[&str]) -> String {
+    let mut command = tailwater();
+    command.args(args).env("TAILWATER_CONFIG", file).envs(variables.iter().copied());
+    let (ended, _, why) = told(&mut command, "");
+    assert!(!ended, "{args:?} should fail");
+    why
+}
+
+#[test]
+fn a_node_and_the_commands_that_talk_to_it_have_one_file_under_variables_under_flags() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tailwater.toml");
+    let commands = "[client.stream.create]\nshards = 3\n\
+                    [client.produce]\ncodec = 'zstd'\noutput = 'json'\nkey_delimiter = '='\n\
+                    [client.consume]\nformat = 'file %k %v\\n'\n";
+    let write = |more: &str| std::fs::write(&file, format!("[metrics]\nstreams_max = 7\n{commands}{more}"));
+    write("").expect("written");
+    let node = Node::start_with(
+        &dir.path().join("data"),
+        &["--config", file.to_str().expect("text")],
+        &[("TAILWATER_METRICS__QUEUES_MAX", "9")],
+    );
+    write(&format!("[client]\nserver = '{}'\n", node.admin)).expect("written");
+
+    says(&file, &[], &["stream", "create", "s"], "");
+    let stream: serde_json::Value =
+        serde_json::from_str(&says(&file, &[], &["stream", "describe", "s", "-o", "json"], ""))
+            .expect("JSON");
+    assert_eq!(stream["config"]["shards"], 3);
+    let acked = says(&file, &[], &["produce", "s", "--shard", "1"], "tea=4.20\n");
+    let acked: serde_json::Value = serde_json::from_str(&acked).expect("JSON, as the file says");
+    assert_eq!(acked["count"], 1);
+
+    let consume = ["consume", "s", "--exit-at-end"];
+    let variable = [("TAILWATER_CONSUME_FORMAT", "variable %k %v\\n")];
+    assert_eq!(says(&file, &[], &consume, ""), "file tea 4.20\n");
+    assert_eq!(says(&file, &variable, &consume, ""), "variable tea 4.20\n");
+    let flags = [&consume[..], &["--format", "flag %k %v\\n"]].concat();
+    assert_eq!(says(&file, &variable, &flags, ""), "flag tea 4.20\n");
+    let elsewhere = [("TAILWATER_SERVER", "127.0.0.1:1")];
+    assert!(complains(&file, &elsewhere, &consume).contains("127.0.0.1:1"));
+    let flags = [&["--server", &node.admin], &consume[..]].concat();
+    assert_eq!(says(&file, &elsewhere, &flags, ""), "file tea 4.20\n");
+
+    // What is printed is a file that comes to the same.
+    let printed = says(&file, &variable, &["consume", "--print-config", "--window-bytes", "8192"], "");
+    let shown: toml::Table = printed.parse().expect("TOML");
+    assert_eq!(shown["client"]["server"].as_str(), Some(&*node.admin));
+    let told = &shown["client"]["consume"];
+    let expected = (Some("variable %k %v\\n"), Some(8_192), Some("auto"));
+    assert_eq!(
+        (told["format"].as_str(), told["window_bytes"].as_integer(), told["transport"].as_str()),
+        expected
+    );
+    let other = dir.path().join("printed.toml");
+    std::fs::write(&other, &printed).expect("written");
+    assert_eq!(says(&other, &[], &consume, ""), "variable tea 4.20\n");
+    assert_eq!(says(&other, &[], &["consume", "--print-config"], ""), printed);
+    let serve = says(&file, &[], &["serve", "--print-config"], "").parse::<toml::Table>().expect("TOML");
+    assert_eq!(serve["metrics"]["streams_max"].as_integer(), Some(7));
+}
+
+#[test]
+fn what_is_misspelt_in_the_file_or_in_a_variable_is_refused_with_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tailwater.toml");
+    let missing = complains(&file, &[], &["stream", "ls"]);
+    assert!(missing.contains("tailwater.toml"), "{missing}");
+    for (text, variables, named) in [
+        ("[client]\nservre = 'x'\n", &[][..], "[client] has no servre"),
+        ("[client.produce]\ncodecs = 'zstd'\n", &[], "[client.produce] has no codecs"),
+        (
+            "[client.produce]\ndeadline_ms = 'soon'\n",
+            &[],
+            "[client.produce] deadline_ms: invalid value 'soon'",
+        ),
+        ("", &[("TAILWATER_STREAM_LS_OUTPUT", "xml")], "TAILWATER_STREAM_LS_OUTPUT: invalid value 'xml'"),
+        ("", &[("TAILWATER_STREAM_LS_OUT", "json")], "TAILWATER_STREAM_LS_OUT names no option"),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let why = complains(&file, variables, &["stream", "ls"]);
+        assert!(why.contains(named), "{why}");
+    }
+}
