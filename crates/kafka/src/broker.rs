@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::answers;
 use crate::api::{Api, Request};
 use crate::config::COMMON_FRAME_BYTES;
-use crate::config::{KafkaConfig, parse_address};
+use crate::config::KafkaConfig;
 use crate::connection::Closing;
 use crate::errors::ErrorCode;
 use crate::groups::Coordinator;
@@ -72,6 +72,8 @@ pub(crate) struct Peer {
     pub who: tailwater_access::Peer,
     /// The address at which it reached us.
     pub local: SocketAddr,
+    /// The one that clients of its listener are told instead.
+    pub advertised: Option<Arc<(String, u16)>>,
     /// The next fetch is looked at not before this.
     pub next_fetch: Mutex<Instant>,
 }
@@ -98,7 +100,6 @@ pub struct Broker {
     pub(crate) record_times: RecordTimes,
     authorizer: Arc<dyn Authorizer>,
     complaints: Complaints,
-    advertised: Option<(String, u16)>,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
     /// KiB that those of more than [`COMMON_FRAME_BYTES`] may take together.
@@ -136,7 +137,6 @@ impl Broker {
             record_times: RecordTimes::default(),
             authorizer,
             complaints: Complaints::default(),
-            advertised: parse_address(&config.advertised),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max - config.huge_bytes()) as usize)),
             room_of_huge: Arc::new(Semaphore::new(kib(config.huge_bytes()) as usize)),
             answers: Arc::new(Semaphore::new(kib(config.answers_bytes_max) as usize)),
@@ -173,9 +173,9 @@ impl Broker {
         }
     }
 
-    /// The address that a client is told to connect to.
+    /// The address that a client is told to connect to: of the listener by which it came, which it can reach.
     pub(crate) fn address_for(&self, peer: &Peer) -> (String, i32) {
-        match &self.advertised {
+        match peer.advertised.as_deref() {
             Some((host, port)) => (host.clone(), i32::from(*port)),
             None => (peer.local.ip().to_canonical().to_string(), i32::from(peer.local.port())),
         }

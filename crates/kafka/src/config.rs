@@ -1,6 +1,6 @@
 //! How the node speaks Kafka's protocol, and every limit that a client could run into.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,13 +20,16 @@ pub struct KafkaConfig {
     /// The `host:port` that clients are told to connect to (`advertised.listeners`); empty is the address at which they
     /// reached the node.
     pub advertised: String,
+    /// Where they connect besides, each with what its clients are told: a network's own, and the host's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listeners: Vec<Listener>,
     /// The number of this node among brokers (`node.id`).
     pub broker_id: i32,
     /// Whether a topic that somebody writes to or asks for is created (`auto.create.topics.enable`).
     pub auto_create_topics: bool,
     /// Partitions of a topic that is created without saying how many (`num.partitions`).
     pub default_partitions: u32,
-    /// Connections at the same time (`max.connections`).
+    /// Connections at the same time (`max.connections`), to all listeners together.
     pub connections_max: usize,
     /// Bytes of one request (`socket.request.max.bytes`).
     pub frame_bytes_max: usize,
@@ -50,12 +53,24 @@ pub struct KafkaConfig {
     pub groups: GroupsConfig,
 }
 
+/// One of `[[kafka.listeners]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listener {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// The `host:port` that they are told to connect to; empty is the address at which they reached the node.
+    #[serde(default)]
+    pub advertised: String,
+}
+
 impl Default for KafkaConfig {
     fn default() -> Self {
         Self {
             enabled: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 9092)),
             advertised: String::new(),
+            listeners: Vec::new(),
             broker_id: 1,
             auto_create_topics: true,
             default_partitions: 1,
@@ -74,6 +89,12 @@ impl Default for KafkaConfig {
 }
 
 impl KafkaConfig {
+    /// Everywhere that clients connect: at `listen` first.
+    pub fn all_listeners(&self) -> Vec<Listener> {
+        let first = Listener { listen: self.listen, advertised: self.advertised.clone() };
+        [vec![first], self.listeners.clone()].concat()
+    }
+
     /// What of `requests_bytes_max` is for frames of more than [`COMMON_FRAME_BYTES`].
     pub(crate) fn huge_bytes(&self) -> usize {
         match self.frame_bytes_max > COMMON_FRAME_BYTES {
@@ -108,12 +129,61 @@ impl KafkaConfig {
             return Err(format!("[kafka] broker_id = {} is negative", self.broker_id));
         }
         self.groups.check()?;
-        if !self.advertised.is_empty() {
-            parse_address(&self.advertised)
-                .ok_or_else(|| format!("[kafka] advertised = {:?} is no host:port", self.advertised))?;
+        self.check_listeners()
+    }
+
+    fn check_listeners(&self) -> Result<(), String> {
+        let all = self.all_listeners();
+        for (index, Listener { listen, advertised }) in all.iter().enumerate() {
+            let section = section_of(index);
+            if let Some(why) = refusal(advertised) {
+                return Err(format!(
+                    "{section} advertised = {advertised:?} {why}: use what clients reach this node at, as in \
+                     kafka.example:9092"
+                ));
+            }
+            if index > 0 && advertised.is_empty() && listen.ip().is_unspecified() {
+                return Err(format!(
+                    "{section} listen = \"{listen}\" is all addresses of this host, and nothing says which one its \
+                     clients are to be told: set its `advertised` to the host:port that they reach this node at, as in \
+                     kafka.example:{}",
+                    listen.port()
+                ));
+            }
+            if let Some(before) = all[..index].iter().position(|other| overlap(other.listen, *listen)) {
+                return Err(format!(
+                    "{section} listen = \"{listen}\" is where {} listen = \"{}\" listens: give each listener an address \
+                     or a port of its own, or leave one of them out",
+                    section_of(before),
+                    all[before].listen
+                ));
+            }
         }
         Ok(())
     }
+}
+
+/// What a listener is called in the configuration.
+fn section_of(index: usize) -> &'static str {
+    if index == 0 { "[kafka]" } else { "[[kafka.listeners]]" }
+}
+
+/// Why that is nothing to tell clients, if it is not.
+fn refusal(advertised: &str) -> Option<&'static str> {
+    if advertised.is_empty() {
+        return None;
+    }
+    let Some((host, port)) = parse_address(advertised) else { return Some("is no host:port") };
+    let is_everywhere = host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
+    (is_everywhere || port == 0).then_some("is nothing that clients can connect to")
+}
+
+/// Whether only one of these can be listened on.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let (a, b) = (one.ip(), other.ip());
+    // All addresses of IPv6 are those of IPv4 too.
+    let covers = |all: IpAddr, one: IpAddr| all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    one.port() == other.port() && one.port() != 0 && (a == b || covers(a, b) || covers(b, a))
 }
 
 /// Splits `host:port`; an IPv6 host is in brackets.
@@ -132,8 +202,53 @@ mod tests {
         KafkaConfig::default().check().expect("in bounds");
         let config = KafkaConfig { default_partitions: 0, ..KafkaConfig::default() };
         assert!(config.check().unwrap_err().contains("default_partitions = 0"));
-        let config = KafkaConfig { advertised: "kafka".to_owned(), ..KafkaConfig::default() };
-        assert!(config.check().unwrap_err().contains("host:port"));
+    }
+
+    fn listener(listen: &str, advertised: &str) -> Listener {
+        Listener { listen: listen.parse().expect("an address"), advertised: advertised.to_owned() }
+    }
+
+    #[test]
+    fn what_clients_can_not_connect_to_is_not_told_to_them() {
+        for bad in ["kafka", "0.0.0.0:9092", "[::]:9092", "kafka:0"] {
+            let first = KafkaConfig { advertised: bad.to_owned(), ..KafkaConfig::default() };
+            let further =
+                KafkaConfig { listeners: vec![listener("127.0.0.1:9093", bad)], ..KafkaConfig::default() };
+            for (config, section) in [(first, "[kafka]"), (further, "[[kafka.listeners]]")] {
+                let why = config.check().expect_err(bad);
+                assert!(why.starts_with(&format!("{section} advertised = {bad:?} ")), "{why}");
+                assert!(why.contains("host:port") || why.contains("can connect to"), "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn listeners_at_the_same_address_or_of_which_nothing_can_be_told_are_refused_with_what_to_do() {
+        let check = |first: &str, further: &[(&str, &str)]| {
+            let listeners = further.iter().map(|(listen, advertised)| listener(listen, advertised)).collect();
+            KafkaConfig { listen: first.parse().unwrap(), listeners, ..KafkaConfig::default() }.check()
+        };
+        let loopback = "127.0.0.1:9092";
+        for (first, further) in [
+            (loopback, &[("127.0.0.1:9093", ""), ("10.0.0.5:9092", "")][..]),
+            ("0.0.0.0:9092", &[("0.0.0.0:9093", "kafka:9093"), ("[::1]:9092", "")]),
+            ("127.0.0.1:0", &[("127.0.0.1:0", "")]),
+        ] {
+            assert_eq!(check(first, further), Ok(()));
+        }
+        for (first, further) in [
+            (loopback, &[(loopback, "kafka:9093")][..]),
+            (loopback, &[("0.0.0.0:9092", "kafka:9092")]),
+            (loopback, &[("127.0.0.1:9093", ""), ("127.0.0.1:9093", "kafka:9094")]),
+            ("[::]:9092", &[(loopback, "")]),
+            ("[::1]:9092", &[("[::]:9092", "kafka:9092")]),
+        ] {
+            let why = check(first, further).expect_err(first);
+            assert!(why.contains("of its own") && why.contains("[[kafka.listeners]] listen = "), "{why}");
+        }
+        let why = check(loopback, &[("0.0.0.0:9093", "")]).expect_err("what are they told?");
+        assert!(why.contains("0.0.0.0:9093") && why.contains("set its `advertised`"), "{why}");
+        assert_eq!(check("0.0.0.0:9092", &[]), Ok(()), "the one at which they reached it");
     }
 
     #[test]

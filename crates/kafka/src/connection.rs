@@ -36,6 +36,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::Api;
 use crate::broker::{Begun, Broker, Outcome, Peer};
+use crate::server::Listening;
 use crate::wire::{Frame, Malformed};
 
 #[cfg(test)]
@@ -103,12 +104,19 @@ impl Closing {
 }
 
 /// Answers a client until it goes away or errs.
-pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, broker: Arc<Broker>) {
-    let local = stream.local_addr().unwrap_or(broker.config.listen);
+pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listening, broker: Arc<Broker>) {
+    let local = stream.local_addr().unwrap_or(listener.address);
+    let advertised = listener.advertised;
     let who = tailwater_access::Peer::anonymous(peer.to_string());
     broker.stats.connection_opened();
     let mut connection = Connection {
-        peer: Arc::new(Peer { address: peer, who, local, next_fetch: Mutex::new(broker.env.now()) }),
+        peer: Arc::new(Peer {
+            address: peer,
+            who,
+            local,
+            advertised,
+            next_fetch: Mutex::new(broker.env.now()),
+        }),
         stream,
         buffer: BytesMut::new(),
         room: Room::None,

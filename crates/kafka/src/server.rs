@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::broker::Broker;
+use crate::config::{Listener, parse_address};
 use crate::connection;
 
 /// A pause after the system had no descriptor left for a connection.
@@ -17,23 +18,42 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Answers clients until it is dropped: then all connections end.
 #[derive(Debug)]
 pub struct Server {
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     broker: Arc<Broker>,
-    _accepting: Task,
+    _accepting: Vec<Task>,
+}
+
+/// A listener, as its connections see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Listening {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What its clients are told instead.
+    pub advertised: Option<Arc<(String, u16)>>,
 }
 
 impl Server {
-    /// Answers the clients of `listener` for `broker`.
-    pub fn start(listener: TcpListener, broker: Arc<Broker>) -> std::io::Result<Self> {
-        let address = listener.local_addr()?;
+    /// Answers the clients of all `listeners`, of which there is one at least, for `broker`: the sockets that were bound,
+    /// with what was configured.
+    pub fn start(listeners: Vec<(TcpListener, Listener)>, broker: Arc<Broker>) -> std::io::Result<Self> {
         let env = broker.env.clone();
-        let accepting = env.spawn("kafka-accept", accept(listener, Arc::clone(&broker)));
-        Ok(Self { address, broker, _accepting: accepting })
+        // Of all of them together: whoever has the most clients takes what others leave.
+        let room = Arc::new(Semaphore::new(broker.config.connections_max));
+        let (mut addresses, mut accepting) = (Vec::new(), Vec::new());
+        for (socket, configured) in listeners {
+            let address = socket.local_addr()?;
+            let advertised = parse_address(&configured.advertised).map(Arc::new);
+            let listening = Listening { address, advertised };
+            let accept = accept(socket, listening, Arc::clone(&room), Arc::clone(&broker));
+            accepting.push(env.spawn("kafka-accept", accept));
+            addresses.push(address);
+        }
+        Ok(Self { addresses, broker, _accepting: accepting })
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Where it listens, in the order in which it was told to.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// What it answers for.
@@ -42,12 +62,11 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, broker: Arc<Broker>) {
-    let room = Arc::new(Semaphore::new(broker.config.connections_max));
+async fn accept(socket: TcpListener, listening: Listening, room: Arc<Semaphore>, broker: Arc<Broker>) {
     // Dropped, and so ended, with this task.
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let (stream, peer) = match socket.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 if let Some(left_out) = broker.complain("not accepted") {
@@ -71,9 +90,9 @@ async fn accept(listener: TcpListener, broker: Arc<Broker>) {
         }
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
-        let serving = Arc::clone(&broker);
+        let (listening, serving) = (listening.clone(), Arc::clone(&broker));
         let task = broker.env.spawn("kafka-connection", async move {
-            connection::serve(stream, peer, serving).await;
+            connection::serve(stream, peer, listening, serving).await;
             drop((alive, permit));
         });
         connections.push((watch, task));

@@ -24,7 +24,7 @@ pub struct NodeView {
     pub data: SocketAddr,
     /// Where clients on the same host connect.
     pub unix: Option<PathBuf>,
-    /// Where Kafka's clients connect, if their protocol is spoken.
+    /// Where Kafka's clients connect, if their protocol is spoken: the first of its listeners.
     #[serde(default)]
     pub kafka: Option<SocketAddr>,
     /// Where SQS's clients connect, if their protocol is spoken.

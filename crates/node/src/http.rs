@@ -192,7 +192,7 @@ async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data: shared.data,
         unix: shared.unix.clone(),
-        kafka: shared.kafka.as_ref().map(|kafka| kafka.address()),
+        kafka: shared.kafka.as_ref().and_then(|kafka| kafka.addresses().first().copied()),
         sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
         broadcast: shared.broadcast.as_ref().map(|broadcast| {
             let (address, region) = broadcast.at();

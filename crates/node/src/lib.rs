@@ -138,10 +138,7 @@ impl Node {
             format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
         })?;
         let kafka = match config.kafka.enabled {
-            true => Some(TcpListener::bind(config.kafka.listen).await.with_context(|| {
-                let listen = config.kafka.listen;
-                format!("Kafka's protocol can't be spoken on {listen}: choose another address with --kafka, or --no-kafka")
-            })?),
+            true => Some(bind_kafka(&config.kafka).await?),
             false => None,
         };
         let sqs = match config.sqs.enabled {
@@ -192,7 +189,7 @@ impl Node {
         };
         let meters = Arc::new(Meters::default());
         let kafka = match kafka {
-            Some(listener) => Some(start_kafka(&env, &config, listener, &log, &id, &authorizer).await?),
+            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, &id, &authorizer).await?),
             None => None,
         };
         let sqs = match sqs {
@@ -301,10 +298,31 @@ async fn node_id(env: &Env, log: &Log) -> anyhow::Result<String> {
     Ok(id)
 }
 
+/// Sockets, each with what is configured for it.
+type KafkaListeners = Vec<(TcpListener, tailwater_kafka::Listener)>;
+
+async fn bind_kafka(config: &tailwater_kafka::KafkaConfig) -> anyhow::Result<KafkaListeners> {
+    let mut bound = Vec::new();
+    for (index, listener) in config.all_listeners().into_iter().enumerate() {
+        let listen = listener.listen;
+        let socket = TcpListener::bind(listen).await.with_context(|| match index {
+            0 => format!(
+                "Kafka's protocol can't be spoken on {listen}: choose another address with --kafka, or --no-kafka"
+            ),
+            _ => format!(
+                "Kafka's protocol can't be spoken on {listen} too: choose another address for it in [[kafka.listeners]], \
+                 or --kafka, or leave it out"
+            ),
+        })?;
+        bound.push((socket, listener));
+    }
+    Ok(bound)
+}
+
 async fn start_kafka(
     env: &Env,
     config: &Config,
-    listener: TcpListener,
+    listeners: KafkaListeners,
     log: &Log,
     id: &str,
     authorizer: &Arc<dyn Authorizer>,
@@ -312,8 +330,11 @@ async fn start_kafka(
     let (kafka, log, id) = (config.kafka.clone(), log.clone(), id.to_owned());
     let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(authorizer)).await;
     let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
-    let server = tailwater_kafka::Server::start(listener, broker)?;
-    tracing::info!(kafka = %server.address(), "Kafka's clients are answered");
+    let server = tailwater_kafka::Server::start(listeners, broker)?;
+    for (address, listener) in server.addresses().iter().zip(config.kafka.all_listeners()) {
+        let advertised = Some(listener.advertised).filter(|advertised| !advertised.is_empty());
+        tracing::info!(kafka = %address, advertised, "Kafka's clients are answered");
+    }
     Ok(server)
 }
 

@@ -9,6 +9,7 @@ use tailwater_log::{StreamConfig, StreamError};
 use crate::answers::distinct;
 use crate::answers::topics::may;
 use crate::broker::{Broker, Context};
+use crate::config::Listener;
 use crate::errors::{ErrorCode, Refused};
 use crate::messages::configs::{
     AlterConfigsRequest, AlterConfigsResponse, AlterConfigsResponseResourceResponse, ConfigResource,
@@ -145,19 +146,23 @@ fn of_broker(
         let why = format!("there is no broker {name:?}: this one is {}", config.broker_id);
         return Err(Refused::new(ErrorCode::InvalidRequest, why));
     }
-    let listener = format!("PLAINTEXT://{}", config.listen);
-    let advertised = match config.advertised.as_str() {
-        "" => listener.clone(),
-        address => format!("PLAINTEXT://{address}"),
-    };
+    let plaintext = |address: &dyn std::fmt::Display| format!("PLAINTEXT://{address}");
+    let (listeners, advertised): (Vec<_>, Vec<_>) = config
+        .all_listeners()
+        .iter()
+        .map(|Listener { listen, advertised }| match advertised.as_str() {
+            "" => (plaintext(listen), plaintext(listen)),
+            address => (plaintext(listen), plaintext(&address)),
+        })
+        .unzip();
     let values = [
-        ("advertised.listeners", Kind::String, advertised),
+        ("advertised.listeners", Kind::String, advertised.join(",")),
         ("auto.create.topics.enable", Kind::Boolean, config.auto_create_topics.to_string()),
         ("connections.max.idle.ms", Kind::Long, config.idle_ms.to_string()),
         ("default.replication.factor", Kind::Int, "1".to_owned()),
         ("delete.topic.enable", Kind::Boolean, "true".to_owned()),
         ("fetch.max.bytes", Kind::Int, config.fetch_bytes_max.to_string()),
-        ("listeners", Kind::String, listener),
+        ("listeners", Kind::String, listeners.join(",")),
         ("log.dirs", Kind::String, broker.log.dir().display().to_string()),
         ("max.connections", Kind::Int, config.connections_max.to_string()),
         ("node.id", Kind::Int, config.broker_id.to_string()),

@@ -65,7 +65,12 @@ impl Tailwater {
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.running().server.address()
+        self.addresses()[0]
+    }
+
+    /// Of all its listeners.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.running().server.addresses()
     }
 
     /// The clock, in ms.
@@ -88,11 +93,16 @@ impl Running {
             log_config.journal.file_bytes = 16 << 20;
             log_config.journal.files_max = 8;
             let log = Log::open(&env, log_config, dir, None).await.expect("opened");
+            let mut listeners = Vec::new();
+            for listener in config.all_listeners() {
+                // Any port, whatever is configured.
+                let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+                listeners.push((socket, listener));
+            }
             let broker = Broker::open(&env, config, log.clone(), "tailwater".to_owned(), Arc::new(Everybody))
                 .await
                 .expect("a broker");
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-            let server = Server::start(listener, broker).expect("it listens");
+            let server = Server::start(listeners, broker).expect("it listens");
             (env, log, server)
         });
         Self { server, log, env, runtime }

@@ -19,9 +19,10 @@ pub struct Args {
     /// Where admin HTTP listens.
     #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     admin: Option<SocketAddr>,
-    /// Where Kafka's clients connect.
-    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
-    kafka: Option<SocketAddr>,
+    /// Where Kafka's clients connect, and what they are told to connect to if that is not the address at which they
+    /// came; give it again for each further listener.
+    #[arg(long, value_name = "IP:PORT[=HOST:PORT]", value_parser = kafka_listener)]
+    kafka: Vec<KafkaListener>,
     /// Do not speak Kafka's protocol.
     #[arg(long, conflicts_with = "kafka")]
     no_kafka: bool,
@@ -48,8 +49,8 @@ struct Flags {
     data: Option<PathBuf>,
     #[serde(skip_serializing_if = "ListenFlags::is_empty")]
     listen: ListenFlags,
-    #[serde(skip_serializing_if = "FrontFlags::is_empty")]
-    kafka: FrontFlags,
+    #[serde(skip_serializing_if = "KafkaFlags::is_empty")]
+    kafka: KafkaFlags,
     #[serde(skip_serializing_if = "FrontFlags::is_empty")]
     sqs: FrontFlags,
     #[serde(skip_serializing_if = "FrontFlags::is_empty")]
@@ -71,6 +72,56 @@ impl FrontFlags {
     }
 }
 
+/// Of Kafka's protocol. The first listener is `listen` and `advertised`, of which the flag need not say the second; any
+/// more of them are all that there are besides.
+#[derive(Serialize)]
+struct KafkaFlags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advertised: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    listeners: Vec<KafkaListener>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enabled: Option<bool>,
+}
+
+/// One of `[[kafka.listeners]]`.
+#[derive(Clone, Serialize)]
+struct KafkaListener {
+    listen: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advertised: Option<String>,
+}
+
+impl KafkaFlags {
+    fn new(listeners: Vec<KafkaListener>, is_off: bool) -> Self {
+        let mut listeners = listeners.into_iter();
+        let first = listeners.next();
+        Self {
+            listen: first.as_ref().map(|first| first.listen),
+            advertised: first.and_then(|first| first.advertised),
+            listeners: listeners.collect(),
+            enabled: is_off.then_some(false),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.listen.is_none() && self.enabled.is_none()
+    }
+}
+
+/// Where Kafka's clients connect, and what they are told.
+fn kafka_listener(text: &str) -> Result<KafkaListener, String> {
+    let (listen, advertised) = match text.split_once('=') {
+        Some((listen, advertised)) => (listen, Some(advertised.to_owned())),
+        None => (text, None),
+    };
+    let listen = super::address(listen)
+        .map_err(|why| format!("{why}; with what clients are told: 0.0.0.0:9092=kafka.example:9092"))?;
+    Ok(KafkaListener { listen, advertised })
+}
+
 #[derive(Serialize)]
 struct ListenFlags {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +141,7 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
     let flags = Flags {
         data: args.data,
         listen: ListenFlags { data: args.listen, admin: args.admin },
-        kafka: FrontFlags { listen: args.kafka, enabled: args.no_kafka.then_some(false) },
+        kafka: KafkaFlags::new(args.kafka, args.no_kafka),
         sqs: FrontFlags { listen: args.sqs, enabled: args.no_sqs.then_some(false) },
         broadcast: FrontFlags { listen: args.broadcast, enabled: args.no_broadcast.then_some(false) },
     };

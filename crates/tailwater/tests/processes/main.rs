@@ -19,6 +19,7 @@ mod kafka_clients;
 mod kafka_faults;
 mod kafka_groups;
 mod kafka_kcat;
+mod kafka_listeners;
 mod library;
 mod metrics;
 mod panics;
