@@ -1,5 +1,7 @@
 //! The coordinator over a real log: what is kept, and for how long.
 
+mod sessions;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

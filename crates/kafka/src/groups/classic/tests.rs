@@ -247,6 +247,38 @@ fn a_silent_member_is_out_after_its_session_timeout_and_one_that_waits_is_not() 
 }
 
 #[test]
+fn a_member_keeps_its_share_to_the_last_moment_of_its_session_and_then_it_is_the_others() {
+    const MOMENT: Duration = Duration::from_nanos(1);
+    let mut world = World::stable(&["new a", "new b"]);
+    // Both were heard of now; a will be again.
+    let end = world.now + 10 * SECOND;
+    world.pass(9 * SECOND);
+    assert_eq!(world.beat("a"), Ok(()));
+    world.pass(SECOND - MOMENT);
+    assert_eq!(world.group.next_deadline(), Some(end), "when somebody has to look");
+    assert_eq!(world.group.phase, Phase::Stable);
+    assert_eq!(&world.group.members["b"].assignment[..], b"b");
+    // A word at that moment is not too late.
+    let before = world.group.clone();
+    assert_eq!(world.beat("b"), Ok(()));
+    world.pass(9 * SECOND);
+    assert!(world.group.members.contains_key("b"));
+    (world.group, world.now) = (before, end - MOMENT);
+
+    world.pass(MOMENT);
+    assert_eq!(world.now, end);
+    assert!(!world.group.members.contains_key("b"));
+    assert_eq!(world.beat("b"), Err(ErrorCode::UnknownMemberId));
+    assert_eq!(world.beat("a"), Err(ErrorCode::RebalanceInProgress));
+    let a = world.join("a");
+    let a = world.joined(a);
+    assert_eq!((a.generation_id, a.leader.as_str(), a.members.len()), (2, "a", 1));
+    let a = world.sync("a", &[("a", "a and b")]);
+    assert_eq!(world.synced(a), (NONE, "a and b".to_owned()));
+    assert_eq!(world.group.phase, Phase::Stable);
+}
+
+#[test]
 fn who_leaves_is_out_at_once() {
     let mut world = World::stable(&["new a", "new b"]);
     assert_eq!(world.leave("b", None), Ok(()));

@@ -144,6 +144,38 @@ fn who_leaves_or_falls_silent_makes_room() {
 }
 
 #[test]
+fn a_member_keeps_its_partitions_to_the_last_moment_of_its_session_and_then_they_are_the_others() {
+    const MOMENT: Duration = Duration::from_nanos(1);
+    let mut world = World::new();
+    world.join("a");
+    world.join("b");
+    world.has("a", 1, 0..3);
+    world.has("a", 1, 0..3);
+    assert_eq!(world.same("b", 2).expect("known").assignment, Some(partitions(3..6)));
+    // Both were heard of now; a will be again.
+    let end = world.now + 45 * SECOND;
+    world.pass(44 * SECOND);
+    assert_eq!(world.same("a", 2).expect("known").assignment, None);
+    world.pass(SECOND - MOMENT);
+    assert_eq!(world.group.next_deadline(), Some(end), "when somebody has to look");
+    assert_eq!(world.group.members["b"].assigned, partitions(3..6));
+    assert_eq!(world.same("a", 2).expect("known").assignment, None);
+    // A word at that moment is not too late.
+    let before = world.group.clone();
+    assert_eq!(world.same("b", 2).expect("known").epoch, 2);
+    world.pass(44 * SECOND);
+    assert!(world.group.members.contains_key("b"));
+    (world.group, world.now) = (before, end - MOMENT);
+
+    world.pass(MOMENT);
+    assert_eq!(world.now, end);
+    assert!(!world.group.members.contains_key("b"));
+    let a = world.same("a", 2).expect("known");
+    assert_eq!((a.epoch, a.assignment), (3, Some(partitions(0..6))));
+    assert_eq!(error(world.same("b", 2)), ErrorCode::UnknownMemberId);
+}
+
+#[test]
 fn who_does_not_give_up_in_time_is_out() {
     let mut world = World::new();
     world.join("a");

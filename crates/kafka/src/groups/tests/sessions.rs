@@ -1,0 +1,158 @@
+//! When silent members are out, by a clock that the test moves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_env::{BoxFuture, Clock, Env, Instant, Random, Task, Tasks};
+use tokio::sync::watch;
+
+use super::super::group::Group;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The shortest time that the clock can move by.
+const MOMENT: Duration = Duration::from_nanos(1);
+
+/// A world that is real but for its clock, which goes when the test says so.
+struct Moved {
+    real: Env,
+    now: watch::Sender<Instant>,
+}
+
+impl Moved {
+    fn new() -> (Arc<Self>, Env) {
+        let real = Env::real();
+        let disk = Arc::clone(real.disk());
+        let moved = Arc::new(Self { real, now: watch::Sender::new(Instant::from_ns(0)) });
+        let env = Env::new(moved.clone(), moved.clone(), moved.clone(), disk);
+        (moved, env)
+    }
+
+    /// Moves the clock; whoever was waiting for that has done what it had to when this returns.
+    async fn pass(&self, duration: Duration) {
+        self.now.send_modify(|now| *now = *now + duration);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Clock for Moved {
+    fn now(&self) -> Instant {
+        *self.now.borrow()
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.real.wall_ms()
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
+        let mut now = self.now.subscribe();
+        Box::pin(async move {
+            if now.wait_for(|now| *now >= deadline).await.is_err() {
+                // The test is over.
+                futures::future::pending().await
+            }
+        })
+    }
+}
+
+impl Random for Moved {
+    fn next_u64(&self) -> u64 {
+        self.real.random_u64()
+    }
+}
+
+impl Tasks for Moved {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        self.real.spawn(name, future)
+    }
+
+    fn spawn_dedicated(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        self.real.spawn_dedicated(name, future)
+    }
+}
+
+fn members(groups: &Coordinator) -> Vec<String> {
+    match groups.group("g").expect("there").group {
+        Group::Classic(group) => group.members.into_keys().collect(),
+        Group::Consumer(group) => group.members.into_keys().collect(),
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_silent_member_of_the_classic_protocol_is_alone_when_its_session_ends_and_not_before()
+{
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let (clock, env) = Moved::new();
+    let groups = Coordinator::open(&env, quick(), &log).await.expect("it opens");
+    let joining = |id: &str| Join { new_id: id.to_owned(), ..member(10_000) };
+    let first = groups.join("g", joining("silent")).await;
+    assert_eq!((first.error_code, first.generation_id), (0, 1));
+    let assigned = Sync {
+        member_id: "silent".to_owned(),
+        instance: None,
+        generation: 1,
+        protocol_type: None,
+        protocol: None,
+        assignments: vec![("silent".to_owned(), "everything".into())],
+    };
+    clock.pass(3 * SECOND).await;
+    assert_eq!(groups.sync("g", assigned).await.assignment, "everything");
+    // Its last word.
+    clock.pass(2 * SECOND).await;
+    assert_eq!(groups.heartbeat("g", "silent", None, 1), Ok(()));
+    clock.pass(SECOND).await;
+    let mut next = std::pin::pin!(groups.join("g", Join { session_ms: 60_000, ..joining("next") }));
+    assert!(futures::poll!(&mut next).is_pending());
+    clock.pass(9 * SECOND - MOMENT).await;
+    assert!(futures::poll!(&mut next).is_pending(), "it has a moment left");
+    assert_eq!(members(&groups), ["next", "silent"]);
+    clock.pass(MOMENT).await;
+    let futures::task::Poll::Ready(joined) = futures::poll!(&mut next) else { panic!("its session is over") };
+    assert_eq!((joined.error_code, joined.generation_id, joined.leader.as_str()), (0, 2, "next"));
+    assert_eq!(members(&groups), ["next"]);
+    assert_eq!(groups.heartbeat("g", "silent", None, 1), Err(ErrorCode::UnknownMemberId));
+    let assigned = Sync {
+        member_id: "next".to_owned(),
+        instance: None,
+        generation: 2,
+        protocol_type: None,
+        protocol: None,
+        assignments: vec![("next".to_owned(), "everything".into())],
+    };
+    assert_eq!(groups.sync("g", assigned).await.assignment, "everything");
+}
+
+#[tokio::test]
+async fn what_a_silent_member_of_kip_848_had_is_the_other_one_s_when_its_session_ends_and_not_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let (clock, env) = Moved::new();
+    let config = GroupsConfig { consumer_session_timeout_ms: 45_000, ..quick() };
+    let groups = Coordinator::open(&env, config, &log).await.expect("it opens");
+    let says = |id: &str, epoch: i32, owned: Option<std::ops::Range<u32>>| {
+        let owned = owned.map(|numbers| Partitions::from([(topic, numbers.collect())]));
+        let beat = Beat { member_id: id.to_owned(), epoch, owned, ..Beat::default() };
+        let (told, _) = groups.beat("g", beat, |_| true)?;
+        let count = told.assignment.map(|given| given.values().map(|numbers| numbers.len()).sum::<usize>());
+        Ok::<_, (ErrorCode, String)>((told.epoch, count))
+    };
+    groups.beat("g", beat("silent"), |_| true).expect("taken in");
+    groups.beat("g", beat("stays"), |_| true).expect("taken in");
+    assert_eq!(says("silent", 1, Some(0..100)), Ok((1, Some(50))));
+    // Its last word.
+    assert_eq!(says("silent", 1, Some(0..50)), Ok((2, None)));
+    assert_eq!(says("stays", 2, None), Ok((2, Some(50))));
+    clock.pass(44 * SECOND).await;
+    assert_eq!(says("stays", 2, None), Ok((2, None)));
+    clock.pass(SECOND - MOMENT).await;
+    assert_eq!(says("stays", 2, None), Ok((2, None)), "the other one has a moment left");
+    assert_eq!(members(&groups), ["silent", "stays"]);
+    clock.pass(MOMENT).await;
+    assert_eq!(members(&groups), ["stays"]);
+    assert_eq!(says("stays", 2, None), Ok((3, Some(100))));
+    assert_eq!(says("silent", 2, None).expect_err("out").0, ErrorCode::UnknownMemberId);
+}
