@@ -44,6 +44,9 @@ pub use records::{RECORD_BYTES_MIN, Record, RecordCorrupt, RecordHeader, RecordH
 /// Length of a batch's header in bytes.
 pub const BATCH_HEADER_BYTES: usize = 61;
 
+/// The timestamp of a record to which its producer gave none.
+pub const NO_TIMESTAMP_MS: i64 = -1;
+
 /// The bytes that are not counted in the batch length.
 const LENGTH_PREFIX_BYTES: usize = 12;
 const MAGIC: u8 = 2;
@@ -354,7 +357,9 @@ impl<'a> Batch<'a> {
         let records = decompressor.decompress(self.header.codec, stored, bytes_max)?;
         for (index, record) in Records::new(&self.header, records).enumerate() {
             let record = record?;
-            min_timestamp_ms = min_timestamp_ms.min(record.timestamp_ms);
+            if record.timestamp_ms != NO_TIMESTAMP_MS {
+                min_timestamp_ms = min_timestamp_ms.min(record.timestamp_ms);
+            }
             max_timestamp_ms = max_timestamp_ms.max(record.timestamp_ms);
             for header in record.headers.iter() {
                 header.map_err(|what| RecordCorrupt { index: index as u32, record_count, what })?;
@@ -367,7 +372,7 @@ impl<'a> Batch<'a> {
 /// What [`Batch::check_records`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsFound {
-    /// The smallest timestamp.
+    /// The smallest timestamp of those that are none but [`NO_TIMESTAMP_MS`].
     pub min_timestamp_ms: i64,
     /// The largest timestamp, which [`BatchHeader::max_timestamp_ms`] ought to be.
     pub max_timestamp_ms: i64,

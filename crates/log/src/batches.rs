@@ -39,7 +39,7 @@ pub struct Checked {
     pub decompressed_bytes: usize,
     /// Timestamp of the first record.
     pub first_timestamp: TransactionId,
-    /// Smallest timestamp.
+    /// Smallest timestamp of the records that have one.
     pub min_timestamp: TransactionId,
     /// Largest timestamp.
     pub max_timestamp: TransactionId,
@@ -419,6 +419,10 @@ mod tests {
         assert_eq!(given(1_000).check_time(1_000, Some(995), hour), Ok(()));
         let old = AppendError::TimestampOld { given: 5, now: 1_000, max_ms: 994 };
         assert_eq!(given(1_000).check_time(1_000, Some(994), hour), Err(old));
+        // A record without a time is never too old.
+        assert_eq!(given(-1).check_time(1_000, Some(995), hour), Ok(()));
+        let old = AppendError::TimestampOld { given: -2, now: 1_000, max_ms: 995 };
+        assert_eq!(given(-2).check_time(1_000, Some(995), hour), Err(old));
     }
 
     #[test]

@@ -153,6 +153,8 @@ pub fn timestamps(session: &mut Session) {
         ("an hour ago", vec![now - HOUR_MS]),
         ("in an hour", vec![now + HOUR_MS]),
         ("one of three is old", vec![now, now - HOUR_MS, now]),
+        ("no time", vec![-1]),
+        ("one of three has no time", vec![now, -1, now]),
     ] {
         for codec in [Codec::None, Codec::Lz4] {
             session.produce(what, 9, limited, 0, batch(&timestamps, codec, None));
