@@ -86,6 +86,10 @@ fn the_same_requests_are_answered_as_apache_kafka_answers_them_but_for_what_is_d
     let mut config = KafkaConfig::default();
     config.groups.initial_rebalance_delay_ms = 0;
     let mut ours = common::Tailwater::start(config);
+    differences::check_versions(
+        &mut common::Client::connect(theirs.address()),
+        &mut common::Client::connect(ours.address()),
+    );
     let now = ours.now();
     let mut unexpected = Vec::new();
     let mut used = BTreeMap::new();

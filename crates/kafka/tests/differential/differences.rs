@@ -1,8 +1,12 @@
 //! What may differ, and the sentence of `docs/kafka.md` that says so.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use tailwater_kafka::api::Api;
+use tailwater_kafka::messages::cluster::ApiVersionsRequest;
+
+use crate::common::Client;
 
 /// A difference. In patterns `*` stands for anything.
 struct Difference {
@@ -39,6 +43,8 @@ const SYNONYMS: &str = "Synonyms are the name in a broker's configuration with t
 const READ_ONLY: &str = "Names that have one value here are shown with it, read-only";
 const AT_ONCE: &str = "a topic that is created because somebody asks for it is there at once";
 
+const NOT_OFFERED: &str = "What else Kafka's brokers tell of is not offered";
+
 const NEVER_IN: &str = "A group that nobody was ever let into, and that has committed nothing, is not there";
 const COMMITS_LATE: &str = "A member that commits in an epoch before its own is told so";
 const EPOCHS: &str = "Epochs of groups of KIP-848 begin with 1, and Kafka's with 2";
@@ -56,26 +62,71 @@ const REMOVED: &str = "what was removed still counts, as transaction ids do";
 const BEGIN_LATE: &str = "an epoch begins with the first record that is written in it";
 const ENDS: &str = "An answer ends where an epoch does";
 
+const NO_FEATURES: &str = "neither supported nor finalized ones are told";
+const RECORD_ERRORS: &str = "`record_errors` is empty";
+const TAKES_IT: &str = "Kafka takes such a batch";
+const SET_THERE: &str = "from its file, and changed there";
+const ONLY_OWN: &str = "only what `[kafka]` configures is shown";
+
+/// Steps that several differences are of.
+const DESCRIBED_REFUSED: &str = "refusals, DescribeGroups *: \"refused\": is described";
+const NAMED_AGAIN: &str = "consumer groups of names, *: a joins again";
+const NEITHER: &str = "metadata, *: neither name nor id";
+const REACHED: &str = "removed, *, which what is removed reached, *";
+
+const NO_ID: &str = "00000000-0000-0000-0000-000000000000";
+
 const DIFFERENCES: &[Difference] = &[
     differs("moving, *: a protocol that is not its own", "error_code", "23", "27", AGREED),
     differs("consumer groups, *: a group that is not there", "error_code", "69", "25", FORGOTTEN),
-    differs("refusals, *: \"refused\": *", "*", EVERY, EVERY, NEVER_IN),
-    differs("consumer groups of names, *: a joins again", "*", EVERY, EVERY, JOINS_AGAIN),
-    differs("consumer groups, ConsumerGroup*", "*_epoch", EVERY, EVERY, EPOCHS),
-    differs("silence of KIP-848, *: described when *", "*_epoch", EVERY, EVERY, EPOCHS),
-    differs("moving, *: commits too late", "*error_code", EVERY, "22", COMMITS_LATE),
+    differs("refusals, OffsetCommit *: \"refused\": commits", "*.error_code", "25", "22", NEVER_IN),
+    differs("refusals, OffsetCommit *: \"refused\": commits", "*.error_code", "25", "69", NEVER_IN),
+    differs(DESCRIBED_REFUSED, "*.group_state", "\"Empty\"", "\"Dead\"", NEVER_IN),
+    differs(DESCRIBED_REFUSED, "*.authorized_operations", "3400", "-2147483648", NEVER_IN),
+    differs(DESCRIBED_REFUSED, "*.error_code", "0", "69", NEVER_IN),
+    differs("refusals, DeleteGroups *: \"refused\": is deleted", "*.error_code", "0", "69", NEVER_IN),
+    differs(NAMED_AGAIN, "error_code", "111", "0", JOINS_AGAIN),
+    differs(NAMED_AGAIN, "error_message", "words", "None", JOINS_AGAIN),
+    differs(NAMED_AGAIN, "heartbeat_interval_ms", "0", "5000", JOINS_AGAIN),
+    differs(NAMED_AGAIN, "member_id", "None", "\"a\"", JOINS_AGAIN),
+    differs(NAMED_AGAIN, "member_epoch", "0", "first + 0", JOINS_AGAIN),
+    differs(NAMED_AGAIN, "assignment", "None", NOTHING, JOINS_AGAIN),
+    differs(NAMED_AGAIN, "assignment.*", NOTHING, EVERY, JOINS_AGAIN),
+    differs("consumer groups, ConsumerGroup*", "*_epoch", "2", "1", EPOCHS),
+    differs("consumer groups, ConsumerGroup*", "*_epoch", "3", "2", EPOCHS),
+    differs("silence of KIP-848, *: described when *", "*_epoch", "2", "1", EPOCHS),
+    differs("silence of KIP-848, *: described when *", "*_epoch", "3", "2", EPOCHS),
+    differs("moving, *: commits too late", "*partitions[0].error_code", "0", "22", COMMITS_LATE),
+    differs("moving, *: commits too late", "*partitions[1].error_code", "12", "22", COMMITS_LATE),
     differs(EVERY, "*error_message", "None", "words", SENTENCES),
-    differs(EVERY, "*error_message", "\"\"", EVERY, SENTENCES),
-    differs("versions, *", "api_keys.len", EVERY, EVERY, "APIs that are not in this table are not offered"),
-    differs("versions, *", "api_keys[*", EVERY, NOTHING, "APIs that are not in this table are not offered"),
-    differs("versions, *", "*ed_features*", EVERY, EVERY, "neither supported nor finalized ones are told"),
-    differs("vanished, *: asked for by id", "topics*", EVERY, EVERY, LEFT_OUT),
-    differs("metadata, *: by an id that is not there", "topics*", EVERY, EVERY, LEFT_OUT),
-    differs("metadata, *: neither name nor id", EVERY, EVERY, EVERY, SAYS_MORE),
+    differs(EVERY, "*error_message", "\"\"", "words", SENTENCES),
+    differs(EVERY, "*error_message", "\"\"", "None", SENTENCES),
+    // Which ones these are is compared with the document (`check_versions`).
+    differs("versions, *", "api_keys.len", EVERY, EVERY, NOT_OFFERED),
+    differs("versions, *", "api_keys[*", EVERY, NOTHING, NOT_OFFERED),
+    differs("versions, *", "finalized_features_epoch", EVERY, "-1", NO_FEATURES),
+    differs("versions, *", "*ed_features", NOTHING, "[]", NO_FEATURES),
+    differs("versions, *", "*ed_features.len", EVERY, NOTHING, NO_FEATURES),
+    differs("versions, *", "*ed_features[*", EVERY, NOTHING, NO_FEATURES),
+    differs("vanished, *: asked for by id", "topics", NOTHING, "[]", LEFT_OUT),
+    differs("vanished, *: asked for by id", "topics.len", "1", NOTHING, LEFT_OUT),
+    differs("vanished, *: asked for by id", "topics[0].*", EVERY, NOTHING, LEFT_OUT),
+    differs("metadata, *: by an id that is not there", "topics", NOTHING, "[]", LEFT_OUT),
+    differs("metadata, *: by an id that is not there", "topics.len", "1", NOTHING, LEFT_OUT),
+    differs("metadata, *: by an id that is not there", "topics[0].*", EVERY, NOTHING, LEFT_OUT),
+    // Kafka tells of no broker then, as of nothing else.
+    differs(NEITHER, "brokers", "[]", NOTHING, SAYS_MORE),
+    differs(NEITHER, "brokers*", NOTHING, EVERY, SAYS_MORE),
+    differs(NEITHER, "controller_id", "-1", "1", SAYS_MORE),
+    differs(NEITHER, "error_code", "-1", "0", SAYS_MORE),
+    differs(NEITHER, "topics[0].error_code", "-1", "100", SAYS_MORE),
+    differs(NEITHER, "topics[0].name", "\"\"", "None", SAYS_MORE),
     differs("configs, *: no such operation", "*error_code", "-1", "42", SAYS_MORE),
-    differs("automatic creation, *: wanted", "*", EVERY, EVERY, AT_ONCE),
-    differs("automatic creation, *: wanted before one could say so", "*", EVERY, EVERY, AT_ONCE),
-    differs("creation, *: only validated", "*topic_id", "an id", EVERY, "A validated topic has no id yet"),
+    differs("automatic creation, *: wanted*", "topics[\"wanted*\"].error_code", "3", "0", AT_ONCE),
+    differs("automatic creation, *: wanted*", "topics[\"wanted*\"].partitions", "[]", NOTHING, AT_ONCE),
+    differs("automatic creation, *: wanted*", "topics[\"wanted*\"].partitions.len", NOTHING, "1", AT_ONCE),
+    differs("automatic creation, *: wanted*", "topics[\"wanted*\"].partitions[0].*", NOTHING, EVERY, AT_ONCE),
+    differs("creation, *: only validated", "*topic_id", "an id", NO_ID, "A validated topic has no id yet"),
     differs("creation, *: cleanup.policy = *compact*", "*error_code", "0", "40", "`compact` is refused"),
     differs(
         "creation, *: compression.type = *zstd*",
@@ -85,17 +136,29 @@ const DIFFERENCES: &[Difference] = &[
         "the node never compresses again",
     ),
     differs(EVERY, "*configs[*].read_only", "false", "true", READ_ONLY),
-    differs(EVERY, "*configs[\"flush.messages\"]*value", EVERY, "\"1\"", "1 is `fsync`"),
-    differs(EVERY, "*configs[\"max.message.bytes\"]*value", EVERY, "\"4194304\"", "at most 4194304"),
-    differs(EVERY, "*configs[\"segment.bytes\"]*value", EVERY, "\"268435456\"", DEFAULT),
+    differs(EVERY, "*configs[\"flush.messages\"]*value", "\"9223372036854775807\"", "\"1\"", "1 is `fsync`"),
+    differs(EVERY, "*configs[\"max.message.bytes\"]*value", "\"1048588\"", "\"4194304\"", "at most 4194304"),
+    differs(EVERY, "*configs[\"segment.bytes\"]*value", "\"1073741824\"", "\"268435456\"", DEFAULT),
     differs(EVERY, "*configs[\"segment.ms\"].value", "\"604800000\"", "\"86400000\"", DEFAULT),
     differs(EVERY, "*configs[\"min.insync.replicas\"].config_source", "3", "5", SYNONYMS),
-    differs("configs, *", "*.synonyms*", EVERY, EVERY, SYNONYMS),
-    differs("configs, *: this broker", "*.config_source", "5", "4", "from its file, and changed there"),
-    differs("configs, *: all brokers", "*.configs*", EVERY, EVERY, "only what `[kafka]` configures is shown"),
+    // Those of a broker's configuration that Kafka does not tell, as nothing sets them.
+    differs("configs, *", "*.synonyms", "[]", NOTHING, SYNONYMS),
+    differs("configs, *", "*.synonyms.len", NOTHING, "1", SYNONYMS),
+    differs("configs, *", "*.synonyms.len", "1", "2", SYNONYMS),
+    differs("configs, *", "*.synonyms[*", NOTHING, EVERY, SYNONYMS),
+    differs("configs, *", "*[\"min.insync.replicas\"].synonyms.len", "2", "1", SYNONYMS),
+    differs("configs, *", "*[\"min.insync.replicas\"].synonyms[*", EVERY, EVERY, SYNONYMS),
+    differs("configs, *: this broker", "*.config_source", "5", "4", SET_THERE),
+    differs("configs, *: this broker", "*.synonyms[*].source", "5", "4", SET_THERE),
+    differs("configs, *: all brokers", "*.configs", NOTHING, "[]", ONLY_OWN),
+    differs("configs, *: all brokers", "*.configs.len", "1", NOTHING, ONLY_OWN),
+    differs("configs, *: all brokers", "*.configs[\"min.insync.replicas\"].*", EVERY, NOTHING, ONLY_OWN),
     differs("cluster, *", "*total_bytes", "bytes", "-1", "the size of the disk is not told"),
-    differs("*, Produce *", "*record_errors*", EVERY, EVERY, "`record_errors` is empty"),
-    differs("produce, *: the append's time", EVERY, EVERY, EVERY, "Kafka takes such a batch"),
+    differs("*, Produce *", "*record_errors", NOTHING, "[]", RECORD_ERRORS),
+    differs("*, Produce *", "*record_errors.len", EVERY, NOTHING, RECORD_ERRORS),
+    differs("*, Produce *", "*record_errors[*", EVERY, NOTHING, RECORD_ERRORS),
+    differs("produce, *: the append's time", "*.error_code", "0", "32", TAKES_IT),
+    differs("produce, *: the append's time", "*_offset", "0", "-1", TAKES_IT),
     differs("idempotence, *", "*log_append_time_ms", "now", "-1", "but not with its time"),
     differs("terms, *: the same again", "*log_append_time_ms", "now", "-1", "but not with its time"),
     differs("terms, *: before anything is written", "*leader_epoch", EVERY, "first + 0", BEGIN_LATE),
@@ -107,8 +170,11 @@ const DIFFERENCES: &[Difference] = &[
         "*first + 0*",
         ENDS,
     ),
-    differs("removed, *, which what is removed reached, *", "*", EVERY, EVERY, REMOVED),
-    differs("fetch, *", "session_id", EVERY, "0", "the session id is always 0"),
+    differs(REACHED, "topics[\"removed\"].partitions[0].offset", EVERY, EVERY, REMOVED),
+    differs(REACHED, "topics[\"removed\"].partitions[0].timestamp", EVERY, EVERY, REMOVED),
+    differs(REACHED, "topics[\"removed\"].partitions[0].leader_epoch", "-1", "first + 0", REMOVED),
+    differs(REACHED, "topics[\"removed\"].partitions[0].leader_epoch", "first + 0", "-1", REMOVED),
+    differs("fetch, *: session 99 in epoch 0", "session_id", EVERY, "0", "the session id is always 0"),
 ];
 
 /// Whether `text` is what the pattern says.
@@ -145,15 +211,20 @@ pub fn check_all_used(used: &BTreeMap<usize, usize>) {
     }
 }
 
-pub fn check_documented() {
+fn document() -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kafka.md");
-    let whole = std::fs::read_to_string(path).expect("readable");
+    std::fs::read_to_string(path).expect("readable")
+}
+
+pub fn check_documented() {
+    let whole = document();
     let text = whole.split_whitespace().collect::<Vec<_>>().join(" ");
     for difference in DIFFERENCES {
         let words = difference.documented.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(&words), "docs/kafka.md does not say: {words}");
     }
-    let described: Vec<(i16, String, std::ops::RangeInclusive<i16>)> = text_of_table(&whole);
+    let described: Vec<_> =
+        answered(&whole).into_iter().map(|(number, name, here, _)| (number, name, here)).collect();
     let answered: Vec<_> =
         Api::ALL.iter().map(|api| (api.number(), api.name().to_owned(), api.versions())).collect();
     assert_eq!(described, answered, "docs/kafka.md lists every API with its versions, by number");
@@ -161,12 +232,53 @@ pub fn check_documented() {
     assert!(matches("*b", "ab b") && !matches("a*b", "abc"));
 }
 
-/// The APIs that the document lists.
-fn text_of_table(text: &str) -> Vec<(i16, String, std::ops::RangeInclusive<i16>)> {
-    let rows = text.lines().filter_map(|line| {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let (from, to) = cells.get(2)?.split_once(" to ")?;
-        Some((cells[0].parse().ok()?, cells[1].to_owned(), from.parse().ok()?..=to.parse().ok()?))
-    });
-    rows.collect()
+type Versions = RangeInclusive<i16>;
+
+/// The versions of each API that two brokers tell of are those in the document's tables, and no others.
+pub fn check_versions(kafka: &mut Client, tailwater: &mut Client) {
+    let whole = document();
+    let told = |client: &mut Client| -> BTreeMap<i16, Versions> {
+        let asked = ApiVersionsRequest {
+            client_software_name: "tests".to_owned(),
+            client_software_version: "1".to_owned(),
+        };
+        let answer = client.ask(4, &asked).expect("an answer");
+        answer.api_keys.into_iter().map(|api| (api.api_key, api.min_version..=api.max_version)).collect()
+    };
+    // The first ones are told and not answered, as the document says.
+    let as_told = |number: i16, versions: Versions| match number {
+        0 => (number, 0..=*versions.end()),
+        _ => (number, versions),
+    };
+    let here = answered(&whole).into_iter().map(|(number, _, here, _)| as_told(number, here));
+    assert_eq!(told(tailwater), here.collect(), "what docs/kafka.md says of Tailwater's versions");
+    let theirs = answered(&whole).into_iter().map(|(number, _, _, theirs)| as_told(number, theirs));
+    let theirs = theirs.chain(not_offered(&whole));
+    assert_eq!(told(kafka), theirs.collect(), "what docs/kafka.md says of Apache Kafka's versions");
+}
+
+/// The rows of the tables that begin with an API's number and have so many columns.
+fn rows(text: &str, columns: usize) -> impl Iterator<Item = (i16, Vec<&str>)> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix('|'));
+    rows.filter_map(move |row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let number = cells[0].parse().ok()?;
+        (cells.len() == columns).then_some((number, cells))
+    })
+}
+
+fn versions(cell: &str) -> Versions {
+    let (from, to) = cell.split_once(" to ").expect("versions");
+    from.parse().expect("a number")..=to.parse().expect("a number")
+}
+
+/// The APIs that are answered: number, name, the versions here, and Kafka's.
+fn answered(text: &str) -> Vec<(i16, String, Versions, Versions)> {
+    let rows = rows(text, 5);
+    rows.map(|(number, row)| (number, row[1].to_owned(), versions(row[2]), versions(row[3]))).collect()
+}
+
+/// The APIs that Kafka has, and that are not offered here: number and versions.
+fn not_offered(text: &str) -> Vec<(i16, Versions)> {
+    rows(text, 4).map(|(number, row)| (number, versions(row[2]))).collect()
 }
