@@ -225,7 +225,7 @@ pub struct GroupSummary {
     pub shards: usize,
     /// Records that are there and not consumed, going by what was committed.
     pub lag_records: u64,
-    /// The age of the oldest of them, in seconds; 0 if there are none.
+    /// The age of the oldest of those whose age is known, in seconds; 0 if there are none.
     pub lag_seconds: f64,
 }
 
@@ -281,7 +281,7 @@ pub struct GroupShardView {
     pub end: u64,
     /// Records that are there and not consumed.
     pub lag_records: u64,
-    /// The age of the oldest of them, in seconds; 0 if there are none, `None` if it can't be read.
+    /// The age of the oldest of them, in seconds; 0 if there are none, `None` if it can't be read or has no time.
     pub lag_seconds: Option<f64>,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_env::HashMap;
-use tailwater_format::{BatchHeader, Offset, ShardId, ShardNumber};
+use tailwater_format::{BatchHeader, NO_TIMESTAMP_MS, Offset, ShardId, ShardNumber};
 use tailwater_log::{Locate, Log, ReadError, StreamInfo};
 
 use super::classic::ClassicGroup;
@@ -70,7 +70,7 @@ pub struct ShardLag {
     pub end: u64,
     /// Records that are there and not consumed, going by what was committed; all that are there if nothing was.
     pub records: u64,
-    /// The age of the oldest of them; zero if there are none. `None` if it can't be read.
+    /// The age of the oldest of them; zero if there are none. `None` if it can't be read, or has no time.
     pub time: Option<Duration>,
 }
 
@@ -143,7 +143,7 @@ pub(crate) struct RecordTimes(Mutex<HashMap<(ShardId, Offset), i64>>);
 
 impl RecordTimes {
     /// When the record at `offset` was made, wall time in ms, to the accuracy of its batch: a batch's records are made
-    /// within the few milliseconds that a producer waits for more.
+    /// within the few milliseconds that a producer waits for more. [`NO_TIMESTAMP_MS`] if its producer gave it none.
     async fn of(&self, log: &Log, shard: ShardId, offset: Offset) -> Result<i64, ReadError> {
         if let Some(ms) = self.0.lock().get(&(shard, offset)).copied() {
             return Ok(ms);
@@ -269,17 +269,24 @@ impl Broker {
         member: Option<String>,
     ) -> Option<ShardLag> {
         let shard = ShardId { stream: stream.id, shard: ShardNumber(number) };
-        let tails = self.log.tails(stream.id, &[shard.shard]).ok()?;
-        let tail = tails.first()?;
-        let (log_start, end) = (tail.log_start.0, tail.next_offset.0);
         let committed = committed.map(|committed| u64::try_from(committed.offset).unwrap_or(0));
-        let next = committed.unwrap_or(log_start).clamp(log_start, end);
-        let time = if next == end {
-            Some(Duration::ZERO)
-        } else {
-            let made = self.record_times.of(&self.log, shard, Offset(next)).await;
-            made.ok()
-                .map(|ms| Duration::from_millis(self.env.wall_ms().saturating_sub(ms).max(0).unsigned_abs()))
+        let (log_start, end, next, time) = loop {
+            let tails = self.log.tails(stream.id, &[shard.shard]).ok()?;
+            let tail = tails.first()?;
+            let (log_start, end) = (tail.log_start.0, tail.next_offset.0);
+            let next = committed.unwrap_or(log_start).clamp(log_start, end);
+            let time = if next == end {
+                Some(Duration::ZERO)
+            } else {
+                let made = match self.record_times.of(&self.log, shard, Offset(next)).await {
+                    // It was removed since the look at where the shard begins.
+                    Err(ReadError::Truncated { log_start }) if log_start.0 > next => continue,
+                    made => made.ok().filter(|ms| *ms != NO_TIMESTAMP_MS),
+                };
+                let age = |ms| self.env.wall_ms().saturating_sub(ms).max(0).unsigned_abs();
+                made.map(|ms| Duration::from_millis(age(ms)))
+            };
+            break (log_start, end, next, time);
         };
         let (stream, records) = (stream.name.clone(), end - next);
         Some(ShardLag { stream, shard: number, member, committed, log_start, end, records, time })

@@ -260,6 +260,12 @@ impl Node {
         answer.body_mut().read_to_string().ok()
     }
 
+    /// The value of a series at `/metrics`: a name with its labels, if it has any.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let page = self.get("/metrics").expect("metrics");
+        page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
     /// A command that talks to this node, where that is.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = tailwater_within(&self.place.starter);

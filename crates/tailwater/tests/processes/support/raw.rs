@@ -3,8 +3,12 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use bytes::Bytes;
 use tailwater_kafka_wire::api::Request;
+use tailwater_kafka_wire::messages::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use tailwater_kafka_wire::messages::header::{read_response, request};
+use tailwater_kafka_wire::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use tailwater_kafka_wire::wire::Records;
 
 use super::{Node, PATIENCE};
 
@@ -47,5 +51,35 @@ impl Raw {
     /// In the newest version.
     pub fn ask<R: Request>(&mut self, asked: &R) -> R::Response {
         self.call(*R::API.versions().end(), asked)
+    }
+
+    /// Appends a batch to a shard, and returns the offset of its first record once it is durable.
+    pub fn produce(&mut self, topic: &str, shard: i32, batch: Bytes) -> i64 {
+        let data = PartitionProduceData { index: shard, records: Records(vec![batch]) };
+        let topic =
+            TopicProduceData { name: topic.to_owned(), partition_data: vec![data], ..Default::default() };
+        let asked =
+            ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
+        let answer = self.call(9, &asked);
+        let partition = &answer.responses[0].partition_responses[0];
+        assert_eq!(partition.error_code, 0, "{partition:?}");
+        partition.base_offset
+    }
+
+    /// Record batches of a shard from an offset on; waits until there are any.
+    pub fn fetch(&mut self, topic: &str, shard: i32, offset: i64, bytes_max: i32) -> Bytes {
+        let partition = FetchPartition {
+            partition: shard,
+            fetch_offset: offset,
+            partition_max_bytes: bytes_max,
+            ..Default::default()
+        };
+        let topic = FetchTopic { topic: topic.to_owned(), partitions: vec![partition], ..Default::default() };
+        let asked =
+            FetchRequest { max_wait_ms: 100_000, min_bytes: 1, topics: vec![topic], ..Default::default() };
+        let mut answer = self.call(12, &asked);
+        let partition = answer.responses[0].partitions.remove(0);
+        assert_eq!(partition.error_code, 0, "at {offset}");
+        partition.records.into_bytes()
     }
 }
