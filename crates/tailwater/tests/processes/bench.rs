@@ -1,6 +1,6 @@
 //! The load programs tell what they measured in the form that scripts read.
 
-use crate::support::{run, tailwater};
+use crate::support::{Node, run, tailwater};
 
 /// The last line that a bench of two seconds writes to standard output.
 fn measured(args: &[&str]) -> serde_json::Value {
@@ -63,6 +63,76 @@ fn a_fan_out_load_ends_with_one_object_of_what_was_delivered_and_how_late() {
         assert!(produced > 0);
         assert_eq!(json["delivered"].as_u64(), Some(3 * produced), "{json}");
     }
+}
+
+#[test]
+fn an_append_load_in_kafka_s_protocol_ends_with_the_same_object() {
+    let args = ["append", "--protocol", "kafka", "--record-bytes", "100", "--in-flight", "64"];
+    let json = measured(&[&args[..], &["--shards", "2", "--requests-in-flight", "3"]].concat());
+    assert_numbers(
+        &json,
+        &["records_per_s", "mbyte_s", "disk_mbyte_s", "fdatasync_ms.p50", "fdatasync_ms.p99"],
+    );
+    assert_numbers(&json, &["ack_ms.p50", "ack_ms.p99", "ack_ms.p999", "ack_ms.max"]);
+    assert_numbers(&json, &["cpu_cores.node", "cpu_cores.client", "group_bytes", "disk_share"]);
+    assert_eq!((&json["protocol"], &json["connection"]), (&"kafka".into(), &"tcp".into()));
+    assert_eq!((&json["durability"], &json["cells"]), (&"fsync".into(), &"R1".into()));
+    assert_eq!((&json["requests_in_flight"], &json["shards"]), (&3.into(), &2.into()));
+    let [records, batches, bytes] =
+        ["records", "batches", "batch_bytes_mean"].map(|name| json[name].as_f64().expect("a number"));
+    assert!(batches > 0.0 && records >= batches, "{json}");
+    // The mean is rounded.
+    assert!((batches * bytes - records * 100.0).abs() <= batches / 2.0, "{json}");
+}
+
+#[test]
+fn a_fan_out_load_in_kafka_s_protocol_tells_of_its_consumers_and_of_the_one_sided_ones_beside_them() {
+    let args = ["fanout", "--protocol", "kafka", "--consumers", "3", "--one-sided", "2", "--rate-mbit", "1"];
+    let json = measured(&[&args[..], &["--shards", "2", "--message-bytes", "200"]].concat());
+    assert_numbers(&json, &["delivered_gbit_s", "producer_rate", "wall_s", "consumers_started_ms"]);
+    assert_numbers(&json, &["delay_ms.p50", "delay_ms.p99", "delay_ms.p999", "delay_ms.max"]);
+    assert_numbers(&json, &["ack_ms.p50", "cpu_s.node", "cpu_s.consumers", "cpu_cores.node"]);
+    assert_eq!((&json["protocol"], &json["transport"]), (&"kafka".into(), &"tcp".into()));
+    assert_eq!((&json["consumers"], &json["one_sided"]), (&3.into(), &2.into()));
+    assert_eq!((&json["connection_each"], &json["error"]), (&true.into(), &serde_json::Value::Null));
+    for none in ["lost", "reordered", "duplicated", "corrupted", "unfinished_consumers"] {
+        assert_eq!(json[none], 0, "{none} in {json}");
+    }
+    let produced = json["produced"].as_u64().expect("a count");
+    assert!(produced > 0);
+    assert_eq!(json["delivered"].as_u64(), Some((3 + 2) * produced), "{json}");
+    // The one-sided ones read from cells.
+    assert!(json["reads"]["relaxed"].as_u64() > Some(0), "{json}");
+}
+
+#[test]
+fn loads_in_kafka_s_protocol_on_a_broker_that_is_there_agree_with_its_own_counters_and_leave_no_topic() {
+    const IN_FLIGHT: u64 = 64;
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let counted = |series: &str| node.metric(series).unwrap_or_else(|| panic!("no {series}")) as u64;
+    let (records, bytes) =
+        ("tailwater_kafka_appended_records_total", "tailwater_kafka_fetched_bytes_total{from=\"memory\"}");
+    let pid = node.process.id().to_string();
+    let there = ["--protocol", "kafka", "--bootstrap", &node.kafka, "--server-pid", &pid];
+
+    let in_flight = IN_FLIGHT.to_string();
+    let json = measured(&[&["append", "--in-flight", &in_flight][..], &there].concat());
+    assert_eq!((&json["bootstrap"], &json["protocol"]), (&node.kafka.as_str().into(), &"kafka".into()));
+    assert_eq!((&json["durability"], &json["cells"]), (&().into(), &().into()), "a broker is what it is");
+    let told = json["records"].as_u64().expect("a count");
+    // What was on its way at the end counts for nobody.
+    let appended = counted(records);
+    assert!(told > 0 && (told..=told + IN_FLIGHT).contains(&appended), "{appended} appended: {json}");
+
+    let fanout = ["fanout", "--consumers", "3", "--rate-mbit", "1", "--message-bytes", "200"];
+    let json = measured(&[&fanout[..], &there].concat());
+    assert_eq!(json["bootstrap"], node.kafka);
+    let [produced, delivered] = ["produced", "delivered"].map(|name| json[name].as_u64().expect("a count"));
+    assert!(produced > 0 && counted(records) - appended >= produced, "{json}");
+    assert_eq!(delivered, 3 * produced, "{json}");
+    assert!(counted(bytes) >= 200 * delivered, "{json}");
+    assert!(!node.run(&["stream", "ls"]).contains("bench-"));
 }
 
 /// Few consumers, for as long as the demo's own warm-up and a little more.
