@@ -72,7 +72,7 @@ const ONLY_OWN: &str = "only what `[kafka]` configures is shown";
 const DESCRIBED_REFUSED: &str = "refusals, DescribeGroups *: \"refused\": is described";
 const NAMED_AGAIN: &str = "consumer groups of names, *: a joins again";
 const NEITHER: &str = "metadata, *: neither name nor id";
-const REACHED: &str = "removed, *, which what is removed reached, *";
+const NOTHING_LEFT: &str = "removed, *: time -3, which what is removed reached, from 12 on";
 
 const NO_ID: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -170,10 +170,19 @@ const DIFFERENCES: &[Difference] = &[
         "*first + 0*",
         ENDS,
     ),
-    differs(REACHED, "topics[\"removed\"].partitions[0].offset", EVERY, EVERY, REMOVED),
-    differs(REACHED, "topics[\"removed\"].partitions[0].timestamp", EVERY, EVERY, REMOVED),
-    differs(REACHED, "topics[\"removed\"].partitions[0].leader_epoch", "-1", "first + 0", REMOVED),
-    differs(REACHED, "topics[\"removed\"].partitions[0].leader_epoch", "first + 0", "-1", REMOVED),
+    // Ours is the first record that is left, or none.
+    differs("removed, *reached, from 3 on", "*.offset", EVERY, "3", REMOVED),
+    differs("removed, *reached, from 3 on", "*.timestamp", EVERY, "250", REMOVED),
+    differs("removed, *reached, from 5 on", "*.offset", EVERY, "5", REMOVED),
+    differs("removed, *reached, from 5 on", "*.timestamp", EVERY, "400", REMOVED),
+    differs("removed, *reached, from 9 on", "*.offset", EVERY, "9", REMOVED),
+    differs("removed, *reached, from 9 on", "*.timestamp", EVERY, "500", REMOVED),
+    differs("removed, *reached, from 10 on", "*.offset", EVERY, "10", REMOVED),
+    differs("removed, *reached, from 10 on", "*.timestamp", EVERY, "450", REMOVED),
+    differs("removed, *reached, from *", "*.leader_epoch", "-1", "first + 0", REMOVED),
+    differs(NOTHING_LEFT, "*.offset", "1", "-1", REMOVED),
+    differs(NOTHING_LEFT, "*.timestamp", "900", "-1", REMOVED),
+    differs(NOTHING_LEFT, "*.leader_epoch", "first + 0", "-1", REMOVED),
     differs("fetch, *: session 99 in epoch 0", "session_id", EVERY, "0", "the session id is always 0"),
 ];
 

@@ -1,6 +1,6 @@
 //! Scripts about groups of several members: who waits for whom, who is told what, and who is out.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tailwater_kafka::messages::groups::{ConsumerGroupDescribeRequest, DeleteGroupsRequest};
@@ -69,9 +69,15 @@ fn wait_for_state(session: &mut Session, group: &str, state: &str, members: usiz
     });
 }
 
+/// How long something is waited for before the test fails: for machines that are very busy.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Asks again and again: a broker tells nobody that its patience is over.
+#[track_caller]
 pub fn until(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
     while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?}");
         std::thread::park_timeout(Duration::from_millis(20));
     }
 }
