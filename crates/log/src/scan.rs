@@ -58,6 +58,11 @@ impl<'a> Scan<'a> {
         Ok(bytes.slice(ENTRY_HEADER_BYTES..scanned.header.len as usize))
     }
 
+    /// The memory that what [`Scan::batches`] answered last is a part of.
+    pub(crate) fn block(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// At least `needed` bytes from `position` on.
     async fn load(&mut self, needed: usize) -> Result<Bytes, ReadError> {
         let skip = self.position.0.checked_sub(self.at.0).and_then(|skip| usize::try_from(skip).ok());
