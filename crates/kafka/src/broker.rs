@@ -35,7 +35,7 @@ const SMALL_ANSWER_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// This is sent; it holds so much of the room for answers until then.
-    Frame(Frame, Option<OwnedSemaphorePermit>),
+    Frame(Frame, Vec<OwnedSemaphorePermit>),
     /// Nothing is: the client does not wait for an answer.
     Nothing,
     /// The connection is closed: the only way to tell a client that does not wait.
@@ -46,7 +46,7 @@ impl From<Result<Frame, TooLong>> for Outcome {
     fn from(written: Result<Frame, TooLong>) -> Self {
         written.map_or_else(
             |error| Self::Close(format!("it asked for {error}")),
-            |frame| Self::Frame(frame, None),
+            |frame| Self::Frame(frame, Vec::new()),
         )
     }
 }
@@ -54,9 +54,23 @@ impl From<Result<Frame, TooLong>> for Outcome {
 /// An answer on its way. Dropping it gives up waiting, not what was begun.
 pub(crate) type Answer = BoxFuture<'static, Outcome>;
 
+/// An answer on its way, and how much of the room for answers is kept for it from the beginning.
+pub(crate) struct Promised {
+    pub answer: Answer,
+    pub bytes: usize,
+}
+
+impl From<Answer> for Promised {
+    fn from(answer: Answer) -> Self {
+        Self { answer, bytes: 0 }
+    }
+}
+
 /// A request that was begun.
 pub(crate) struct Begun {
     pub answer: Answer,
+    /// [`Promised::bytes`].
+    pub answer_bytes: usize,
     /// Whether it is answered when others do something, and not before: records are produced, members join.
     pub waits_for_others: bool,
     /// Whether it was refused in a way that ends its connection: nothing behind it may begin.
@@ -76,6 +90,27 @@ pub(crate) struct Peer {
     pub advertised: Option<Arc<(String, u16)>>,
     /// The next fetch is looked at not before this.
     pub next_fetch: Mutex<Instant>,
+}
+
+/// A request, and its room, which is taken until nobody has any of its bytes.
+struct Counted {
+    request: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.request
+    }
+}
+
+/// What whoever keeps a part of a request keeps with it.
+#[derive(Clone, Copy)]
+pub(crate) enum Memory {
+    /// What has its room as long as any of it is kept.
+    Counted,
+    /// So many bytes.
+    Uncounted(usize),
 }
 
 /// Whose request is answered, and in which version.
@@ -173,6 +208,32 @@ impl Broker {
         }
     }
 
+    /// The same room with as many bytes as an answer turned out to keep in memory. Never waits.
+    ///
+    /// # Errors
+    /// The room as it was: there is no more.
+    pub(crate) fn fit_answer_room(
+        &self,
+        room: Option<OwnedSemaphorePermit>,
+        bytes: usize,
+    ) -> Result<Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>> {
+        let has = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let wanted = kib(bytes) as usize;
+        let mut room = room;
+        if wanted <= has {
+            drop(room.as_mut().and_then(|room| room.split(has - wanted)));
+            return Ok(room);
+        }
+        match Arc::clone(&self.answers).try_acquire_many_owned((wanted - has) as u32) {
+            Ok(more) => match &mut room {
+                Some(held) => held.merge(more),
+                None => room = Some(more),
+            },
+            Err(_) => return Err(room),
+        }
+        Ok(room)
+    }
+
     /// The address that a client is told to connect to: of the listener by which it came, which it can reach.
     pub(crate) fn address_for(&self, peer: &Peer) -> (String, i32) {
         match peer.advertised.as_deref() {
@@ -192,6 +253,14 @@ impl Broker {
         room: Option<OwnedSemaphorePermit>,
     ) -> Result<Begun, Closing> {
         let bytes = request.len() as u64;
+        // The log keeps batches of a Produce for longer than this may wait for them, and they keep all of the request.
+        let is_produce = request.starts_with(&Api::Produce.number().to_be_bytes());
+        let (request, room, memory) = match room {
+            Some(room) if is_produce => {
+                (Bytes::from_owner(Counted { request, _room: room }), None, Memory::Counted)
+            }
+            room => (request, room, Memory::Uncounted(bytes as usize)),
+        };
         let malformed = |api| {
             move |error| match error {
                 Malformed::Items { max } => Closing::Items { api, max },
@@ -209,7 +278,7 @@ impl Broker {
                 let answer = answers::versions::answer(ErrorCode::UnsupportedVersion);
                 let outcome = response(api, 0, correlation_id, &answer).into();
                 let answer = futures::future::ready(outcome).boxed();
-                return Ok(Begun { answer, waits_for_others: false, is_last: false });
+                return Ok(Begun { answer, answer_bytes: 0, waits_for_others: false, is_last: false });
             }
             return Err(Closing::Unsupported { api: header.api, version });
         }
@@ -221,10 +290,11 @@ impl Broker {
         };
         tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
         let call = self.stats.request(api, bytes, self.env.now());
-        let begun = self.dispatch(api, correlation_id, context, reader).await;
+        let begun = self.dispatch(api, correlation_id, context, reader, memory).await;
         let begun = begun.map_err(malformed(api.name()))?;
         let is_last = begun.is_err();
-        let answer = begun.unwrap_or_else(|why| futures::future::ready(Outcome::Close(why)).boxed());
+        let Promised { answer, bytes: answer_bytes } =
+            begun.unwrap_or_else(|why| futures::future::ready(Outcome::Close(why)).boxed().into());
         // What others decide about may take as long as they like, and the request is taken apart already.
         let waits_for_others = matches!(api, Api::JoinGroup | Api::SyncGroup | Api::Fetch);
         let room = room.filter(|_| !waits_for_others);
@@ -235,7 +305,7 @@ impl Broker {
             drop(room);
             outcome
         };
-        Ok(Begun { answer: answer.boxed(), waits_for_others, is_last })
+        Ok(Begun { answer: answer.boxed(), answer_bytes, waits_for_others, is_last })
     }
 
     /// Begins a request that is read; why it was not, if its connection has to end.
@@ -245,20 +315,22 @@ impl Broker {
         correlation_id: i32,
         context: Context,
         mut reader: Reader,
-    ) -> Result<Result<Answer, String>, Malformed> {
+        memory: Memory,
+    ) -> Result<Result<Promised, String>, Malformed> {
         macro_rules! answer {
             ($function:path) => {
-                self.answer(correlation_id, context, reader, $function).map(Ok)
+                self.answer(correlation_id, context, reader, $function).map(|answer| Ok(answer.into()))
             };
         }
         match api {
             Api::Produce => {
                 let request = Wire::read(&mut reader)?;
-                Ok(answers::produce::produce(self, &context, correlation_id, request).await)
+                Ok(answers::produce::produce(self, &context, correlation_id, request, memory).await)
             }
             Api::Fetch => {
                 let request = Wire::read(&mut reader)?;
-                Ok(Ok(answers::fetch::fetch(Arc::clone(self), context, correlation_id, request).boxed()))
+                let answer = answers::fetch::fetch(Arc::clone(self), context, correlation_id, request);
+                Ok(Ok(answer.boxed().into()))
             }
             Api::ListOffsets => answer!(answers::positions::list_offsets),
             Api::OffsetForLeaderEpoch => answer!(answers::positions::offset_for_leader_epoch),
@@ -322,16 +394,16 @@ impl Broker {
     /// The same answer with the room that it takes until it is sent, if it is large. One that finds none is not sent:
     /// to wait for room would be to hold it.
     fn bound(&self, outcome: Outcome) -> Outcome {
-        let Outcome::Frame(frame, None) = outcome else { return outcome };
+        let Outcome::Frame(frame, _) = outcome else { return outcome };
         match self.room_for_answer(frame.len()) {
-            Ok(room) => Outcome::Frame(frame, room),
+            Ok(room) => Outcome::Frame(frame, Vec::from_iter(room)),
             Err(why) => Outcome::Close(why),
         }
     }
 
-    /// The room that an answer other than to a Fetch takes until it is sent, if it is large; why its connection is closed
-    /// instead. An answer to a Produce takes it before anything is appended: a producer whose answer is withheld would
-    /// send again what was.
+    /// The room that an answer takes until it is sent, but for the records in one to a Fetch, if it is large; why its
+    /// connection is closed instead. An answer to a Produce takes it before anything is appended: a producer whose answer
+    /// is withheld would send again what was. One to a Fetch takes it before it waits.
     pub(crate) fn room_for_answer(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, String> {
         if bytes <= SMALL_ANSWER_BYTES {
             return Ok(None);

@@ -16,7 +16,10 @@
 //!   it back when it does not go on coming or has not come in time. So whoever waits for room waits for what ends, and
 //!   to announce a frame holds nobody up. The few very large frames wait for each other and for none of the others.
 //! - What counts against no room is bounded for each connection: [`AHEAD_BYTES`] and a small frame that were read, and
-//!   the small requests that were begun: one, or [`PIPELINE_MAX`] Produce, whose records the log counts.
+//!   the small requests that were begun: one, or [`PIPELINE_MAX`] Produce, whose records the log counts. The memory of
+//!   what was read is let go with it (`buffer.rs`).
+//! - Answers to Produce have their room from the beginning, and many may be under way: a connection has no more begun
+//!   when these have a quarter of it all.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,7 +28,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::Buf;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -39,8 +42,11 @@ use crate::broker::{Begun, Broker, Outcome, Peer};
 use crate::server::Listening;
 use crate::wire::{Frame, Malformed};
 
+mod buffer;
 #[cfg(test)]
 mod tests;
+
+use buffer::Buffer;
 
 /// Produce requests of one connection that may be under way: clients have five.
 const PIPELINE_MAX: usize = 64;
@@ -48,7 +54,7 @@ const PIPELINE_MAX: usize = 64;
 const AHEAD_BYTES: usize = 128 << 10;
 /// Bytes that the buffer has room for at least before each read.
 const READ_BYTES: usize = 16 << 10;
-/// Bytes that it grows by at most before each read, for a frame that has its room.
+/// Bytes that it grows by at most before each read, for a frame that has its room; or as many as there are already.
 const GROW_BYTES: usize = 1 << 20;
 /// Frames up to this size take nothing of what all large ones share.
 const SMALL_FRAME_BYTES: usize = 64 << 10;
@@ -118,7 +124,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listeni
             next_fetch: Mutex::new(broker.env.now()),
         }),
         stream,
-        buffer: BytesMut::new(),
+        buffer: Buffer::default(),
         room: Room::None,
         under_way: VecDeque::new(),
         only_produce: true,
@@ -142,7 +148,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listeni
 struct Connection<S> {
     peer: Arc<Peer>,
     stream: S,
-    buffer: BytesMut,
+    buffer: Buffer,
     /// What the frame at the front of the buffer takes of the room for all.
     room: Room,
     /// Requests that were begun, oldest first.
@@ -198,9 +204,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let has_room = matches!(self.room, Room::Taken { .. });
             self.go_on_arriving();
             let may_read = !wants_room && (!is_waiting || has_room || self.buffer.len() < AHEAD_BYTES);
-            if may_read {
-                self.make_room();
-            }
+            let wanted = if may_read { self.wanted() } else { 0 };
+            let mut space = self.buffer.space(wanted);
             let (room, arrival) = match &mut self.room {
                 Room::None => (None, None),
                 Room::Wanted { permit, len } => (Some((permit, *len)), None),
@@ -213,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.send(outcome).await?;
                 }
                 (permit, len) = took(room), if wants_room => self.room = self.taken(permit, len),
-                read = self.stream.read_buf(&mut self.buffer), if may_read => if read? == 0 {
+                read = self.stream.read_buf(&mut space), if may_read => if read? == 0 {
                     return Err(Closing::Cut);
                 },
                 closing = late(&env, arrival), if has_room => return Err(closing),
@@ -244,23 +249,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Room for what comes next: for the rest of the frame that has begun, in steps; in small ones as long as it counts
-    /// against nothing.
-    fn make_room(&mut self) {
+    /// For how many bytes there has to be room next: for the rest of the frame that has begun, in steps; in small ones as
+    /// long as it counts against nothing.
+    fn wanted(&self) -> usize {
         let wanted = match self.frame_len() {
             Ok(Some(len)) => (len + 4).saturating_sub(self.buffer.len()),
             _ => 0,
         };
         let most = match self.room {
-            Room::Taken { .. } => GROW_BYTES,
+            Room::Taken { .. } => GROW_BYTES.max(self.buffer.len()),
             Room::None | Room::Wanted { .. } => SMALL_FRAME_BYTES,
         };
-        self.buffer.reserve(wanted.clamp(READ_BYTES, most));
+        wanted.clamp(READ_BYTES, most)
     }
 
     /// Length of the frame at the front of the buffer, without the four bytes that say it.
     fn frame_len(&self) -> Result<Option<usize>, Closing> {
-        let Some(prefix) = self.buffer.first_chunk() else { return Ok(None) };
+        let Some(prefix) = self.buffer.bytes().first_chunk() else { return Ok(None) };
         let len = i32::from_be_bytes(*prefix);
         let given =
             usize::try_from(len).ok().filter(|len| *len >= HEADER_BYTES).ok_or(Closing::Length(len))?;
@@ -271,10 +276,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Begins what has arrived and may begin, and asks for the room of what is next.
     async fn begin_requests(&mut self) -> Result<(), Closing> {
         while let Some(len) = self.frame_len()? {
-            let Some(api) = self.buffer.get(4..6) else { return Ok(()) };
+            let Some(api) = self.buffer.bytes().get(4..6) else { return Ok(()) };
             let is_produce = i16::from_be_bytes([api[0], api[1]]) == Api::Produce.number();
             let may_begin = self.under_way.is_empty()
-                || (is_produce && self.only_produce && self.under_way.len() < PIPELINE_MAX);
+                || (is_produce
+                    && self.only_produce
+                    && self.under_way.len() < PIPELINE_MAX
+                    && self.leaves_room());
             if !may_begin {
                 return Ok(());
             }
@@ -287,8 +295,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if matches!(self.room, Room::Wanted { .. }) || self.buffer.len() < len + 4 {
                 return Ok(());
             }
-            self.buffer.advance(4);
-            let request = self.buffer.split_to(len).freeze();
+            let request = self.buffer.take(len);
             let permit = match std::mem::replace(&mut self.room, Room::None) {
                 Room::Taken { permit, .. } => permit,
                 Room::None | Room::Wanted { .. } => None,
@@ -298,6 +305,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.under_way.push_back(begun);
         }
         Ok(())
+    }
+
+    /// Whether the answers to what is under way have no more of the room for all than a connection should.
+    fn leaves_room(&self) -> bool {
+        let held: usize = self.under_way.iter().map(|begun| begun.answer_bytes).sum();
+        held <= self.broker.config.answers_bytes_max / 4
     }
 
     /// Room that was taken for a frame, which has to come from now on.

@@ -2,8 +2,11 @@
 //!
 //! What is at the tail comes from memory, what is behind it from the durable layer; what is found goes out as it lies.
 //! A fetch that finds less than it wants listens to its partitions' shards and looks again when one of them moves, until
-//! its time is over. What it found counts against the room of all answers until it is sent; where little of that is left
-//! it looks for less, but for one batch, so that consumers that read slowly bound each other and stop nobody. Where consumers are many, one that was just given little waits a moment first (`pace.rs`). Fetch sessions are answered with full fetches, as a broker without room for sessions does.
+//! its time is over. What it found counts against the room of all answers until it is sent, with the memory that it
+//! keeps; where little of that is left it looks for less, but for one batch, so that consumers that read slowly bound
+//! each other and stop nobody. What is kept of many partitions, while they are waited for and in the answer, counts as
+//! other answers do. Where consumers are many, one that was just given little waits a moment first (`pace.rs`). Fetch
+//! sessions are answered with full fetches, as a broker without room for sessions does.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,14 +18,14 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answers::positions::epoch_end;
 use crate::api::Api;
-use crate::broker::{Broker, Context, Outcome, kib, shard_of};
+use crate::broker::{Broker, Context, Outcome, shard_of};
 use crate::errors::{ErrorCode, read_error};
 use crate::messages::fetch::{
     FetchPartition, FetchRequest, FetchResponse, FetchResponseEpochEndOffset, FetchableTopicResponse,
     PartitionData,
 };
 use crate::messages::header::response;
-use crate::wire::Records;
+use crate::wire::{Frame, Records};
 
 /// From this version on topics are named by their ids.
 const IDS_FROM_VERSION: i16 = 13;
@@ -30,6 +33,10 @@ const IDS_FROM_VERSION: i16 = 13;
 const NO_SESSION: i32 = -1;
 /// The epoch of a client that begins one.
 const NEW_SESSION: i32 = 0;
+/// What each topic takes besides its name, and each partition besides its records: as long as it is waited for, and in
+/// the answer.
+const TOPIC_BYTES: usize = 128;
+const PARTITION_BYTES: usize = 256;
 
 /// What is asked of one partition.
 struct Asked {
@@ -50,26 +57,46 @@ pub(crate) async fn fetch(
     request: FetchRequest,
 ) -> Outcome {
     let version = context.version;
-    let (answer, room) = answer(broker, context, request).await;
-    match response(Api::Fetch, version, correlation_id, &answer).into() {
-        Outcome::Frame(frame, _) => Outcome::Frame(frame, room),
-        other => other,
-    }
-}
-
-/// The answer, and the room that it takes.
-async fn answer(
-    broker: Arc<Broker>,
-    context: Context,
-    request: FetchRequest,
-) -> (FetchResponse, Option<OwnedSemaphorePermit>) {
     if !matches!(request.session_epoch, NO_SESSION | NEW_SESSION) {
         // No session was ever given, so the client begins again with all of its partitions.
-        let error = ErrorCode::FetchSessionIdNotFound.number();
-        return (FetchResponse { error_code: error, ..Default::default() }, None);
+        let error_code = ErrorCode::FetchSessionIdNotFound.number();
+        let answer = FetchResponse { error_code, ..Default::default() };
+        return response(Api::Fetch, version, correlation_id, &answer).into();
     }
-    let Wanted { topics, min_bytes, max_bytes, wait, committed_only } =
-        take_apart(&broker, &context, request);
+    let wanted = take_apart(&broker, &context, request);
+    let besides = match broker.room_for_answer(wanted.bytes()) {
+        Ok(besides) => besides,
+        Err(why) => return Outcome::Close(why),
+    };
+    let (answer, records, room) = answer(&broker, &context, wanted).await;
+    let outcome = response(Api::Fetch, version, correlation_id, &answer).into();
+    let Outcome::Frame(frame, _) = outcome else { return outcome };
+    // What is short is in the frame itself, and what is long is kept by nobody else.
+    drop(answer);
+    let (frame, room) = match broker.fit_answer_room(room, records.memory) {
+        Ok(room) => (frame, room),
+        // One batch goes out in any case, and then keeps nothing but itself.
+        Err(room) if records.memory > records.bytes => (Frame { pieces: vec![frame.concat()] }, room),
+        Err(room) => (frame, room),
+    };
+    Outcome::Frame(frame, room.into_iter().chain(besides).collect())
+}
+
+/// The records of an answer.
+#[derive(Clone, Copy)]
+struct Kept {
+    bytes: usize,
+    /// Bytes of the memory that they keep.
+    memory: usize,
+}
+
+/// The answer, what of it is records, and the room that was taken for these.
+async fn answer(
+    broker: &Arc<Broker>,
+    context: &Context,
+    wanted: Wanted,
+) -> (FetchResponse, Kept, Option<OwnedSemaphorePermit>) {
+    let Wanted { topics, min_bytes, max_bytes, wait, committed_only } = wanted;
     let deadline = broker.env.now() + wait;
     let next_fetch = *context.peer.next_fetch.lock();
     if broker.env.now() < next_fetch {
@@ -80,18 +107,17 @@ async fn answer(
     let wanted = wanted.min(max_bytes);
     let mut listener = None;
     loop {
-        let (room, mut permit) = broker.take_answer_room(wanted);
+        let (room, permit) = broker.take_answer_room(wanted);
         // Whoever gets less room than it wants waits for no more than something.
         let enough = if room < wanted { min_bytes.min(1) } else { min_bytes };
-        let found = look(&broker, &topics, room, committed_only).await;
-        let unused = kib(room).saturating_sub(kib(found.bytes));
-        drop(permit.as_mut().and_then(|permit| permit.split(unused as usize)));
+        let found = look(broker, &topics, room, committed_only).await;
         // As a broker does, who asks for nothing is not made to wait.
         if found.bytes >= enough || found.failed || topics.is_empty() || broker.env.now() >= deadline {
             let now = broker.env.now();
             *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
-            return (respond(topics, found), permit);
+            let records = Kept { bytes: found.bytes, memory: found.memory };
+            return (respond(topics, found), records, permit);
         }
         drop((found, permit));
         let Some(listening) = &listener else {
@@ -116,7 +142,15 @@ struct Wanted {
     committed_only: bool,
 }
 
-/// Takes a request apart: a wait may be long and is not counted, so nothing else of it is kept.
+impl Wanted {
+    /// What this takes of memory, and what the answer takes besides its records.
+    fn bytes(&self) -> usize {
+        let topics = self.topics.iter();
+        topics.map(|(topic, asked)| TOPIC_BYTES + 2 * topic.topic.len() + PARTITION_BYTES * asked.len()).sum()
+    }
+}
+
+/// Takes a request apart: a wait may be long, so nothing else of it is kept.
 fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) -> Wanted {
     let by_id = context.version >= IDS_FROM_VERSION;
     let mut asked_before = BTreeSet::new();
@@ -155,7 +189,9 @@ fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) ->
 struct Found {
     partitions: Vec<PartitionData>,
     bytes: usize,
-    /// Of those, from memory.
+    /// Bytes of the memory that they keep.
+    memory: usize,
+    /// Of the bytes, from memory.
     hot_bytes: usize,
     /// Whether the client has to know something at once.
     failed: bool,
@@ -179,6 +215,7 @@ async fn look(
         match look_at(broker, asked, room, found.bytes == 0, &mut data).await {
             Ok(fetched) => {
                 found.bytes += fetched.0.bytes;
+                found.memory += fetched.0.memory;
                 found.hot_bytes += if fetched.1 { fetched.0.bytes } else { 0 };
                 found.failed |= data.diverging_epoch.epoch >= 0;
                 data.records = Records(fetched.0.pieces);

@@ -11,7 +11,7 @@ use tailwater_log::{AppendOptions, Appended, Pending, StreamInfo, Timestamps};
 use uuid::Uuid;
 
 use crate::api::Api;
-use crate::broker::{Answer, Broker, Context, Outcome, shard_of};
+use crate::broker::{Broker, Context, Memory, Outcome, Promised, shard_of};
 use crate::errors::{ErrorCode, Refused, stream_error};
 use crate::messages::header::response;
 use crate::messages::produce::{
@@ -61,9 +61,11 @@ pub(crate) async fn produce(
     context: &Context,
     correlation_id: i32,
     request: ProduceRequest,
-) -> Result<Answer, String> {
+    memory: Memory,
+) -> Result<Promised, String> {
     let (version, acks) = (context.version, request.acks);
     let room = broker.room_for_answer(answer_bytes_max(&request))?;
+    let room_bytes = room.as_ref().map_or(0, |room| room.num_permits() << 10);
     let refused = if !matches!(acks, -1..=1) {
         Some(Refused::new(
             ErrorCode::InvalidRequiredAcks,
@@ -88,7 +90,11 @@ pub(crate) async fn produce(
                 (Some(refused), _) | (None, Err(refused)) => Err(refused.clone()),
                 (None, Ok(stream)) => Ok(stream),
             };
-            let records = partition.records.into_bytes();
+            let mut records = partition.records.into_bytes();
+            if matches!(memory, Memory::Uncounted(bytes) if records.len() < bytes / 2) {
+                // The log counts what it keeps, and has to keep no more.
+                records = Bytes::copy_from_slice(&records);
+            }
             let is_compressed = BatchHeader::parse(&records).is_ok_and(|header| header.codec != Codec::None);
             read_bytes += if is_compressed { TURN_BYTES } else { records.len() };
             if std::mem::replace(&mut has_begun, true) && read_bytes >= TURN_BYTES {
@@ -107,7 +113,7 @@ pub(crate) async fn produce(
         if acks != 0 {
             let answer = ProduceResponse { responses, ..Default::default() };
             return match response(Api::Produce, version, correlation_id, &answer).into() {
-                Outcome::Frame(frame, _) => Outcome::Frame(frame, room),
+                Outcome::Frame(frame, _) => Outcome::Frame(frame, Vec::from_iter(room)),
                 other => other,
             };
         }
@@ -120,7 +126,7 @@ pub(crate) async fn produce(
             )),
         }
     };
-    Ok(answer.boxed())
+    Ok(Promised { answer: answer.boxed(), bytes: room_bytes })
 }
 
 const NO_TRANSACTIONS: &str = "transactions are not supported";
