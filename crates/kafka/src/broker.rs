@@ -31,6 +31,9 @@ use crate::wire::{Frame, Malformed, Reader, TooLong, Wire};
 /// Answers up to this size, but for those to Fetch, take nothing of the room that others share.
 const SMALL_ANSWER_BYTES: usize = 64 << 10;
 
+/// What a line in the log says at most of what a client asked for.
+const RESOURCE_CHARS: usize = 300;
+
 /// What becomes of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -424,7 +427,9 @@ impl Broker {
         self.ask(context, resource).map_err(|denied| {
             let Context { peer, api, .. } = context;
             if let Some(left_out) = self.complain("not authorized") {
-                tracing::info!(peer = %peer.address, api = api.name(), ?resource, %denied, left_out, "refused");
+                // A client names what it likes, at any length.
+                let resource: String = format!("{resource:?}").chars().take(RESOURCE_CHARS).collect();
+                tracing::info!(peer = %peer.address, api = api.name(), resource, %denied, left_out, "refused");
             }
             match resource {
                 Resource::Stream(_) => ErrorCode::TopicAuthorizationFailed,

@@ -37,6 +37,8 @@ const NEW_SESSION: i32 = 0;
 /// the answer.
 const TOPIC_BYTES: usize = 128;
 const PARTITION_BYTES: usize = 256;
+/// Others have their turn after so many partitions were looked at.
+const TURN_PARTITIONS: usize = 256;
 
 /// What is asked of one partition.
 struct Asked {
@@ -204,7 +206,10 @@ async fn look(
     committed_only: bool,
 ) -> Found {
     let mut found = Found::default();
-    for asked in topics.iter().flat_map(|(_, asked)| asked) {
+    for (number, asked) in topics.iter().flat_map(|(_, asked)| asked).enumerate() {
+        if number % TURN_PARTITIONS == TURN_PARTITIONS - 1 {
+            tokio::task::yield_now().await;
+        }
         let mut data = PartitionData {
             partition_index: asked.partition.partition,
             high_watermark: -1,

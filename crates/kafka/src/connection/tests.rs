@@ -176,6 +176,55 @@ async fn a_produce_of_many_compressed_batches_lets_others_on_between_them() {
 }
 
 #[tokio::test]
+async fn a_fetch_of_many_partitions_lets_others_on_between_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_log, _, broker) = broker(dir.path()).await;
+    let partitions = (1..=1_000).map(|partition| FetchPartition { partition, ..Default::default() });
+    let topic =
+        FetchTopic { topic: "topic".to_owned(), partitions: partitions.collect(), ..Default::default() };
+    let asked = FetchRequest { session_epoch: -1, topics: vec![topic], ..Default::default() };
+    let frame = request(&asked, 12, 1, "test").concat();
+    let mut answer = broker.begin(&peer(&broker), frame.slice(4..), None).await.expect("well-formed").answer;
+    for _ in 0..3 {
+        assert!(futures::poll!(&mut answer).is_pending(), "there are more");
+    }
+    assert!(matches!(answer.await, Outcome::Frame(..)));
+}
+
+#[tokio::test]
+async fn looking_for_a_time_in_many_partitions_lets_others_on_between_them() {
+    use crate::messages::fetch::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let (log, _, broker) = broker(dir.path()).await;
+    log.create_stream("three", StreamConfig { shards: 3, ..Default::default() }).await.expect("new");
+    let partition_data = (0..3).map(|index| {
+        let mut batch = BatchBuilder::new();
+        batch.append(None, Some(&[0; 1_000]), &[], Env::real().wall_ms()).expect("small");
+        PartitionProduceData { index, records: Records(vec![batch.finish(Codec::Zstd)]) }
+    });
+    let topic = TopicProduceData {
+        name: "three".to_owned(),
+        partition_data: partition_data.collect(),
+        ..Default::default()
+    };
+    let asked =
+        ProduceRequest { acks: -1, timeout_ms: 60_000, topic_data: vec![topic], ..Default::default() };
+    let frame = request(&asked, 9, 1, "test").concat();
+    broker.begin(&peer(&broker), frame.slice(4..), None).await.expect("well-formed").answer.await;
+    let partition =
+        |partition_index| ListOffsetsPartition { partition_index, timestamp: 0, ..Default::default() };
+    let topic = ListOffsetsTopic { name: "three".to_owned(), partitions: (0..3).map(partition).collect() };
+    let asked = ListOffsetsRequest { topics: vec![topic], ..Default::default() };
+    let frame = request(&asked, 5, 1, "test").concat();
+    let mut answer = broker.begin(&peer(&broker), frame.slice(4..), None).await.expect("well-formed").answer;
+    for _ in 0..3 {
+        assert!(futures::poll!(&mut answer).is_pending(), "there is another batch");
+    }
+    assert!(matches!(answer.await, Outcome::Frame(..)));
+}
+
+#[tokio::test]
 async fn the_time_that_a_producer_gives_others_does_not_bound_appends_that_wait_for_nobody() {
     let dir = tempfile::tempdir().expect("a directory");
     let (log, topic, broker) = broker(dir.path()).await;
