@@ -1,8 +1,8 @@
 //! The configuration service of a region: [`Membership`]'s decisions, durable in `meta` before anybody hears of
 //! them. The key is `broadcast/chain/REGION`, its value the magic "TWbm", u16 version 2, u16 zero and a chain as [`put_chain`] writes it.
 //!
-//! Metadata that has no chain begins its lineages with a random one: there may have been other metadata, and replicas that are of
-//! its lineages.
+//! Metadata that has no chain begins its lineages with one that this machine's clock makes greater than any before: there may have
+//! been other metadata, and replicas that are of its lineages, here and in other regions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) async fn run(
 ) {
     let now_ms = || env.now().as_ns() / 1_000_000;
     let key = format!("broadcast/chain/{region}");
-    let fresh = env.random_u64() >> 1;
+    let fresh = fresh_lineage(env.wall_ms().max(0) as u64, env.random_u64());
     let (chain, mut expect) = loop {
         match load(meta.as_ref(), &key, &region, fresh).await {
             Ok(loaded) => break loaded,
@@ -124,6 +124,12 @@ pub(crate) async fn run(
             }
         }
     }
+}
+
+/// A lineage for metadata that has none: the milliseconds since 1970, and 20 bits at random for two that begin together. What is
+/// counted up from it stays behind the clock.
+fn fresh_lineage(wall_ms: u64, random: u64) -> u64 {
+    (wall_ms << 20 | random >> 44) & (u64::MAX >> 1)
 }
 
 /// The chain in the metadata; if there is none, one without members, after the lineage `fresh`.

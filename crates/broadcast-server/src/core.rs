@@ -300,7 +300,7 @@ impl Core {
         let mut outputs = self.replica.outputs();
         for output in &outputs {
             match output {
-                Output::Held { stream, last } => self.region.held(stream, *last),
+                Output::Held { stream, .. } => self.region.held(stream, &self.replica),
                 Output::Send(to, message) => self.region.sent(*to, size_of_message(message)),
                 Output::Close(..) | Output::Persist { .. } | Output::SetAside(_) => {}
             }
@@ -321,10 +321,11 @@ impl Core {
                 }
                 Output::SetAside(dropped) if self.keeper.is_none() => {
                     tracing::warn!(
-                        lineage = %format_args!("{:x}", dropped.lineage),
+                        region = dropped.region,
+                        lineage = %format_args!("{:x}", dropped.lineages.own),
                         events = dropped.live(),
                         "the region has begun anew without the events that this replica had in memory: they are forgotten, and \
-                         it copies those of the chain"
+                         it copies those that are there now"
                     );
                 }
                 output @ (Output::Persist { .. } | Output::Held { .. } | Output::SetAside(_)) => {
@@ -361,6 +362,7 @@ impl Core {
                     StreamSnapshot {
                         stream: stream.clone(),
                         source: self.replica.source_of(stream).map(str::to_owned),
+                        lineage: self.replica.lineage_of(stream),
                         last: state.last(),
                         held: state.held(),
                         live: stats.live,

@@ -48,6 +48,8 @@ pub struct StreamSnapshot {
     pub stream: Stream,
     /// Of another region's stream: the region whose proxy the head fetches it from.
     pub source: Option<String>,
+    /// The lineage of the stream's region, of which its events are.
+    pub lineage: u64,
     /// The last number it has.
     pub last: u64,
     /// The last number that all replicas from it to the tail hold.

@@ -131,7 +131,7 @@ impl Server {
             None => (Replica::new(config.replica.clone()), None),
             Some(disk) => {
                 config.replica.durability = disk.keeper.durability().clone();
-                let replica = Replica::recovered(config.replica.clone(), disk.lineage, disk.streams);
+                let replica = Replica::recovered(config.replica.clone(), disk.lineages, disk.streams);
                 (replica, Some(disk.keeper))
             }
         };

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 
 use tailwater_broadcast::batch::Batch;
 use tailwater_broadcast::limits::STREAMS_MAX;
-use tailwater_broadcast::message::{self, FROM_NOW, Message};
+use tailwater_broadcast::message::{self, Message};
 use tailwater_broadcast::name::Stream;
+use tailwater_broadcast::positions::Position;
 use tailwater_broadcast::region::{self, Member, Options, ProxyPeer, Source};
 use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message};
 
@@ -89,10 +90,10 @@ impl Region {
         self.proxy.as_ref().map_or(u64::MAX, ProxyPeer::due_ms)
     }
 
-    /// All replicas hold a stream up to `last`.
-    pub(crate) fn held(&mut self, stream: &Stream, last: u64) {
+    /// All replicas hold more of a stream.
+    pub(crate) fn held(&mut self, stream: &Stream, replica: &Replica) {
         if let Some(proxy) = &mut self.proxy {
-            proxy.appended(stream, last);
+            proxy.appended(stream, held(replica, stream), &mut self.outbox);
         }
     }
 
@@ -102,7 +103,7 @@ impl Region {
         now_ms: u64,
         from: ConnectionId,
         member: Member,
-        positions: Vec<(Stream, u64)>,
+        positions: Vec<(Stream, Position)>,
         replica: &mut Replica,
     ) {
         self.follow_role(now_ms, replica);
@@ -120,13 +121,7 @@ impl Region {
             replica.tell_chain(from);
             return;
         };
-        let begins = positions.into_iter().take(STREAMS_MAX).map(|(stream, after)| {
-            let after = match after {
-                FROM_NOW => replica.stream(&stream).map_or(0, |state| state.held()),
-                after => after,
-            };
-            (stream, after)
-        });
+        let begins = positions.into_iter().take(STREAMS_MAX).map(|at| replica.begins(at));
         let listening = Message::Listening { positions: begins.collect() };
         // The same one on another connection, while the loss of the first one is not known yet.
         if let Some(old) = self.connections.insert(member.id, from).filter(|old| *old != from) {
@@ -253,10 +248,11 @@ impl Region {
         self.members.clear();
         self.connections.clear();
         self.outbox.clear();
+        let outbox = &mut self.outbox;
         self.proxy = replica.is_tail().then(|| {
             let mut proxy = ProxyPeer::new(self.me.clone(), &self.options, self.seed ^ now_ms);
-            for (stream, state) in replica.streams() {
-                proxy.appended(stream, state.held());
+            for (stream, _) in replica.streams() {
+                proxy.appended(stream, held(replica, stream), outbox);
             }
             proxy
         });
@@ -277,10 +273,19 @@ impl Region {
     }
 }
 
+fn held(replica: &Replica, stream: &Stream) -> Position {
+    let seq = replica.stream(stream).map_or(0, |state| state.held());
+    Position { lineage: replica.lineage_of(stream), seq }
+}
+
 /// What all replicas hold.
 struct Histories<'a>(&'a Replica);
 
 impl Source for Histories<'_> {
+    fn lineage(&self, stream: &Stream) -> u64 {
+        self.0.lineage_of(stream)
+    }
+
     fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
         Some((0, self.0.stream(stream)?.held()))
     }

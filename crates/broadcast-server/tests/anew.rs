@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
-use tailwater_broadcast::client::{Listener, Publisher};
+use tailwater_broadcast::client::{ListenError, Listener, Publisher, Received, Sharing};
 use tailwater_broadcast::frame;
 use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::replica::Config;
@@ -58,6 +58,10 @@ async fn publish(env: &Env, server: &Server, texts: &[&'static str]) {
 
 async fn heard(env: &Env, server: &Server, count: usize) -> Vec<Bytes> {
     let mut listener = Listener::new(env, vec![server.address().to_string()], Positions::of([stream()]));
+    next(&mut listener, count).await
+}
+
+async fn next(listener: &mut Listener, count: usize) -> Vec<Bytes> {
     let mut all = Vec::new();
     while all.len() < count {
         let (_, event) = listener.get_event().await.unwrap();
@@ -68,11 +72,15 @@ async fn heard(env: &Env, server: &Server, count: usize) -> Vec<Bytes> {
 
 /// Opens a replica's directory, once whoever had it open has ended.
 async fn open(env: &Env, dir: &Path) -> Disk {
+    open_of(env, dir, "a").await
+}
+
+async fn open_of(env: &Env, dir: &Path, region: &str) -> Disk {
     let lock = dir.join("journal").join("lock");
     while env.disk().open(&lock, tailwater_env::OpenMode::Read).is_ok() && env.disk().lock(&lock).is_err() {
         tokio::task::yield_now().await;
     }
-    Disk::open(env, dir, "a", DiskOptions::new(Durability::Fsync.into())).unwrap()
+    Disk::open(env, dir, region, DiskOptions::new(Durability::Fsync.into())).unwrap()
 }
 
 async fn members(server: &Server, count: usize) {
@@ -122,7 +130,80 @@ async fn a_disk_from_before_its_region_began_anew_is_put_aside_and_what_came_sin
     assert_eq!(aside.len(), 1, "{aside:?}");
     let before = open(&env, &events.join(&aside[0])).await;
     assert_eq!(before.streams[&stream()].last(), 3);
-    assert_ne!((before.id(), before.lineage), (disk.id(), disk.lineage));
+    assert_ne!((before.id(), before.lineages.own), (disk.id(), disk.lineages.own));
+}
+
+/// What a listener hears until it has the last of `new`, which all other events come before.
+async fn anew(listener: &mut Listener, new: &[&str]) {
+    let told = loop {
+        match listener.next().await.unwrap() {
+            Received::Anew { region, .. } => break region,
+            Received::Events(_, batch) => panic!("{batch:?} came, and nobody said of which lineage"),
+            Received::Began(_) | Received::Counts(_) | Received::Lost => {}
+        }
+    };
+    assert_eq!(told, "a");
+    assert_eq!(next(listener, new.len()).await, new);
+    assert_eq!(listener.positions().streams[&stream()].seq, new.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_of_another_region_are_told_that_one_began_anew_and_get_all_it_has_since_also_if_they_were_away()
+ {
+    let env = Env::real();
+    let ((own_meta, _own), (far_meta, _far)) = (meta(&env).await, meta(&env).await);
+    let dir = tempfile::tempdir().unwrap();
+    let events = dir.path().join("broadcast");
+    let any = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = Server::start(&env, any, config(&env, ConfigurationAt::Here(own_meta.clone()))).unwrap();
+    let address = own.address();
+    let far = ServerConfig {
+        replica: Config::new("b", fresh_id(&env)),
+        regions: BTreeMap::from([("a".to_owned(), vec![address.to_string()])]),
+        ..config(&env, ConfigurationAt::Here(far_meta))
+    };
+    let any = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let far = Server::start_with(&env, any, far, Some(open_of(&env, &events, "b").await)).unwrap();
+    let at = vec![far.address().to_string()];
+    let old = ["old 1", "old 2", "old 3"];
+    members(&own, 1).await;
+    publish(&env, &own, &old).await;
+    let mut stays = Listener::new(&env, at.clone(), Positions::start());
+    let mut shares =
+        Listener::sharing(&env, at.clone(), Positions::start(), Sharing::default()).await.unwrap();
+    for listener in [&mut stays, &mut shares] {
+        assert_eq!(next(listener, old.len()).await, old);
+    }
+    let token = stays.positions().token();
+    let mut paper = Listener::new(&env, at.clone(), Positions::parse(&token).unwrap());
+    drop(own);
+
+    // All that had the events in memory are gone, and there are more new ones than there were old.
+    let own = Server::start(&env, on(address).await, config(&env, ConfigurationAt::Here(own_meta))).unwrap();
+    members(&own, 1).await;
+    let new = ["new 1", "new 2", "new 3", "new 4", "new 5"];
+    publish(&env, &own, &new).await;
+    for listener in [&mut stays, &mut shares] {
+        anew(listener, &new).await;
+    }
+    assert_eq!(paper.get_event().await, Err(ListenError::Anew("a".to_owned())));
+    assert_eq!(next(&mut paper, new.len()).await, new);
+    // One that was away, and then shares or not.
+    let back = || Positions::parse(&token).unwrap();
+    anew(&mut Listener::new(&env, at.clone(), back()), &new).await;
+    anew(&mut Listener::sharing(&env, at, back(), Sharing::default()).await.unwrap(), &new).await;
+
+    far.stop().await;
+    drop(far);
+    let disk = open_of(&env, &events, "b").await;
+    assert_eq!(disk.streams[&stream()].last(), new.len() as u64);
+    let is_aside = |name: &String| name.starts_with("aside-");
+    let aside: Vec<String> = env.disk().list(&events).unwrap().into_iter().filter(is_aside).collect();
+    assert!(matches!(&aside[..], [one] if one.ends_with("-a")), "{aside:?}");
+    // A replica of the region itself can be started on it.
+    let before = open(&env, &events.join(&aside[0])).await;
+    assert_eq!(before.streams[&stream()].last(), old.len() as u64);
+    assert!(before.lineages.own < disk.lineages.others["a"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailwater_broadcast::client::{Listener, Publisher};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::{Collect, Content, Durability, Positions, Stream};
+use tailwater_broadcast::{Collect, Content, Durability, Position, Positions, Stream};
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot};
 use tailwater_env::Env;
@@ -151,7 +151,8 @@ async fn a_replica_that_ends_comes_back_with_its_events_its_numbers_and_its_id()
                 (first..=life * 100 + 100).map(|n| (n, Some(Bytes::copy_from_slice(&n.to_le_bytes()))));
             assert_eq!(all, expected.collect::<Vec<_>>());
             let mut half = Positions::of(vec![stream()]);
-            half.streams.insert(stream(), life * 100 + 50);
+            let lineage = server.handle().snapshot().await.unwrap().chain.lineage;
+            half.streams.insert(stream(), Position { lineage, seq: life * 100 + 50 });
             token = Some(half.token());
             let snapshot = server.handle().snapshot().await.unwrap();
             assert_eq!(snapshot.disk.unwrap().loaded, life * 100);

@@ -80,7 +80,7 @@ async fn what_is_published_in_one_region_is_heard_in_order_in_two() {
     let mut near = Listener::new(&env, vec![a.address().to_string()], Positions::start());
     assert_eq!(numbers(&mut near, 1000).await, (0..1000).collect::<Vec<_>>());
     assert_eq!(numbers(&mut far, 1000).await, (0..1000).collect::<Vec<_>>());
-    assert_eq!(far.positions().streams[&stream], 1000);
+    assert_eq!(far.positions().streams[&stream].seq, 1000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use tailwater_broadcast::client::{Listener, Publisher, Received, Sharing, Sharin
 use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::region::{Member, Options, Progress};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::{Content, Positions, Stream, region};
+use tailwater_broadcast::{Content, Position, Positions, Stream, region};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
 use tailwater_env::Env;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -122,7 +122,7 @@ async fn thirty_listeners_get_everything_and_less_than_half_of_it_from_the_proxy
     assert!(region.events >= 3_000 && region.events * 2 < all.delivered, "{region:?}");
     assert!(region.bytes > 8 * 3_000 && region.requests > 0 && region.view > 0, "{region:?}");
     for listener in &listeners {
-        assert_eq!(listener.positions().streams[&stream()], 3_000);
+        assert_eq!(listener.positions().streams[&stream()].seq, 3_000);
     }
 }
 
@@ -141,7 +141,7 @@ async fn listeners_that_leave_or_never_read_and_garbage_hurt_nobody() {
     let idle = share(&env, &addresses, Positions::start(), options()).await;
     wait_for(&server, |snapshot| snapshot.region.members == 21).await;
     // It says who it is, where nobody answers, asks for everything again and again, and reads nothing.
-    let rude = rude(&addresses[0]).await;
+    let rude = rude(&addresses[0], lineage(&server).await).await;
     wait_for(&server, |snapshot| snapshot.region.members == 22).await;
     wait_for_views(&stay, 5).await;
     let publisher = Publisher::new(&env, addresses.clone());
@@ -166,8 +166,13 @@ async fn listeners_that_leave_or_never_read_and_garbage_hurt_nobody() {
     drop((idle, rude));
 }
 
+/// Of the region's chain.
+async fn lineage(server: &Server) -> u64 {
+    server.handle().snapshot().await.unwrap().chain.lineage
+}
+
 /// A client that shares in name only.
-async fn rude(address: &str) -> TcpStream {
+async fn rude(address: &str, lineage: u64) -> TcpStream {
     let mut connection = TcpStream::connect(address).await.unwrap();
     let mut bytes = BytesMut::new();
     let role = Role::Client(66);
@@ -176,11 +181,11 @@ async fn rude(address: &str) -> TcpStream {
     Message::Share { member: member.clone(), positions: Vec::new() }.encode(&mut bytes);
     let gossip = region::Message::Gossip { me: member, view: Vec::new(), answer: false };
     Message::Region(gossip).encode(&mut bytes);
-    let progress = Progress { stream: stream(), held: 0, count: u64::MAX, hops: 1 };
+    let progress = Progress { stream: stream(), lineage, held: 0, count: u64::MAX, hops: 1 };
     Message::Region(region::Message::Notify(vec![progress])).encode(&mut bytes);
     for after in 0..10_000 {
-        let request =
-            region::Message::Request { stream: stream(), after, up_to: u64::MAX, bytes_max: u32::MAX };
+        let (stream, up_to, bytes_max) = (stream(), u64::MAX, u32::MAX);
+        let request = region::Message::Request { stream, lineage, after, up_to, bytes_max };
         Message::Region(request).encode(&mut bytes);
     }
     connection.write_all(&bytes).await.unwrap();
@@ -218,8 +223,8 @@ async fn what_the_others_keep_no_longer_is_fetched_from_the_proxy() {
             break began;
         }
     };
-    assert_eq!(began, [(stream(), 1_000)]);
-    assert_eq!(now.positions().streams[&stream()], 1_000);
+    assert_eq!(began, [(stream(), Position { lineage: lineage(&server).await, seq: 1_000 })]);
+    assert_eq!(now.positions().streams[&stream()].seq, 1_000);
     drop(late);
     publish(&publisher, 1_000, 1_100).await;
     for listener in early.iter_mut().chain([&mut hidden, &mut resumed, &mut now]) {
@@ -281,9 +286,10 @@ async fn one_that_asks_for_much_and_reads_nothing_is_cut_off() {
     for _ in 0..8 {
         publisher.publish(&stream(), &large, None).await.unwrap();
     }
-    let mut rude = rude(&addresses[0]).await;
-    let request =
-        region::Message::Request { stream: stream(), after: 0, up_to: u64::MAX, bytes_max: u32::MAX };
+    let lineage = lineage(&server).await;
+    let mut rude = rude(&addresses[0], lineage).await;
+    let (stream, after, up_to, bytes_max) = (stream(), 0, u64::MAX, u32::MAX);
+    let request = region::Message::Request { stream, lineage, after, up_to, bytes_max };
     let mut bytes = BytesMut::new();
     Message::Region(request).encode(&mut bytes);
     while rude.write_all(&bytes).await.is_ok() {

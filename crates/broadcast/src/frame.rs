@@ -203,7 +203,8 @@ mod tests {
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();
         let stream = Stream::parse("eu/prices").unwrap();
-        FrameWriter::new(ours).send(&Message::Events { stream, batch: events.finish(0) }).await.unwrap();
+        let events = Message::Events { stream, lineage: 0, batch: events.finish(0) };
+        FrameWriter::new(ours).send(&events).await.unwrap();
         let mut reader = FrameReader::new(theirs);
         let kept = reader.next().await.unwrap();
         assert!(matches!(kept, Some(Message::Events { .. })));

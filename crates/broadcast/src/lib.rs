@@ -35,5 +35,5 @@ pub use durability::{Durabilities, Durability};
 pub use event::{Collect, Content, Event, Kind};
 pub use history::{Gap, History, HistoryOptions, HistoryStats, Refusal};
 pub use name::Stream;
-pub use positions::Positions;
+pub use positions::{Heard, Position, Positions};
 pub use predicate::Predicate;

@@ -21,8 +21,8 @@
 //!   - Nobody is removed in a new epoch before all members have said what they wait for in it, or had half of that time.
 //! - One that was removed for that is let in again later, after twice as long each time that it is soon removed again:
 //!   however a fault comes and goes, publishers wait ever less often.
-//! - A chain that none of the members before it is in begins anew, with another lineage: nobody left is sure to have what was
-//!   acknowledged. It begins with the replica that has most, of those that want to join and of those that are kept out.
+//! - A chain that none of the members before it is in begins anew, with a lineage that is greater than that of the chain before and of
+//!   what any replica says it has: nobody left is sure to have what was acknowledged. It begins with the replica that has most, of those that want to join and of those that are kept out.
 //! - Every change has a greater epoch, which fences those that do not know it yet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -256,7 +256,10 @@ impl Membership {
         }
         let goes_on = next.members.iter().any(|member| self.chain.place(member.id).is_some());
         if !goes_on && !next.members.is_empty() {
-            next.lineage = self.chain.lineage.wrapping_add(1);
+            // Of metadata that is lost nobody else knows the lineages. One that can't be of any says nothing.
+            let has = next.members.iter().chain(&next.joining).filter_map(|member| self.seen.get(&member.id));
+            let known = has.map(|seen| seen.has.lineage).filter(|lineage| lineage >> 63 == 0).max();
+            next.lineage = self.chain.lineage.max(known.unwrap_or(0)).wrapping_add(1);
         }
         // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
         let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains_key(&member.id);

@@ -6,18 +6,19 @@
 //!   2 chain        u64 epoch, u64 lineage, text region, members, joining: lists of (u64 replica, text address)
 //!   3 publish      stream, u128 client, u64 answered, u64 first, batch
 //!   4 published    stream, u64 number, u64 seq, u8 repeated?    5 refused    stream, u64 first, u8 reason, u16 length, text
-//!   6 advertise    u64 epoch, u8 answers?, u64 answers, list of (stream, u64 count, u32 age ms)
-//!   7 subscribe    stream, u64 after
-//!   8 unsubscribe  stream                                       9 events     stream, batch
-//!  10 follow       u64 epoch, u64 lineage, list of (stream, u64 count)
+//!   6 advertise    u64 epoch, u8 answers?, u64 answers, list of (stream, position, u32 age ms)
+//!   7 subscribe    stream, position
+//!   8 unsubscribe  stream                                       9 events     stream, u64 lineage, batch
+//!  10 follow       u64 epoch, u64 lineage, list of (stream, position)
 //!  11 publishers   stream, list of (u128, u64)
-//!  12 append       u64 epoch, stream, u8 origin?, u128 client, u64 first, batch
-//!  13 held         u64 epoch, list of (stream, u64 count)      14 token      u64 epoch
-//!  15 listen       list of (stream, u64 after), u8 others?    16 join       member, u8 durable?, u8 started?, has
-//!  17 alive        u64 epoch, list of u64, waits, has          18 listening  list of (stream, u64 after)
-//!  19 ready        u64 epoch                                   20 share      region member, list of (stream, u64 after)
+//!  12 append       u64 epoch, stream, u64 lineage, u8 origin?, u128 client, u64 first, batch
+//!  13 held         u64 epoch, list of (stream, position)       14 token      u64 epoch
+//!  15 listen       list of (stream, position), u8 others?     16 join       member, u8 durable?, u8 started?, has
+//!  17 alive        u64 epoch, list of u64, waits, has          18 listening  list of (stream, position)
+//!  19 ready        u64 epoch                                   20 share      region member, list of (stream, position)
 //!  21 region       a message of region/message.rs              22 bye        nothing
-//!  23 applied      u64 epoch, stream, u64 last                 24 ask        u64 at
+//!  23 applied      u64 epoch, stream, position                 24 ask        u64 at
+//! position   u64 lineage of the stream's region, u64 number
 //! waits      u64 disk ms, u64 before ms, u8 next?, u64 replica, u64 next ms
 //! has        u64 lineage, u64 events
 //! ```
@@ -27,19 +28,20 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::batch::Batch;
 use crate::limits::PUBLISHERS_MAX;
 use crate::name::Stream;
+use crate::positions::Position;
 use crate::region;
-use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
+use crate::wire::{BadMessage, Reader, put_batch, put_list, put_position, put_stream, put_text};
 
 /// The version that [`Message::Hello`] carries; both ends need the same. A hello's own bytes are the same in all of them, so that each
 /// end can say which one the other has.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes of a frame at most, without its length.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// As an age: nothing is known.
 pub const AGE_UNKNOWN: u32 = u32::MAX;
 
-/// As a position: what comes from now on.
+/// As a position's number: what comes from now on.
 pub const FROM_NOW: u64 = u64::MAX;
 /// The region in the hello of a client that publishes for others, whom it has counted: its own quota does not apply.
 pub const GATEWAY: &str = "gateway";
@@ -75,7 +77,8 @@ pub struct Chain {
     /// Grows with every change.
     pub epoch: u64,
     /// Which beginning of the region's events this is: another number each time that a chain begins with nobody who was a
-    /// member of the one before. What replicas have of another lineage has the same numbers for other events.
+    /// member of the one before, and a greater one. What replicas have of another lineage has the same numbers for other
+    /// events.
     pub lineage: u64,
     /// The region.
     pub region: String,
@@ -201,8 +204,8 @@ pub enum Message {
     Subscribe {
         /// The stream.
         stream: Stream,
-        /// The subscriber's own count.
-        after: u64,
+        /// Where the subscriber is. Of another lineage than this it is sent nothing.
+        after: Position,
     },
     /// To a tail: no more of this stream.
     Unsubscribe {
@@ -213,6 +216,8 @@ pub enum Message {
     Events {
         /// The stream.
         stream: Stream,
+        /// Of which lineage of its region they are. A client whose position was of an earlier one is sent all of this one.
+        lineage: u64,
         /// What follows the last one sent.
         batch: Batch,
     },
@@ -223,7 +228,7 @@ pub enum Message {
         /// The lineage of what it has.
         lineage: u64,
         /// How far it got.
-        counts: Vec<(Stream, u64)>,
+        counts: Vec<(Stream, Position)>,
     },
     /// To the replica behind: what the region's publishers have published in a stream, up to what all hold.
     Publishers {
@@ -238,6 +243,8 @@ pub enum Message {
         epoch: u64,
         /// The stream.
         stream: Stream,
+        /// Of which lineage of its region they are: the follower drops what it has of another one.
+        lineage: u64,
         /// Who published them, if it was in this region and they are new.
         origin: Option<Origin>,
         /// The events.
@@ -251,7 +258,7 @@ pub enum Message {
         /// The stream.
         stream: Stream,
         /// The last number.
-        last: u64,
+        last: Position,
     },
     /// To the replica before: all from here to the tail hold the streams up to these numbers. To a joining replica: the chain
     /// does.
@@ -259,19 +266,20 @@ pub enum Message {
         /// The sender's epoch.
         epoch: u64,
         /// The numbers.
-        counts: Vec<(Stream, u64)>,
+        counts: Vec<(Stream, Position)>,
     },
     /// From a client to a tail: send me events; instead of what it sent before.
     Listen {
-        /// From the event after these numbers on; [`FROM_NOW`]: only what comes from now on.
-        positions: Vec<(Stream, u64)>,
+        /// From the event after these numbers on; [`FROM_NOW`]: only what comes from now on. Of a later lineage than that of a
+        /// position it is sent all, of an earlier one nothing.
+        positions: Vec<(Stream, Position)>,
         /// Whether all other streams are wanted as well, from their beginnings.
         others: bool,
     },
     /// To a client that listens: from where on it is sent events.
     Listening {
-        /// As in the listen, with numbers instead of [`FROM_NOW`].
-        positions: Vec<(Stream, u64)>,
+        /// As in the listen, with numbers instead of [`FROM_NOW`], and the beginnings of later lineages.
+        positions: Vec<(Stream, Position)>,
     },
     /// From a replica to its region's configuration service: make me a member.
     Join {
@@ -313,7 +321,7 @@ pub enum Message {
         /// The sender.
         member: region::Member,
         /// To a tail: where it begins, [`FROM_NOW`] among it; to another client: nothing.
-        positions: Vec<(Stream, u64)>,
+        positions: Vec<(Stream, Position)>,
     },
     /// Between those who take part.
     Region(region::Message),
@@ -326,8 +334,8 @@ pub enum Message {
 pub struct Advertised {
     /// The stream.
     pub stream: Stream,
-    /// The last number that is held.
-    pub count: u64,
+    /// The last number that is held, and of which lineage.
+    pub count: Position,
     /// So many milliseconds before this was sent the stream's own region had acknowledged nothing that is not among it;
     /// [`AGE_UNKNOWN`] if that is not known.
     pub age_ms: u32,
@@ -423,7 +431,7 @@ impl Message {
                 out.put_u64_le(answers.unwrap_or(0));
                 put_list(out, counts, |out, told| {
                     put_stream(out, &told.stream);
-                    out.put_u64_le(told.count);
+                    put_position(out, told.count);
                     out.put_u32_le(told.age_ms);
                 });
             }
@@ -434,15 +442,16 @@ impl Message {
             Message::Subscribe { stream, after } => {
                 out.put_u8(7);
                 put_stream(out, stream);
-                out.put_u64_le(*after);
+                put_position(out, *after);
             }
             Message::Unsubscribe { stream } => {
                 out.put_u8(8);
                 put_stream(out, stream);
             }
-            Message::Events { stream, batch } => {
+            Message::Events { stream, lineage, batch } => {
                 out.put_u8(9);
                 put_stream(out, stream);
+                out.put_u64_le(*lineage);
                 put_batch(out, batch);
             }
             Message::Follow { epoch, lineage, counts } => {
@@ -459,10 +468,11 @@ impl Message {
                     out.put_u64_le(*number);
                 });
             }
-            Message::Append { epoch, stream, origin, batch } => {
+            Message::Append { epoch, stream, lineage, origin, batch } => {
                 out.put_u8(12);
                 out.put_u64_le(*epoch);
                 put_stream(out, stream);
+                out.put_u64_le(*lineage);
                 out.put_u8(u8::from(origin.is_some()));
                 let origin = origin.unwrap_or(Origin { client: 0, first: 0 });
                 out.put_u128_le(origin.client);
@@ -492,7 +502,7 @@ impl Message {
                 out.put_u8(23);
                 out.put_u64_le(*epoch);
                 put_stream(out, stream);
-                out.put_u64_le(*last);
+                put_position(out, *last);
             }
             Message::Listen { positions, others } => {
                 out.put_u8(15);
@@ -570,14 +580,14 @@ impl Message {
             6 => {
                 let (epoch, is_answer, at) = (from.u64()?, from.u8()? != 0, from.u64()?);
                 let take = |from: &mut Reader| {
-                    Ok(Advertised { stream: from.stream()?, count: from.u64()?, age_ms: from.u32()? })
+                    Ok(Advertised { stream: from.stream()?, count: from.position()?, age_ms: from.u32()? })
                 };
-                Message::Advertise { epoch, answers: is_answer.then_some(at), counts: from.list(16, take)? }
+                Message::Advertise { epoch, answers: is_answer.then_some(at), counts: from.list(24, take)? }
             }
             24 => Message::Ask { at: from.u64()? },
-            7 => Message::Subscribe { stream: from.stream()?, after: from.u64()? },
+            7 => Message::Subscribe { stream: from.stream()?, after: from.position()? },
             8 => Message::Unsubscribe { stream: from.stream()? },
-            9 => Message::Events { stream: from.stream()?, batch: from.batch()? },
+            9 => Message::Events { stream: from.stream()?, lineage: from.u64()?, batch: from.batch()? },
             10 => {
                 Message::Follow { epoch: from.u64()?, lineage: from.u64()?, counts: take_counts(&mut from)? }
             }
@@ -595,14 +605,15 @@ impl Message {
                 },
             },
             12 => {
-                let (epoch, stream, has) = (from.u64()?, from.stream()?, from.u8()? != 0);
+                let (epoch, stream, lineage) = (from.u64()?, from.stream()?, from.u64()?);
+                let has = from.u8()? != 0;
                 let origin = Origin { client: from.u128()?, first: from.u64()? };
                 let batch = from.batch()?;
                 let origin = has.then_some(origin);
                 if origin.is_some_and(|origin| !origin.may_have(batch.count)) {
                     return Err(BadMessage("a publisher's numbers begin with 1".to_owned()));
                 }
-                Message::Append { epoch, stream, origin, batch }
+                Message::Append { epoch, stream, lineage, origin, batch }
             }
             13 => Message::Held { epoch: from.u64()?, counts: take_counts(&mut from)? },
             14 => Message::Token { epoch: from.u64()? },
@@ -620,7 +631,7 @@ impl Message {
             },
             21 => Message::Region(region::Message::read(&mut from)?),
             22 => Message::Bye,
-            23 => Message::Applied { epoch: from.u64()?, stream: from.stream()?, last: from.u64()? },
+            23 => Message::Applied { epoch: from.u64()?, stream: from.stream()?, last: from.position()? },
             18 => Message::Listening { positions: take_counts(&mut from)? },
             17 => Message::Alive {
                 epoch: from.u64()?,
@@ -659,15 +670,15 @@ fn take_has(from: &mut Reader) -> Result<Has, BadMessage> {
     Ok(Has { lineage: from.u64()?, events: from.u64()? })
 }
 
-fn put_counts(out: &mut BytesMut, counts: &[(Stream, u64)]) {
+fn put_counts(out: &mut BytesMut, counts: &[(Stream, Position)]) {
     put_list(out, counts, |out, (stream, count)| {
         put_stream(out, stream);
-        out.put_u64_le(*count);
+        put_position(out, *count);
     });
 }
 
-fn take_counts(from: &mut Reader) -> Result<Vec<(Stream, u64)>, BadMessage> {
-    from.list(12, |from| Ok((from.stream()?, from.u64()?)))
+fn take_counts(from: &mut Reader) -> Result<Vec<(Stream, Position)>, BadMessage> {
+    from.list(20, |from| Ok((from.stream()?, from.position()?)))
 }
 
 /// Appends a chain: u64 epoch, u64 lineage, text region, then members and joining replicas, each a list of (u64, text).
@@ -709,7 +720,8 @@ mod tests {
         let content = Content { payload: Bytes::from_static(b"payload"), ..Content::default() };
         writer.publish(&content, Some(&Collect::KeepLast(9))).unwrap();
         let batch = writer.finish(9);
-        let counts = vec![(stream.clone(), 9)];
+        let position = Position { lineage: 8, seq: 9 };
+        let counts = vec![(stream.clone(), position)];
         let member = Member { id: 4, address: "127.0.0.1:9400".to_owned() };
         let chain = Chain {
             epoch: 3,
@@ -739,18 +751,18 @@ mod tests {
             Message::Advertise {
                 epoch: 2,
                 answers: Some(3),
-                counts: vec![Advertised { stream: stream.clone(), count: 9, age_ms: 10 }],
+                counts: vec![Advertised { stream: stream.clone(), count: position, age_ms: 10 }],
             },
             Message::Advertise { epoch: 2, answers: None, counts: Vec::new() },
             Message::Ask { at: 3 },
-            Message::Subscribe { stream: stream.clone(), after: 8 },
+            Message::Subscribe { stream: stream.clone(), after: position },
             Message::Unsubscribe { stream: stream.clone() },
-            Message::Events { stream: stream.clone(), batch: batch.clone() },
+            Message::Events { stream: stream.clone(), lineage: 8, batch: batch.clone() },
             Message::Follow { epoch: 2, lineage: 9, counts: counts.clone() },
             Message::Publishers { stream: stream.clone(), numbers: vec![(5, 6)] },
-            Message::Append { epoch: 2, stream: stream.clone(), origin, batch: batch.clone() },
-            Message::Append { epoch: 2, stream: stream.clone(), origin: None, batch },
-            Message::Applied { epoch: 2, stream, last: 9 },
+            Message::Append { epoch: 2, stream: stream.clone(), lineage: 8, origin, batch: batch.clone() },
+            Message::Append { epoch: 2, stream: stream.clone(), lineage: 8, origin: None, batch },
+            Message::Applied { epoch: 2, stream, last: position },
             Message::Held { epoch: 2, counts: counts.clone() },
             Message::Token { epoch: 2 },
             Message::Ready { epoch: 2 },
@@ -760,6 +772,7 @@ mod tests {
             },
             Message::Region(region::Message::Request {
                 stream: stream_again,
+                lineage: 8,
                 after: 1,
                 up_to: 2,
                 bytes_max: 3,
@@ -778,7 +791,8 @@ mod tests {
             let mut writer = Writer::new(7);
             writer.publish(&Content::default(), None).unwrap();
             let (stream, origin) = (Stream::parse("eu/prices").unwrap(), Some(Origin { client: 5, first }));
-            let append = Message::Append { epoch: 2, stream, origin, batch: writer.finish(9) };
+            let batch = writer.finish(9);
+            let append = Message::Append { epoch: 2, stream, lineage: 0, origin, batch };
             let mut out = BytesMut::new();
             append.encode(&mut out);
             assert_eq!(Message::decode(out.freeze().slice(4..)).is_ok(), is_read, "{first}");

@@ -8,18 +8,59 @@ use bytes::{BufMut, BytesMut};
 
 use crate::message::FROM_NOW;
 use crate::name::Stream;
-use crate::wire::{BadMessage, Reader, put_list, put_stream};
+use crate::wire::{BadMessage, Reader, put_list, put_position, put_stream};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Before there were lineages in it.
+const VERSION_WITHOUT: u8 = 1;
+
+/// A place in a stream: behind the event with a number, of a lineage of the stream's region
+/// ([`Chain::lineage`](crate::message::Chain::lineage)). Those of a greater lineage are behind all of a smaller one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The lineage; 0 if it is not known.
+    pub lineage: u64,
+    /// The number; [`FROM_NOW`] for a listener that begins with what comes.
+    pub seq: u64,
+}
+
+impl Position {
+    /// Before the first event, of whichever lineage.
+    pub const START: Self = Self { lineage: 0, seq: 0 };
+    /// Where the stream is when it is asked for.
+    pub const NOW: Self = Self { lineage: 0, seq: FROM_NOW };
+
+    /// Whether who is here has all up to `other`, of the same lineage.
+    pub(crate) fn covers(self, other: Self) -> bool {
+        self.lineage == other.lineage && self.seq >= other.seq
+    }
+
+    /// Whether it says nothing of any lineage yet.
+    fn is_open(self) -> bool {
+        self == Self::START || self.seq == FROM_NOW
+    }
+}
+
+/// What somebody says of a stream is, for a listener,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// of the events that it listens to,
+    Same,
+    /// of such as were before those,
+    Older,
+    /// of others, with which the stream's region has begun anew: its positions there are before the first of them now.
+    Anew,
+}
 
 /// The last number that a listener has, of each stream.
 ///
-/// Its text is opaque to those who keep it: base64url of u8 version, u8 whether other streams are wanted, and a
-/// list of (stream, u64 number).
+/// Its text is opaque to those who keep it: base64url of u8 version (2), u8 whether other streams are wanted, and a
+/// list of (stream, u64 lineage, u64 number). Version 1 has no lineages: whoever resumes from one of those begins anew
+/// where it had heard something, as nobody knows what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Positions {
     /// The last number that it has.
-    pub streams: BTreeMap<Stream, u64>,
+    pub streams: BTreeMap<Stream, Position>,
     /// Whether streams that are not there are wanted as well, from their beginnings.
     pub others: bool,
 }
@@ -32,12 +73,53 @@ impl Positions {
 
     /// Everything that still matters, of these streams only.
     pub fn of(streams: impl IntoIterator<Item = Stream>) -> Self {
-        Self { streams: streams.into_iter().map(|stream| (stream, 0)).collect(), others: false }
+        let streams = streams.into_iter().map(|stream| (stream, Position::START)).collect();
+        Self { streams, others: false }
     }
 
     /// What comes from now on, of these streams only.
     pub fn now(streams: impl IntoIterator<Item = Stream>) -> Self {
-        Self { streams: streams.into_iter().map(|stream| (stream, FROM_NOW)).collect(), others: false }
+        Self { streams: streams.into_iter().map(|stream| (stream, Position::NOW)).collect(), others: false }
+    }
+
+    /// Where a stream begins for whoever wanted what comes from now on.
+    pub fn begin(&mut self, stream: &Stream, at: Position) {
+        if let Some(position) = self.streams.get_mut(stream).filter(|position| position.seq == FROM_NOW) {
+            *position = at;
+        }
+    }
+
+    /// All of a region's streams begin anew, in a lineage.
+    pub fn begin_anew(&mut self, region: &str, lineage: u64) {
+        for (stream, position) in &mut self.streams {
+            if stream.region() == region && position.lineage < lineage && position.seq != FROM_NOW {
+                *position = Position { lineage, seq: 0 };
+            }
+        }
+    }
+
+    /// Somebody says something of a stream in a lineage of its region, to whoever is at these positions. A greater one than
+    /// theirs puts all of the region's to its beginning: what a proxy has of a region is of one lineage.
+    pub fn hear(&mut self, stream: &Stream, lineage: u64) -> Heard {
+        if self.streams.get(stream).is_some_and(|position| position.lineage == lineage) {
+            return Heard::Same;
+        }
+        self.hear_region(stream.region(), lineage)
+    }
+
+    /// The same of a region.
+    pub fn hear_region(&mut self, region: &str, lineage: u64) -> Heard {
+        let of_region = |other: &Stream| other.region() == region;
+        let known = self.streams.iter().filter(|(other, position)| of_region(other) && !position.is_open());
+        if known.map(|(_, position)| position.lineage).max().is_some_and(|known| known > lineage) {
+            return Heard::Older;
+        }
+        let is_behind = |(other, position): (&Stream, &Position)| {
+            of_region(other) && !position.is_open() && position.lineage < lineage
+        };
+        let heard = if self.streams.iter().any(is_behind) { Heard::Anew } else { Heard::Same };
+        self.begin_anew(region, lineage);
+        heard
     }
 
     /// As an opaque text of letters, digits, `-` and `_`.
@@ -46,22 +128,30 @@ impl Positions {
         out.put_u8(VERSION);
         out.put_u8(u8::from(self.others));
         let streams: Vec<_> = self.streams.iter().collect();
-        put_list(&mut out, &streams, |out, (stream, after)| {
+        put_list(&mut out, &streams, |out, (stream, position)| {
             put_stream(out, stream);
-            out.put_u64_le(**after);
+            put_position(out, **position);
         });
         URL_SAFE_NO_PAD.encode(out)
     }
 
-    /// Reads what [`Positions::token`] wrote.
+    /// Reads what [`Positions::token`] wrote, or wrote before it knew of lineages.
     pub fn parse(token: &str) -> Result<Self, BadToken> {
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| BadToken("it is cut or changed".to_owned()))?;
         let read = |mut from: Reader| {
-            if from.u8()? != VERSION {
+            let version = from.u8()?;
+            if version != VERSION && version != VERSION_WITHOUT {
                 return Err(BadMessage("it is of another version".to_owned()));
             }
             let others = from.u8()? != 0;
-            let streams = from.list(12, |from| Ok((from.stream()?, from.u64()?)))?;
+            let streams = match version {
+                VERSION_WITHOUT => {
+                    let take =
+                        |from: &mut Reader| Ok((from.stream()?, Position { lineage: 0, seq: from.u64()? }));
+                    from.list(12, take)?
+                }
+                _ => from.list(20, |from| Ok((from.stream()?, from.position()?)))?,
+            };
             from.end()?;
             Ok(Self { streams: streams.into_iter().collect(), others })
         };
@@ -78,14 +168,65 @@ pub struct BadToken(String);
 mod tests {
     use super::*;
 
+    fn stream(name: &str) -> Stream {
+        Stream::parse(name).unwrap()
+    }
+
+    fn at(lineage: u64, seq: u64) -> Position {
+        Position { lineage, seq }
+    }
+
     #[test]
     fn a_token_comes_back_and_a_cut_one_is_refused() {
-        let mut positions = Positions::of([Stream::parse("eu/prices").unwrap()]);
-        positions.streams.insert(Stream::parse("us/flags").unwrap(), 7);
+        let mut positions = Positions::of([stream("eu/prices")]);
+        positions.streams.insert(stream("us/flags"), at(6, 7));
         let token = positions.token();
         assert_eq!(Positions::parse(&token).unwrap(), positions);
         for cut in 0..token.len() {
             assert!(Positions::parse(&token[..cut]).is_err());
         }
+    }
+
+    #[test]
+    fn a_token_without_lineages_is_known_and_whoever_has_it_begins_anew() {
+        let mut out = BytesMut::from(&[1u8, 0][..]);
+        put_list(&mut out, &[("eu/prices", 7u64), ("us/flags", 0)], |out, (name, after)| {
+            put_stream(out, &stream(name));
+            out.put_u64_le(*after);
+        });
+        let mut positions = Positions::parse(&URL_SAFE_NO_PAD.encode(out)).unwrap();
+        assert_eq!(positions.streams[&stream("eu/prices")], at(0, 7));
+        assert_eq!(positions.hear(&stream("eu/prices"), 4), Heard::Anew);
+        assert_eq!(positions.hear(&stream("us/flags"), 4), Heard::Same, "it had heard nothing");
+        let streams = [(stream("eu/prices"), at(4, 0)), (stream("us/flags"), at(4, 0))].into();
+        assert_eq!(positions, Positions { streams, others: false });
+    }
+
+    #[test]
+    fn a_later_lineage_puts_all_of_its_region_to_the_beginning_and_an_earlier_one_nothing() {
+        let streams = [
+            (stream("eu/a"), at(4, 10)),
+            (stream("eu/b"), at(4, 20)),
+            (stream("eu/c"), Position::NOW),
+            (stream("us/a"), at(4, 30)),
+        ];
+        let mut positions = Positions { streams: streams.into(), others: true };
+        assert_eq!(positions.hear(&stream("eu/b"), 4), Heard::Same);
+        assert_eq!(positions.hear(&stream("eu/b"), 3), Heard::Older);
+        assert_eq!(
+            positions.hear(&stream("eu/new"), 3),
+            Heard::Older,
+            "of a stream that it has not heard of, too"
+        );
+        assert_eq!(positions.hear(&stream("eu/new"), 5), Heard::Anew);
+        let streams = [
+            (stream("eu/a"), at(5, 0)),
+            (stream("eu/b"), at(5, 0)),
+            (stream("eu/c"), Position::NOW),
+            (stream("us/a"), at(4, 30)),
+        ];
+        assert_eq!(positions, Positions { streams: streams.into(), others: true });
+        assert_eq!(positions.hear(&stream("eu/a"), 5), Heard::Same);
+        assert_eq!(positions.hear(&stream("eu/a"), 4), Heard::Older);
     }
 }

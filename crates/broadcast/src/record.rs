@@ -10,6 +10,7 @@
 //! 5      mark
 //! 6      applied:     stream, u64 last
 //! 7      lineage:     u64 lineage, u8 1 if what was there before is of it
+//! 8      elsewhere:   text region, u64 lineage
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -17,7 +18,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::batch::Batch;
 use crate::message::{Origin, PublisherId};
 use crate::name::Stream;
-use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream};
+use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +66,14 @@ pub enum Record {
         /// Whether what there was before is of it.
         keeps: bool,
     },
+    /// What follows of another region's streams is of this lineage of that region. If it is another one than before, what there was
+    /// has been dropped.
+    Elsewhere {
+        /// The region.
+        region: String,
+        /// Which one.
+        lineage: u64,
+    },
 }
 
 impl Record {
@@ -105,6 +114,23 @@ impl Record {
                 out.put_u64_le(*lineage);
                 out.put_u8(u8::from(*keeps));
             }
+            Record::Elsewhere { region, lineage } => {
+                out.put_u8(8);
+                put_text(out, region);
+                out.put_u64_le(*lineage);
+            }
+        }
+    }
+
+    /// The region of the streams that it is about, if it is about those of one.
+    pub fn region(&self) -> Option<&str> {
+        match self {
+            Record::Stored { stream, .. }
+            | Record::Held { stream, .. }
+            | Record::Publishers { stream, .. }
+            | Record::Applied { stream, .. } => Some(stream.region()),
+            Record::Elsewhere { region, .. } => Some(region),
+            Record::Forgot | Record::Mark | Record::Lineage { .. } => None,
         }
     }
 
@@ -130,6 +156,7 @@ impl Record {
             5 => Record::Mark,
             6 => Record::Applied { stream: from.stream()?, last: from.u64()? },
             7 => Record::Lineage { lineage: from.u64()?, keeps: from.u8()? != 0 },
+            8 => Record::Elsewhere { region: from.text()?, lineage: from.u64()? },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
         };
         from.end()?;
@@ -160,6 +187,7 @@ mod tests {
             Record::Mark,
             Record::Applied { stream, last: 9 },
             Record::Lineage { lineage: 9, keeps: true },
+            Record::Elsewhere { region: "us".to_owned(), lineage: 9 },
         ]
     }
 
@@ -189,12 +217,14 @@ mod tests {
         assert_eq!(encoded(&applied), [&[6, 4][..], b"eu/s", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
         let lineage = Record::Lineage { lineage: 0x0102, keeps: true };
         assert_eq!(encoded(&lineage), [7, 2, 1, 0, 0, 0, 0, 0, 0, 1][..]);
+        let elsewhere = Record::Elsewhere { region: "us".to_owned(), lineage: 0x0102 };
+        assert_eq!(encoded(&elsewhere), [&[8, 2][..], b"us", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
     }
 
     proptest! {
         #[test]
         fn a_changed_record_is_refused_or_read_without_a_panic(
-            which in 0..8usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..9usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut bytes = encoded(&samples()[which]).to_vec();
             for (at, to) in changes {

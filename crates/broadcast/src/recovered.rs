@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use crate::history::HistoryOptions;
 use crate::name::Stream;
 use crate::record::Record;
+use crate::replica::Lineages;
 use crate::replica::stream::{Collects, StreamState};
 
 /// Streams as they were.
 #[derive(Debug, Default)]
 pub struct Recovered {
     history: HistoryOptions,
-    lineage: u64,
+    lineages: Lineages,
     streams: BTreeMap<Stream, StreamState>,
 }
 
@@ -48,21 +49,30 @@ impl Recovered {
             Record::Mark => {}
             Record::Applied { stream, last } => self.state_of(&stream).applied_elsewhere(last),
             // One that a checkpoint had already says nothing: what follows it there was of the new lineage.
-            Record::Lineage { lineage, .. } if lineage == self.lineage => {}
+            Record::Lineage { lineage, .. } if lineage == self.lineages.own => {}
             Record::Lineage { lineage, keeps } => {
-                self.lineage = lineage;
+                self.lineages.own = lineage;
                 match keeps {
                     true => self.streams.values_mut().for_each(|state| state.history.applied_elsewhere(0, 0)),
-                    false => self.streams.clear(),
+                    false => {
+                        self.streams.clear();
+                        self.lineages.others.clear();
+                    }
+                }
+            }
+            Record::Elsewhere { region, lineage } => {
+                if self.lineages.others.get(&region) != Some(&lineage) {
+                    self.streams.retain(|stream, _| stream.region() != region);
+                    self.lineages.others.insert(region, lineage);
                 }
             }
         }
         Ok(())
     }
 
-    /// The lineage of what there was; 0 if nothing says so.
-    pub fn lineage(&self) -> u64 {
-        self.lineage
+    /// The lineages of what there was.
+    pub fn lineages(&self) -> &Lineages {
+        &self.lineages
     }
 
     /// One stream.
@@ -99,12 +109,39 @@ mod tests {
         let apply = |records: &[Record]| {
             let mut recovered = Recovered::default();
             records.iter().for_each(|record| recovered.apply(record.clone()).unwrap());
-            (recovered.lineage(), recovered.into_streams().get(&stream).map_or(0, StreamState::last))
+            (recovered.lineages().own, recovered.into_streams().get(&stream).map_or(0, StreamState::last))
         };
         assert_eq!(apply(&[lineage(1, true), stored.clone()]), (1, 1));
         assert_eq!(apply(&[lineage(1, true), stored.clone(), lineage(2, true)]), (2, 1));
         assert_eq!(apply(&[lineage(1, true), stored.clone(), lineage(2, false)]), (2, 0));
         // A checkpoint of what came after that, and the journal from before that on.
         assert_eq!(apply(&[lineage(2, true), stored, lineage(2, false)]), (2, 1));
+    }
+
+    #[test]
+    fn another_lineage_of_another_region_drops_what_was_there_of_that_one_once_only() {
+        let streams = ["us/s", "eu/s"].map(|name| Stream::parse(name).unwrap());
+        let stored = |stream: &Stream, count: u64| {
+            let mut writer = Writer::new(0);
+            (0..count).for_each(|_| writer.publish(&Content::default(), None).unwrap());
+            Record::Stored { stream: stream.clone(), batch: writer.finish(0), origin: None }
+        };
+        let us = |lineage| Record::Elsewhere { region: "us".to_owned(), lineage };
+        let apply = |records: &[Record]| {
+            let mut recovered = Recovered::default();
+            records.iter().for_each(|record| recovered.apply(record.clone()).unwrap());
+            let lineage = recovered.lineages().others.get("us").copied();
+            let had = recovered.into_streams();
+            (lineage, streams.clone().map(|stream| had.get(&stream).map_or(0, StreamState::last)))
+        };
+        let before = [us(5), stored(&streams[0], 3), stored(&streams[1], 2)];
+        assert_eq!(apply(&before), (Some(5), [3, 2]));
+        assert_eq!(apply(&[&before[..], &[us(6)]].concat()), (Some(6), [0, 2]));
+        let after = [us(6), stored(&streams[0], 1)];
+        assert_eq!(apply(&[&before[..], &after].concat()), (Some(6), [1, 2]));
+        // A checkpoint of that, and the journal from the change on.
+        assert_eq!(apply(&[&after[..], &after].concat()), (Some(6), [1, 0]));
+        let joins = Record::Lineage { lineage: 2, keeps: false };
+        assert_eq!(apply(&[&after[..], &[joins]].concat()), (None, [0, 0]));
     }
 }

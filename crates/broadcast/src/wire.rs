@@ -4,6 +4,7 @@
 //! stream   u8 length, its bytes
 //! batch    u64 after, u64 last, u32 count, state (u64 time, u8 collection, its argument as in an event),
 //!          u32 length, the encoded events
+//! position u64 lineage, u64 number
 //! list     u32 count, then the items
 //! ```
 
@@ -11,6 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::batch::{self, Batch};
 use crate::name::Stream;
+use crate::positions::Position;
 
 /// Bytes that are no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +101,11 @@ impl Reader {
         Stream::parse(&self.text()?).map_err(|error| BadMessage(error.to_string()))
     }
 
+    /// A position.
+    pub fn position(&mut self) -> Result<Position, BadMessage> {
+        Ok(Position { lineage: self.u64()?, seq: self.u64()? })
+    }
+
     /// A batch; it is [checked](Batch::check).
     pub fn batch(&mut self) -> Result<Batch, BadMessage> {
         let (after, last, count) = (self.u64()?, self.u64()?, self.u32()?);
@@ -130,6 +137,12 @@ pub fn put_text(out: &mut BytesMut, text: &str) {
 /// Appends a stream's name.
 pub fn put_stream(out: &mut BytesMut, stream: &Stream) {
     put_text(out, stream.as_str());
+}
+
+/// Appends a position.
+pub fn put_position(out: &mut BytesMut, position: Position) {
+    out.put_u64_le(position.lineage);
+    out.put_u64_le(position.seq);
 }
 
 /// Appends a batch.

@@ -5,7 +5,7 @@ use tailwater_broadcast::limits::STREAMS_MAX;
 use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Reason, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
-use tailwater_broadcast::{Batch, Collect, Content, Stream, Writer};
+use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer};
 
 #[test]
 fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing() {
@@ -146,7 +146,7 @@ fn streams_of_other_regions_beyond_the_bound_are_left_out_and_counted() {
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let stream = |n: usize| Stream::parse(&format!("there/{n:05}")).unwrap();
     let counts = |streams: std::ops::Range<usize>| {
-        streams.map(|n| Advertised { stream: stream(n), count: 1, age_ms: 0 }).collect()
+        streams.map(|n| Advertised { stream: stream(n), count: at(1), age_ms: 0 }).collect()
     };
     let told = |counts| Message::Advertise { epoch: 1, answers: None, counts };
     head.receive(0, 8, told(counts(0..STREAMS_MAX)));
@@ -157,11 +157,15 @@ fn streams_of_other_regions_beyond_the_bound_are_left_out_and_counted() {
 }
 
 fn advertise(stream: &Stream, count: u64) -> Message {
-    let told = Advertised { stream: stream.clone(), count, age_ms: 0 };
+    let told = Advertised { stream: stream.clone(), count: at(count), age_ms: 0 };
     Message::Advertise { epoch: 1, answers: None, counts: vec![told] }
 }
 
 /// One large event, with the number after `after`.
+fn at(seq: u64) -> Position {
+    Position { lineage: 0, seq }
+}
+
 fn large(after: u64) -> Batch {
     let mut events = Writer::new(after);
     let payload = Bytes::from(vec![b'x'; 1 << 20]);
@@ -191,7 +195,7 @@ fn another_region_is_asked_for_no_more_than_the_chain_takes() {
     assert!(asked(&mut head));
     let mut given_up = false;
     for after in 0..all {
-        head.receive(0, 8, Message::Events { stream: stream.clone(), batch: large(after) });
+        head.receive(0, 8, Message::Events { stream: stream.clone(), lineage: 0, batch: large(after) });
         let mut outputs = head.outputs().into_iter();
         given_up |= outputs.any(|output| matches!(output, Output::Send(8, Message::Unsubscribe { .. })));
     }
@@ -199,7 +203,7 @@ fn another_region_is_asked_for_no_more_than_the_chain_takes() {
     assert!(given_up && last <= all / 2 + 1, "{last} of {all}");
     assert!(!asked(&mut head), "all of that is on its way yet");
     for (held, is_asked) in [(last / 3, false), (last * 2 / 3, true)] {
-        head.receive(0, 7, Message::Held { epoch: 1, counts: vec![(stream.clone(), held)] });
+        head.receive(0, 7, Message::Held { epoch: 1, counts: vec![(stream.clone(), at(held))] });
         assert_eq!(asked(&mut head), is_asked);
     }
 }

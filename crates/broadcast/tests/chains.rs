@@ -3,7 +3,11 @@
 use tailwater_broadcast::client::{Listener, Received};
 use tailwater_broadcast::frame;
 use tailwater_broadcast::message::{Chain, Member, Message, Role, VERSION};
-use tailwater_broadcast::{Positions, Stream};
+use tailwater_broadcast::{Position, Positions, Stream};
+
+fn number(seq: u64) -> Position {
+    Position { lineage: 1, seq }
+}
 use tailwater_env::Env;
 use tokio::net::TcpListener;
 
@@ -23,7 +27,7 @@ async fn take(
     writer.send(&Message::Chain(chain)).await.unwrap();
     let asked = reader.next().await.unwrap_or(None);
     if asked.is_some() {
-        writer.send(&Message::Listening { positions: vec![(stream.clone(), count)] }).await.unwrap();
+        writer.send(&Message::Listening { positions: vec![(stream.clone(), number(count))] }).await.unwrap();
     }
     (asked, (reader, writer))
 }
@@ -33,8 +37,7 @@ async fn who_knows_of_a_later_chain_does_not_hear_a_tail_that_was_removed() {
     let (env, stream) = (Env::real(), Stream::parse("here/news").unwrap());
     let at = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addresses = vec![at.local_addr().unwrap().to_string()];
-    let began =
-        |received| matches!(received, Ok(Received::Began(positions)) if positions == [(stream.clone(), 9)]);
+    let began = |received| matches!(received, Ok(Received::Began(positions)) if positions == [(stream.clone(), number(9))]);
 
     // One that knows of none hears it, whatever it is.
     let mut any = Listener::new(&env, addresses.clone(), Positions::now([stream.clone()]));

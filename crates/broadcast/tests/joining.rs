@@ -6,7 +6,12 @@ use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{
     Config, ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
 };
-use tailwater_broadcast::{Collect, Content, Stream, Writer};
+use tailwater_broadcast::{Collect, Content, Position, Stream, Writer};
+
+/// In the chain's lineage.
+fn at(seq: u64) -> Position {
+    Position { lineage: 1, seq }
+}
 
 /// The only member of a chain, which replica 3 wants to join.
 fn tail() -> Replica {
@@ -32,7 +37,7 @@ fn publish(tail: &mut Replica, stream: &Stream, client: u128) {
 /// What the tail sends replica 3 when it follows through a new connection, having all up to `count`.
 fn followed(tail: &mut Replica, through: ConnectionId, stream: &Stream, count: u64) -> Vec<Message> {
     tail.connected(0, through, Peer::In("here".to_owned(), Role::Replica(3)));
-    let counts = vec![(stream.clone(), count)];
+    let counts = vec![(stream.clone(), at(count))];
     tail.receive(0, through, Message::Follow { epoch: 2, lineage: 1, counts: counts.clone() });
     if count > 0 {
         tail.receive(0, through, Message::Held { epoch: 2, counts });
@@ -76,12 +81,12 @@ fn a_joining_replica_forgets_what_only_the_tail_gave_it_when_another_one_becomes
         let mut events = Writer::new(after);
         events.publish(&Content::default(), None).unwrap();
         let (batch, origin, stream) = (events.finish(0), None, stream.clone());
-        joining.receive(0, 7, Message::Append { epoch: 2, stream, origin, batch });
+        joining.receive(0, 7, Message::Append { epoch: 2, stream, lineage: 1, origin, batch });
     }
     // The tail hears that it has both, and settles the second one for that.
-    let has = Message::Held { epoch: 2, counts: vec![(stream.clone(), 2)] };
+    let has = Message::Held { epoch: 2, counts: vec![(stream.clone(), at(2))] };
     assert!(joining.outputs().iter().any(|output| matches!(output, Output::Send(7, sent) if *sent == has)));
-    joining.receive(0, 7, Message::Held { epoch: 2, counts: vec![(stream.clone(), 1)] });
+    joining.receive(0, 7, Message::Held { epoch: 2, counts: vec![(stream.clone(), at(1))] });
     let counts = |replica: &Replica| replica.stream(&stream).map(|state| (state.held(), state.last()));
     assert_eq!(counts(&joining), Some((1, 2)));
     joining.configure(0, chain(3, &[4, 1]));
@@ -95,7 +100,7 @@ fn a_replica_with_events_that_the_chain_does_not_have_is_not_let_in() {
     let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
     publish(&mut tail, &stream, 5);
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
-    tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: vec![(stream.clone(), 2)] });
+    tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: vec![(stream.clone(), at(2))] });
     let outputs = tail.outputs();
     let is_refused =
         |output: &Output| matches!(output, Output::Close(10, why) if why.contains("here/news up to 2"));
@@ -135,7 +140,7 @@ fn a_joining_replica_does_not_apply_the_predicates_again_that_the_tail_has_appli
     for message in followed(&mut tail, 10, &stream, 0) {
         new.receive(0, 8, message);
     }
-    new.receive(0, 8, Message::Held { epoch: 2, counts: vec![(stream.clone(), 200)] });
+    new.receive(0, 8, Message::Held { epoch: 2, counts: vec![(stream.clone(), at(200))] });
     let history = &new.stream(&stream).unwrap().history;
     assert_eq!((history.last(), history.stats().predicates), (200, 0));
 }
@@ -149,7 +154,7 @@ fn a_follower_is_told_of_many_publishers_only_as_fast_as_it_reads() {
         (0..publishers).for_each(|client| publish(&mut tail, stream, client));
     }
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
-    let counts: Vec<_> = streams.iter().map(|stream| (stream.clone(), publishers as u64)).collect();
+    let counts: Vec<_> = streams.iter().map(|stream| (stream.clone(), at(publishers as u64))).collect();
     tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: counts.clone() });
     tail.receive(0, 10, Message::Held { epoch: 2, counts });
     let (mut told, mut waiting) = (0, 0);
@@ -222,7 +227,7 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
     // Each time that it follows anew, with what it has in memory.
     for through in [10, 11, 12] {
         tail.connected(0, through, Peer::In("here".to_owned(), Role::Replica(3)));
-        let counts = if has > 0 { vec![(stream.clone(), has)] } else { Vec::new() };
+        let counts = if has > 0 { vec![(stream.clone(), at(has))] } else { Vec::new() };
         tail.receive(0, through, Message::Follow { epoch: 2, lineage: 1, counts });
         has += appended(&all_sent(&mut tail, through));
         assert!((count / 4..=count / 2).contains(&has), "{has} of {count}");
@@ -235,7 +240,7 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
     assert!(answers.iter().any(|m| matches!(m, Message::Published { number, .. } if *number == count + 1)));
     let mut handed_over = false;
     while has < count + 1 || !handed_over {
-        tail.receive(0, 12, Message::Held { epoch: 2, counts: vec![(stream.clone(), has)] });
+        tail.receive(0, 12, Message::Held { epoch: 2, counts: vec![(stream.clone(), at(has))] });
         let sent = all_sent(&mut tail, 12);
         assert!(!handed_over && (appended(&sent) > 0 || has == count + 1), "{has} of {count}");
         has += appended(&sent);
@@ -272,7 +277,7 @@ fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything()
         assert!(!all_sent(&mut tail, 10).contains(&Message::Token { epoch: 2 }));
     }
     // What came since is on its way to its disk, which goes on.
-    tail.receive(0, 10, Message::Held { epoch: 2, counts: vec![(stream.clone(), 1)] });
+    tail.receive(0, 10, Message::Held { epoch: 2, counts: vec![(stream.clone(), at(1))] });
     assert!(all_sent(&mut tail, 10).contains(&Message::Token { epoch: 2 }));
     assert!(!publish(&mut tail, 10), "it is waited for");
 }

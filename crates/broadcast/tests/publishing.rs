@@ -3,7 +3,7 @@
 use tailwater_broadcast::message::{Chain, Member, Message, PublisherId, Reason, Role};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::recovered::Recovered;
-use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
+use tailwater_broadcast::replica::{Config, Lineages, Output, Peer, Replica};
 use tailwater_broadcast::{Collect, Content, HistoryOptions, Stream, Writer};
 
 /// The only member of a chain, with a publisher's connection.
@@ -136,7 +136,8 @@ fn takes_over(id: u64, of: &Replica, stream: &Stream) -> Replica {
         after = batch.last;
         recovered.apply(Record::Stored { stream: stream.clone(), batch, origin: None }).unwrap();
     }
-    let mut replica = Replica::recovered(Config::new("here", id), 1, recovered.into_streams());
+    let lineages = Lineages { own: 1, ..Lineages::default() };
+    let mut replica = Replica::recovered(Config::new("here", id), lineages, recovered.into_streams());
     replica.configure(0, chain(id, &[id]));
     replica.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
     replica.outputs();

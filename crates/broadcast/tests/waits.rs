@@ -2,7 +2,7 @@
 
 use tailwater_broadcast::message::{Chain, Member, Message, Role, Waits};
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica, Ticket};
-use tailwater_broadcast::{Content, Durability, Stream, Writer};
+use tailwater_broadcast::{Content, Durability, Position, Stream, Writer};
 
 /// A member with a disk, of the chain 2, 4, 6.
 struct Told {
@@ -60,7 +60,7 @@ impl Told {
     }
 
     fn next_holds(&mut self, count: u64) {
-        let held = Message::Held { epoch: 1, counts: vec![(stream(), count)] };
+        let held = Message::Held { epoch: 1, counts: vec![(stream(), Position { lineage: 0, seq: count })] };
         self.replica.receive(self.now_ms, 8, held);
     }
 
@@ -122,7 +122,11 @@ fn a_link_that_breaks_again_and_again_and_carries_nothing_is_waited_for_all_the_
         head.replica.closed(head.now_ms, 8);
         head.pass(100);
         head.replica.connected(head.now_ms, 8, Peer::In("here".to_owned(), Role::Replica(4)));
-        let follow = Message::Follow { epoch: 1, lineage: 1, counts: vec![(stream(), 1)] };
+        let follow = Message::Follow {
+            epoch: 1,
+            lineage: 1,
+            counts: vec![(stream(), Position { lineage: 0, seq: 1 })],
+        };
         head.replica.receive(head.now_ms, 8, follow);
         head.next_holds(1);
         head.pass(100);

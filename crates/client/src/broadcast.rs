@@ -28,9 +28,10 @@ pub use tailwater_broadcast::client::{
     Acknowledged, Count, ListenError, Listener, PublishError, Publisher, Received, Sharing, SharingStats,
 };
 pub use tailwater_broadcast::region::{Options as RegionOptions, Stats as RegionStats};
-pub use tailwater_broadcast::{Collect, Content, Event, Kind, Positions, Stream};
+pub use tailwater_broadcast::{Collect, Content, Event, Kind, Position, Positions, Stream};
 
-/// Hands every event to `callback` until that breaks or the listener ends. Dropping the future ends it; the
+/// Hands every event to `callback` until that breaks, the listener ends, or a region has begun anew: [`ListenError::Anew`] is answered
+/// once, and called again it goes on. Dropping the future ends it; the
 /// listener's positions then say where to go on.
 pub async fn listen_with(
     listener: &mut Listener,

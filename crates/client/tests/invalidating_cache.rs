@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tailwater_broadcast::message::{Advertised, Chain, FROM_NOW, Member, Message, Role};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::{Writer, frame};
+use tailwater_broadcast::{Position, Writer, frame};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, Stream,
@@ -243,19 +243,25 @@ async fn serve(
         let Says { count, answers_newest, .. } = *says.borrow();
         match message {
             Message::Listen { positions, .. } => {
-                let after = positions.iter().map(|(_, after)| *after).find(|after| *after != FROM_NOW);
-                let positions = vec![(stream.clone(), after.unwrap_or(count))];
-                writer.send(&Message::Listening { positions }).await.ok()?;
+                let position = positions.iter().map(|(_, position)| *position).find(|at| at.seq != FROM_NOW);
+                let after = position.map(|at| if at.lineage == lineage { at.seq } else { 0 });
+                let position = Position { lineage, seq: after.unwrap_or(count) };
+                writer
+                    .send(&Message::Listening { positions: vec![(stream.clone(), position)] })
+                    .await
+                    .ok()?;
                 if let Some(after) = after.filter(|after| *after < count) {
                     let mut events = Writer::new(after);
                     (after..count).for_each(|_| events.publish(&change("coffee"), None).unwrap());
-                    let events = Message::Events { stream: stream.clone(), batch: events.finish(0) };
+                    let (stream, batch) = (stream.clone(), events.finish(0));
+                    let events = Message::Events { stream, lineage, batch };
                     writer.send(&events).await.ok()?;
                 }
             }
             Message::Ask { at } => {
                 let first = *first.get_or_insert(at);
                 let answers = Some(if answers_newest { at } else { first });
+                let count = Position { lineage, seq: count };
                 let counts = vec![Advertised { stream: stream.clone(), count, age_ms: 0 }];
                 writer.send(&Message::Advertise { epoch: lineage, answers, counts }).await.ok()?;
             }

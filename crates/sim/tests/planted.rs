@@ -189,6 +189,18 @@ fn replicas_that_are_not_told_that_their_region_has_begun_anew_are_caught() {
 }
 
 #[test]
+fn proxies_that_do_not_tell_others_in_which_lineage_their_events_are_are_caught() {
+    let words = ["not everything was delivered", "not what was published", "was not told"];
+    is_caught(Plant::LineageNotToldElsewhere, "broadcast-anew", &words);
+}
+
+#[test]
+fn a_listener_that_goes_on_at_its_number_whichever_lineage_that_is_of_by_now_is_caught() {
+    let words = ["came an event that covers", "not what was published", "was not told"];
+    is_caught(Plant::ResumedInAnyLineage, "broadcast-anew", &words);
+}
+
+#[test]
 fn replicas_that_do_not_say_what_they_wait_for_are_caught() {
     is_caught(Plant::WaitsNotTold, "broadcast", &["for long: publisher"]);
 }

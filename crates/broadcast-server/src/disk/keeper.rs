@@ -9,8 +9,8 @@
 //! checkpoint is taken of it, and no ticket is answered before that is durable. The same is done when the journal has been
 //! full for a while, as only a checkpoint makes room then, and can't wait for what has none.
 //!
-//! What the replica drops is put aside by a thread, and the journal gets nothing before that is done: until then the disk has all of
-//! it under its own lineage, and a start in between finds that.
+//! What the replica drops, all of it or what it has of another region, is put aside by a thread, and the journal gets nothing before
+//! that is done: until then the disk has all of it under its own lineage, and a start in between finds that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,8 @@ use super::{DiskOptions, DiskStats, TAG, Walk, aside};
 
 /// Pieces that wait for the thread which writes the checkpoint.
 const PIECES_MAX: usize = 4;
+/// What waits to be put aside at most, besides what is being put there.
+const ASIDES_MAX: usize = 4;
 /// A pause after a checkpoint failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -117,6 +119,8 @@ pub struct Keeper {
     checkpoint_bytes: u64,
     checkpoint: Option<Checkpoint>,
     putting_aside: Option<PuttingAside>,
+    /// What is put aside after that.
+    asides: VecDeque<Dropped>,
     /// A checkpoint is due in any case.
     is_due: bool,
     /// Records were lost, or find no room, that only a checkpoint brings to the disk.
@@ -157,6 +161,7 @@ impl Keeper {
             checkpoint_bytes: 0,
             checkpoint: None,
             putting_aside: None,
+            asides: VecDeque::new(),
             is_due: false,
             is_behind: false,
             full_since: None,
@@ -409,26 +414,44 @@ impl Keeper {
         }
     }
 
-    /// The replica has dropped all that it had: none of it is written any more but aside.
+    /// The replica has dropped all that it had, or had of another region: none of it is written any more but aside.
     fn put_aside(&mut self, mut dropped: Dropped) {
-        self.waiting.clear();
-        self.held.clear();
-        self.unwritten.clear();
-        self.unsynced.clear();
+        let is_dropped = |region: &str| dropped.region == self.region || dropped.region == region;
+        self.waiting.retain(|(record, then)| {
+            let is_of = match record.region() {
+                Some(region) => is_dropped(region),
+                None => dropped.region == self.region,
+            };
+            !is_of && !matches!(then, Then::EndCheckpoint)
+        });
+        self.held.retain(|stream, _| !is_dropped(stream.region()));
+        self.unwritten.retain(|(_, ticket)| !is_dropped(ticket.stream.region()));
+        self.unsynced.retain(|(_, ticket)| !is_dropped(ticket.stream.region()));
+        // What it goes through is not there any more.
         self.give_up_checkpoint();
         // One that was to bring lost records back does so no more.
         self.is_due |= self.is_behind;
-        let (live, lineage) = (dropped.live(), dropped.lineage);
+        let (live, lineage) = (dropped.live(), dropped.lineages.own);
         let is_kept = |stream: &Stream| self.durability.of(stream) > Durability::Memory;
         dropped.streams.retain(|stream, state| is_kept(stream) && state.last() > 0);
-        if self.putting_aside.is_some() || dropped.streams.is_empty() {
+        if self.asides.len() >= ASIDES_MAX || dropped.streams.is_empty() {
             tracing::warn!(
+                region = dropped.region,
                 lineage = %format_args!("{lineage:x}"),
                 events = live,
-                "events of an earlier beginning of the region are forgotten: they were in memory only"
+                "events of an earlier beginning of a region are forgotten: they were in memory only"
             );
             return;
         }
+        self.asides.push_back(dropped);
+        self.put_next_aside();
+    }
+
+    fn put_next_aside(&mut self) {
+        if self.putting_aside.is_some() {
+            return;
+        }
+        let Some(dropped) = self.asides.pop_front() else { return };
         let (answer, done) = oneshot::channel();
         let (env, dir, region) = (self.env.clone(), self.dir.clone(), self.region.clone());
         let write = async move {
@@ -439,7 +462,7 @@ impl Keeper {
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "events of an earlier beginning of the region can't be put aside, trying on");
+                        tracing::warn!(%error, "events of an earlier beginning of a region can't be put aside, trying on");
                         env.sleep(RETRY).await;
                     }
                 }
@@ -461,10 +484,11 @@ impl Keeper {
         };
         tracing::warn!(
             path = %path.display(),
-            "the events that this replica had are of an earlier beginning of the region, which has begun anew without them: they \
-             are put aside, and it copies those of the chain; remove them when nobody needs them"
+            "events that this replica had are of an earlier beginning of a region, which has begun anew without them: they are \
+             put aside, and it copies those that are there now; remove them when nobody needs them"
         );
         self.putting_aside = None;
+        self.put_next_aside();
         // The journal keeps them as well until there is one.
         self.is_due = true;
         self.flush();

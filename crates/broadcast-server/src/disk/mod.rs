@@ -6,6 +6,7 @@
 //! checkpoint       what there was before that, without what is collected
 //! checkpoint.new   one that is not finished; removed when the directory is opened
 //! aside-LINEAGE/   what the replica had of a lineage that goes on no more: a directory like this one
+//! aside-LINEAGE-REGION/   the same of another region's, as a directory of a replica of that one
 //! ```
 //!
 //! What holds:
@@ -40,6 +41,7 @@ use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::recovered::Recovered;
+use tailwater_broadcast::replica::Lineages;
 use tailwater_broadcast::replica::stream::StreamState;
 use tailwater_env::{Env, OpenMode};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, JournalStats, OpenError, ReplayError, Tag};
@@ -168,8 +170,8 @@ pub struct Disk {
     pub keeper: Keeper,
     /// What the replica had.
     pub streams: BTreeMap<Stream, StreamState>,
-    /// The lineage of that.
-    pub lineage: u64,
+    /// The lineages of that.
+    pub lineages: Lineages,
     id: ReplicaId,
 }
 
@@ -223,7 +225,7 @@ impl Disk {
             }
             identity::create(env, dir, id, region)?;
         }
-        let (lineage, streams) = (recovered.lineage(), recovered.into_streams());
+        let (lineages, streams) = (recovered.lineages().clone(), recovered.into_streams());
         // What is not kept any more must not come back with a later start, when others have gone on.
         let stale = streams
             .keys()
@@ -233,7 +235,7 @@ impl Disk {
         let loaded = streams.values().map(|state| state.history.stats().live + on_its_way(state)).sum();
         let mut keeper = Keeper::new(env, (dir, region), journal, end, &options);
         keeper.begin_with(replayed, checkpoint_bytes, loaded, stale);
-        Ok(Self { keeper, streams, lineage, id })
+        Ok(Self { keeper, streams, lineages, id })
     }
 
     /// The replica's number: even, and the same after every start.

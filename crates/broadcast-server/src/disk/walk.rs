@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::stream::{StreamState, Unsettled};
-use tailwater_broadcast::replica::{MESSAGE_BYTES, Replica};
+use tailwater_broadcast::replica::{Lineages, MESSAGE_BYTES, Replica};
 
 /// Publishers in one record.
 const PUBLISHERS_A_RECORD: usize = 10_000;
@@ -31,8 +31,8 @@ struct Left {
 /// A walk through all streams that are kept on disk.
 #[derive(Debug)]
 pub struct Walk {
-    /// The lineage of all that, until that was said.
-    lineage: Option<u64>,
+    /// The lineages of all that, until that was said.
+    lineages: Option<Lineages>,
     left: VecDeque<Left>,
 }
 
@@ -40,11 +40,14 @@ impl Walk {
     /// Begins one: what is on its way down the chain is taken now.
     pub fn begin(replica: &Replica) -> Self {
         let kept = replica.streams().filter(|(stream, _)| replica.is_kept(stream));
-        Self::of(replica.lineage(), kept)
+        Self::of(replica.lineages(), kept)
     }
 
-    /// One through some streams of a lineage.
-    pub(super) fn of<'a>(lineage: u64, streams: impl Iterator<Item = (&'a Stream, &'a StreamState)>) -> Self {
+    /// One through some streams, which are of these lineages.
+    pub(super) fn of<'a>(
+        lineages: &Lineages,
+        streams: impl Iterator<Item = (&'a Stream, &'a StreamState)>,
+    ) -> Self {
         let left = streams.map(|(stream, state)| Left {
             stream: stream.clone(),
             held: state.held(),
@@ -52,7 +55,7 @@ impl Walk {
             after: 0,
             unsettled: state.unsettled().cloned().collect(),
         });
-        Self { lineage: Some(lineage), left: left.collect() }
+        Self { lineages: Some(lineages.clone()), left: left.collect() }
     }
 
     /// The next piece, at most about 256 KiB of events; `None` at the end.
@@ -65,8 +68,11 @@ impl Walk {
         &mut self,
         state: impl FnOnce(&Stream) -> Option<&'a StreamState>,
     ) -> Option<Vec<Record>> {
-        if let Some(lineage) = self.lineage.take() {
-            return Some(vec![Record::Lineage { lineage, keeps: true }]);
+        if let Some(Lineages { own, others }) = self.lineages.take() {
+            let elsewhere = others.into_iter().map(|(region, lineage)| Record::Elsewhere { region, lineage });
+            return Some(
+                [Record::Lineage { lineage: own, keeps: true }].into_iter().chain(elsewhere).collect(),
+            );
         }
         let left = self.left.front_mut()?;
         let stream = left.stream.clone();

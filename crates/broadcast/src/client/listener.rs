@@ -17,9 +17,9 @@ use crate::batch::{Batch, Malformed};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
-use crate::message::{AGE_UNKNOWN, Advertised, Chain, FROM_NOW, Message};
+use crate::message::{AGE_UNKNOWN, Advertised, Message};
 use crate::name::Stream;
-use crate::positions::Positions;
+use crate::positions::{Heard, Position, Positions};
 
 /// Batches that wait for [`Listener::next`].
 const WAITING_MAX: usize = 16;
@@ -33,12 +33,25 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// Listens. Dropping it ends it.
 #[derive(Debug)]
 pub struct Listener {
-    received: mpsc::Receiver<Received>,
+    received: mpsc::Receiver<Came>,
     positions: Positions,
     events: VecDeque<(Stream, Event)>,
     epoch: Arc<AtomicU64>,
     stats: Option<watch::Receiver<SharingStats>>,
     _task: Task,
+}
+
+/// What came, and if it is events, of which lineage they are.
+#[derive(Debug)]
+pub(super) struct Came {
+    pub(super) received: Received,
+    pub(super) lineage: u64,
+}
+
+impl From<Received> for Came {
+    fn from(received: Received) -> Self {
+        Self { received, lineage: 0 }
+    }
 }
 
 /// What came.
@@ -47,18 +60,22 @@ pub enum Received {
     /// Events; they continue what came before of their stream.
     Events(Stream, Batch),
     /// Where it begins, of the streams that it was told of: for `Positions::now` the numbers that "now" is.
-    Began(Vec<(Stream, u64)>),
+    Began(Vec<(Stream, Position)>),
     /// How far the region's proxy is.
     Counts(Vec<Count>),
     /// The connection to the proxy is gone; the listener may be out of date until [`Received::Counts`] comes.
     Lost,
-    /// The region has begun anew: its streams' numbers are those of other events from here on, of which the listener hears
-    /// none up to where it was. Who must not miss those starts another one, from the start or from now on. One that
-    /// [shares](Listener::sharing) does not say so.
-    Anew,
+    /// A region has begun anew: from here on the numbers of its streams are those of other events, which come from the first
+    /// one on. What came of them before is no more.
+    Anew {
+        /// The region; the listener's own, or another one.
+        region: String,
+        /// Its lineage now, which is greater than any before ([`Chain::lineage`](crate::message::Chain::lineage)).
+        lineage: u64,
+    },
 }
 
-/// How far the region's proxy has a stream.
+/// How far the region's proxy has a stream, of the events that the listener listens to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
     /// The stream.
@@ -79,7 +96,7 @@ impl Count {
             // What is older than this process's clock is as good as unknown.
             let as_of_ms = asked_ms.zip(age_ms).and_then(|(at, age_ms)| at.checked_sub(age_ms.into()));
             let as_of = as_of_ms.map(|ms| Instant::from_ns(ms * 1_000_000));
-            Self { stream: told.stream, count: told.count, as_of }
+            Self { stream: told.stream, count: told.count.seq, as_of }
         };
         counts.into_iter().map(count).collect()
     }
@@ -96,6 +113,11 @@ pub enum ListenError {
     /// The proxy sent events that can't be read.
     #[error(transparent)]
     Malformed(#[from] Malformed),
+    /// Of [`Listener::get_event`] only: as [`Received::Anew`]. It goes on when it is asked again.
+    #[error(
+        "region {0} has begun anew: its streams' events come from the beginning, and those before are no more"
+    )]
+    Anew(String),
     /// The listener's task has ended.
     #[error("the listener has ended")]
     Ended,
@@ -121,7 +143,6 @@ impl Listener {
             env: env.clone(),
             addresses,
             positions: positions.clone(),
-            lineage: None,
             events,
             epoch: Arc::clone(&epoch),
             hears_all: since.is_none(),
@@ -165,45 +186,47 @@ impl Listener {
 
     /// What comes next. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Result<Received, ListenError> {
-        let received = self.received.recv().await.ok_or(ListenError::Ended)?;
+        let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
         match &received {
             Received::Events(stream, batch) => {
-                self.positions.streams.insert(stream.clone(), batch.last);
+                self.positions.streams.insert(stream.clone(), Position { lineage, seq: batch.last });
             }
             Received::Began(positions) => self.began(positions),
-            Received::Counts(_) | Received::Lost | Received::Anew => {}
+            Received::Anew { region, lineage } => self.positions.begin_anew(region, *lineage),
+            Received::Counts(_) | Received::Lost => {}
         }
         Ok(received)
     }
 
-    /// The next event (the paper's `getEvent`). Cancelling it loses nothing.
+    /// The next event (the paper's `getEvent`), or [`ListenError::Anew`] before the first one of a region that has begun anew.
+    /// Cancelling it loses nothing.
     pub async fn get_event(&mut self) -> Result<(Stream, Event), ListenError> {
         loop {
             if let Some((stream, event)) = self.events.pop_front() {
-                self.positions.streams.insert(stream.clone(), event.seq);
+                self.positions.streams.entry(stream.clone()).or_default().seq = event.seq;
                 return Ok((stream, event));
             }
-            match self.received.recv().await.ok_or(ListenError::Ended)? {
+            let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
+            match received {
                 Received::Events(stream, batch) => {
+                    self.positions.streams.entry(stream.clone()).or_default().lineage = lineage;
                     for event in batch.events() {
                         self.events.push_back((stream.clone(), event?));
                     }
                 }
                 Received::Began(positions) => self.began(&positions),
-                Received::Counts(_) | Received::Lost | Received::Anew => {}
+                Received::Anew { region, lineage } => {
+                    self.positions.begin_anew(&region, lineage);
+                    return Err(ListenError::Anew(region));
+                }
+                Received::Counts(_) | Received::Lost => {}
             }
         }
     }
 
     /// From here on a token says the number that "now" was, so that who resumes from it misses nothing.
-    fn began(&mut self, positions: &[(Stream, u64)]) {
-        for (stream, after) in positions {
-            if let Some(position) = self.positions.streams.get_mut(stream)
-                && *position == FROM_NOW
-            {
-                *position = *after;
-            }
-        }
+    fn began(&mut self, positions: &[(Stream, Position)]) {
+        positions.iter().for_each(|(stream, position)| self.positions.begin(stream, *position));
     }
 
     /// How far it got, to go on from there later: what [`Listener::next`] and [`Listener::get_event`] answered.
@@ -216,9 +239,7 @@ struct State {
     env: Env,
     addresses: Vec<String>,
     positions: Positions,
-    /// Of the chain that it listened to last.
-    lineage: Option<u64>,
-    events: mpsc::Sender<Received>,
+    events: mpsc::Sender<Came>,
     /// The greatest epoch of a tail that was heard, or that one was to have.
     epoch: Arc<AtomicU64>,
     /// Whether tails with a smaller one are heard as well.
@@ -241,7 +262,7 @@ impl State {
                     if let Err(error) = self.serve(link).await {
                         tracing::debug!(%error, "the listener looks for the tail again");
                     }
-                    if self.events.send(Received::Lost).await.is_err() {
+                    if self.events.send(Received::Lost.into()).await.is_err() {
                         return;
                     }
                 }
@@ -254,27 +275,24 @@ impl State {
         }
     }
 
-    /// Its positions go on counting in other events then: it is all that this listener can say. It is said before anything of
-    /// those comes.
-    async fn look_at_lineage(&mut self, chain: &Chain) -> anyhow::Result<()> {
-        let before = self.lineage.replace(chain.lineage);
-        if before.is_some_and(|before| before != chain.lineage) {
+    /// Whether what is said of a stream is of the events that it listens to, or of those with which the stream's region has begun
+    /// anew: that is said before anything of them comes.
+    async fn hears(&mut self, stream: &Stream, lineage: u64) -> anyhow::Result<bool> {
+        let heard = self.positions.hear(stream, lineage);
+        if heard == Heard::Anew {
+            let region = stream.region().to_owned();
             tracing::warn!(
-                region = chain.region,
-                "the region has begun anew: its streams' numbers are those of other events now; listen from the start or from now on"
+                region,
+                "a region has begun anew: its streams' numbers are those of other events now, which come from the first one on"
             );
-            self.events.send(Received::Anew).await?;
+            self.events.send(Received::Anew { region, lineage }.into()).await?;
         }
-        Ok(())
+        Ok(heard != Heard::Older)
     }
 
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
         let mut ask_at = self.env.now();
         loop {
-            // Another one than the tail may be in no chain yet.
-            if link.is_at(&link.chain, End::Tail) {
-                self.look_at_lineage(&link.chain).await?;
-            }
             self.epoch.fetch_max(link.chain.epoch, Ordering::Relaxed);
             let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
             link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
@@ -296,21 +314,26 @@ impl State {
                 };
                 let Some(message) = next? else { anyhow::bail!("{} closed the connection", link.address) };
                 match message {
-                    Message::Events { stream, batch } => self.received(stream, batch).await?,
+                    Message::Events { stream, lineage, batch } => {
+                        self.received(stream, lineage, batch).await?
+                    }
                     Message::Listening { positions } => {
-                        for (stream, after) in &positions {
-                            if let Some(position) = self.positions.streams.get_mut(stream)
-                                && *position == FROM_NOW
-                            {
-                                *position = *after;
-                            }
+                        for (stream, position) in &positions {
+                            self.hears(stream, position.lineage).await?;
+                            self.positions.begin(stream, *position);
                         }
-                        self.events.send(Received::Began(positions)).await?;
+                        self.events.send(Received::Began(positions).into()).await?;
                     }
                     Message::Advertise { answers, counts, .. } => {
-                        if !counts.is_empty() {
-                            let counts = Count::all(&self.env, answers, counts);
-                            self.events.send(Received::Counts(counts)).await?;
+                        let mut heard = Vec::new();
+                        for told in counts {
+                            if self.hears(&told.stream, told.count.lineage).await? {
+                                heard.push(told);
+                            }
+                        }
+                        if !heard.is_empty() {
+                            let counts = Count::all(&self.env, answers, heard);
+                            self.events.send(Received::Counts(counts).into()).await?;
                         }
                     }
                     Message::Chain(chain) if link.is_at(&chain, End::Tail) => {
@@ -326,9 +349,12 @@ impl State {
         }
     }
 
-    async fn received(&mut self, stream: Stream, batch: Batch) -> anyhow::Result<()> {
+    async fn received(&mut self, stream: Stream, lineage: u64, batch: Batch) -> anyhow::Result<()> {
+        if !self.hears(&stream, lineage).await? {
+            return Ok(());
+        }
         let known = self.positions.streams.get(&stream).copied();
-        let position = known.unwrap_or(0);
+        let position = known.map_or(0, |known| known.seq);
         let batch = if position == batch.after {
             batch
         } else if batch.after < position {
@@ -342,8 +368,8 @@ impl State {
         if known.is_none() && !self.positions.others {
             return Ok(());
         }
-        self.positions.streams.insert(stream.clone(), batch.last);
-        self.events.send(Received::Events(stream, batch)).await?;
+        self.positions.streams.insert(stream.clone(), Position { lineage, seq: batch.last });
+        self.events.send(Came { received: Received::Events(stream, batch), lineage }).await?;
         Ok(())
     }
 }

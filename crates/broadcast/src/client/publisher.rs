@@ -16,7 +16,7 @@ use crate::batch::{Batch, Malformed, TooLarge, Writer};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::client::queue::{Acknowledged, Queue};
 use crate::event::{Collect, Content};
-use crate::message::{GATEWAY, Message, PublisherId, Reason};
+use crate::message::{Chain, GATEWAY, Message, PublisherId, Reason};
 use crate::name::Stream;
 
 /// Requests taken at once.
@@ -60,8 +60,22 @@ pub enum PublishError {
 pub struct Publisher {
     requests: mpsc::UnboundedSender<Request>,
     waiting: Arc<AtomicUsize>,
-    epoch: Arc<AtomicU64>,
+    newest: Arc<Newest>,
     _task: Task,
+}
+
+/// The greatest epoch and lineage of a head that was heard.
+#[derive(Debug, Default)]
+struct Newest {
+    epoch: AtomicU64,
+    lineage: AtomicU64,
+}
+
+impl Newest {
+    fn hear(&self, chain: &Chain) {
+        self.epoch.fetch_max(chain.epoch, Ordering::Relaxed);
+        self.lineage.fetch_max(chain.lineage, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -115,15 +129,21 @@ impl Publisher {
         queues: BTreeMap<Stream, Queue<Answer>>,
     ) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
-        let epoch = Arc::<AtomicU64>::default();
-        let state = State { env: env.clone(), addresses, region, queues, epoch: Arc::clone(&epoch) };
+        let newest = Arc::<Newest>::default();
+        let state = State { env: env.clone(), addresses, region, queues, newest: Arc::clone(&newest) };
         let task = env.spawn("broadcast-publisher", state.run(queue));
-        Self { requests, waiting: Arc::default(), epoch, _task: task }
+        Self { requests, waiting: Arc::default(), newest, _task: task }
     }
 
     /// The epoch of a chain whose members hold all that was acknowledged so far, for [`Listener::since`](super::Listener::since).
     pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+        self.newest.epoch.load(Ordering::Relaxed)
+    }
+
+    /// The lineage of the newest head's chain that was heard, 0 before the first one: if it is not greater than before, nothing that
+    /// was acknowledged before this is asked for was lost with all replicas ([`Chain::lineage`](crate::message::Chain::lineage)).
+    pub fn lineage(&self) -> u64 {
+        self.newest.lineage.load(Ordering::Relaxed)
     }
 
     /// Publishes an event: it is held by the tail of its region's chain, and so by all its replicas, when this
@@ -201,8 +221,7 @@ struct State {
     /// As what it says hello.
     region: &'static str,
     queues: BTreeMap<Stream, Queue<Answer>>,
-    /// The greatest epoch of a head that was heard.
-    epoch: Arc<AtomicU64>,
+    newest: Arc<Newest>,
 }
 
 impl State {
@@ -231,7 +250,7 @@ impl State {
         let Link { mut reader, mut writer, chain, address } = link;
         let mut gathered = Vec::new();
         let env = self.env.clone();
-        self.epoch.fetch_max(chain.epoch, Ordering::Relaxed);
+        self.newest.hear(&chain);
         loop {
             for (stream, queue) in &mut self.queues {
                 while let Some(message) = queue.next(stream) {
@@ -292,7 +311,7 @@ impl State {
             Message::Chain(chain) => {
                 let head = chain.members.first().map(|member| member.address.as_str());
                 if head == Some(address) {
-                    self.epoch.fetch_max(chain.epoch, Ordering::Relaxed);
+                    self.newest.hear(&chain);
                     Ok(())
                 } else {
                     anyhow::bail!("{address} is not the head any more")
@@ -315,8 +334,8 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_kept_of_a_stream_whose_first_event_was_refused() {
         let env = Env::real();
-        let (queues, epoch) = (BTreeMap::new(), Arc::default());
-        let mut state = State { env, addresses: Vec::new(), region: CLIENT, queues, epoch };
+        let (queues, newest) = (BTreeMap::new(), Arc::default());
+        let mut state = State { env, addresses: Vec::new(), region: CLIENT, queues, newest };
         let stream = Stream::parse("here/news").unwrap();
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();

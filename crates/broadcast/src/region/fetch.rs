@@ -10,6 +10,9 @@
 //! that is told asked for all, the proxy would send each event as often as clients are told while it is on its way.
 //!
 //! Once nothing is in a gap, one member [`feed`]s this client with what comes.
+//!
+//! All of that is of one lineage of the stream's region. Whoever says something of a later one, be it the proxy or another client,
+//! makes this client begin anew with it; what is said of an earlier one is left out.
 
 mod feed;
 
@@ -17,8 +20,9 @@ use std::collections::BTreeMap;
 
 use crate::batch::Batch;
 use crate::name::Stream;
+use crate::positions::Position;
 
-use self::feed::Feed;
+use self::feed::{Feed, take_back};
 use super::message::{Message, Progress, STANDING, UNFED, batch_size};
 use super::options::{Begin, Options, Stats};
 use super::peer::Output;
@@ -42,7 +46,10 @@ pub(super) struct Fetcher {
     pub(super) recv: Recv,
     streams: Vec<Fetch>,
     known: BTreeMap<u64, Known>,
-    positions: BTreeMap<Stream, u64>,
+    /// Where streams begin that were not told of yet.
+    positions: BTreeMap<Stream, Position>,
+    /// Streams that have begun anew, and nobody was told of that.
+    pub(super) turned: Vec<Stream>,
     proxy: u64,
     reading: bool,
     /// When to look again for somebody to ask: there are gaps for which nobody was free.
@@ -128,12 +135,19 @@ impl Known {
 }
 
 impl Fetcher {
-    pub(super) fn new(proxy: u64, positions: BTreeMap<Stream, u64>, options: &Options) -> Self {
+    pub(super) fn new(proxy: u64, positions: BTreeMap<Stream, Position>, options: &Options) -> Self {
+        let mut recv = Recv::new(options.recv_bytes);
+        for (stream, position) in &positions {
+            if position.lineage > recv.lineage_of(stream.region()) {
+                recv.turn(stream.region(), position.lineage);
+            }
+        }
         Self {
-            recv: Recv::new(options.recv_bytes),
+            recv,
             streams: Vec::new(),
             known: BTreeMap::new(),
             positions,
+            turned: Vec::new(),
             proxy,
             reading: true,
             look_again_ms: u64::MAX,
@@ -156,7 +170,10 @@ impl Fetcher {
         streams: Vec<Progress>,
         out: &mut Vec<Output>,
     ) {
-        for Progress { stream, held, count, hops } in streams {
+        for Progress { stream, lineage, held, count, hops } in streams {
+            if !self.hears(&stream, lineage, out) {
+                continue;
+            }
             let Some(index) = self.index(&stream, count) else { continue };
             self.hear(now_ms, from, index, Has { held, count, hops });
             let fetch = &mut self.streams[index];
@@ -169,16 +186,65 @@ impl Fetcher {
         }
     }
 
+    /// Whether what somebody says of a stream in a lineage is of what this client has, or begins anew with, and of no earlier one.
+    pub(super) fn hears(&mut self, stream: &Stream, lineage: u64, out: &mut Vec<Output>) -> bool {
+        let region = stream.region();
+        let own = self.recv.lineage_of(region);
+        if lineage <= own || !self.wants(stream) {
+            return lineage >= own;
+        }
+        if !self.recv.turn(region, lineage) {
+            self.stats.left_out += 1;
+            return false;
+        }
+        let mut had_any = own > 0;
+        for index in 0..self.streams.len() {
+            if self.recv.name(index).region() == region {
+                had_any |= self.recv.count(index) > 0;
+                self.restart(index, out);
+            }
+        }
+        for (_, position) in self.positions.iter_mut().filter(|(stream, _)| stream.region() == region) {
+            had_any |= position.seq > 0;
+            *position = Position { lineage, seq: 0 };
+        }
+        if had_any {
+            out.push(Output::Anew { region: region.to_owned(), lineage });
+        }
+        true
+    }
+
+    /// A stream begins anew.
+    fn restart(&mut self, index: usize, out: &mut Vec<Output>) {
+        let (stream, lineage) = self.recv.named(index);
+        let fetch = std::mem::take(&mut self.streams[index]);
+        for ask in &fetch.asks {
+            if let Some(known) = self.known.get_mut(&ask.of) {
+                known.asks = known.asks.saturating_sub(1);
+            }
+        }
+        out.extend(fetch.feeds().map(|feed| take_back(stream.clone(), lineage, feed.of)));
+        self.known.values_mut().for_each(|known| known.set(index, NOTHING));
+        self.recv.restart(index);
+        self.turned.push(stream);
+    }
+
+    fn wants(&self, stream: &Stream) -> bool {
+        self.options.streams.as_ref().is_none_or(|wanted| wanted.contains(stream))
+    }
+
     /// The number of a stream; it begins now if it is a new one that this client wants.
     fn index(&mut self, stream: &Stream, count: u64) -> Option<usize> {
         if let Some(index) = self.recv.index(stream) {
             return Some(index);
         }
-        if self.options.streams.as_ref().is_some_and(|wanted| !wanted.contains(stream)) {
+        if !self.wants(stream) {
             return None;
         }
         let from = match (self.positions.get(stream), self.options.begin) {
-            (Some(position), _) => *position,
+            // Where it was in an earlier lineage says nothing.
+            (Some(at), _) if at.lineage < self.recv.lineage_of(stream.region()) => 0,
+            (Some(at), _) => at.seq,
             (None, Begin::First) => 0,
             (None, Begin::Now) => count,
         };
@@ -301,7 +367,8 @@ impl Fetcher {
         self.stats.duplicates += whole - events;
         self.stats.delivered += events;
         *(if from_proxy { &mut self.stats.from_proxy } else { &mut self.stats.from_peers }) += events;
-        out.push(Output::Deliver { stream: self.recv.name(index).clone(), batch: batch.clone() });
+        let (stream, lineage) = self.recv.named(index);
+        out.push(Output::Deliver { stream, lineage, batch: batch.clone() });
         self.recv.push(index, batch);
     }
 
@@ -413,9 +480,10 @@ impl Fetcher {
         let timeout_ms = self.options.request_timeout_ms.saturating_mul(if proxy { 4 } else { 1 });
         fetch.asks.push(Ask { of, after, up_to, until_ms: now_ms + timeout_ms });
         *(if proxy { &mut self.stats.requests_to_proxy } else { &mut self.stats.requests_to_peers }) += 1;
-        let stream = self.recv.name(index).clone();
+        let (stream, lineage) = self.recv.named(index);
         let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
-        out.push(Output::Send { to: of, message: Message::Request { stream, after, up_to, bytes_max } });
+        let message = Message::Request { stream, lineage, after, up_to, bytes_max };
+        out.push(Output::Send { to: of, message });
         up_to
     }
 

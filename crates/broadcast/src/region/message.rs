@@ -3,12 +3,14 @@
 //! ```text
 //! message:    u8 kind, then
 //!   1 gossip  u8 1 if it answers one, member, list of (member, u16 rounds)
-//!   2 notify  list of (stream, u64 held, u64 count, u8 hops)
-//!   3 request stream, u64 after, u64 up to, u32 bytes
-//!   4 events  stream, u64 after, u64 held, u64 count, u8 hops, u8 1 if the request stands, list of batches
+//!   2 notify  list of (stream, u64 lineage, u64 held, u64 count, u8 hops)
+//!   3 request stream, u64 lineage, u64 after, u64 up to, u32 bytes
+//!   4 events  stream, u64 lineage, u64 after, u64 held, u64 count, u8 hops, u8 1 if the request stands, list of batches
 //! member:     u64 id, text address (u8 length)
 //! ```
-//! Numbers are little-endian; streams, batches and lists as in [`wire`](crate::wire).
+//! Numbers are little-endian; streams, batches and lists as in [`wire`](crate::wire). A lineage is that of the stream's region, of
+//! which the sender has the stream ([`Chain::lineage`](crate::message::Chain::lineage)): what is of a smaller one than the
+//! receiver's says nothing, and of a greater one the receiver begins anew with.
 
 use std::sync::Arc;
 
@@ -60,6 +62,8 @@ pub struct Seen {
 pub struct Progress {
     /// Which stream.
     pub stream: Stream,
+    /// Of which lineage.
+    pub lineage: u64,
     /// The number after which it keeps events.
     pub held: u64,
     /// The last number that it has.
@@ -87,6 +91,8 @@ pub enum Message {
     Request {
         /// Of this stream.
         stream: Stream,
+        /// Of which lineage.
+        lineage: u64,
         /// The number before the first one.
         after: u64,
         /// The last one, or [`STANDING`].
@@ -94,10 +100,13 @@ pub enum Message {
         /// About so many bytes of them; at least one event comes, if there is one.
         bytes_max: u32,
     },
-    /// The answer to a request: what of it the sender has, or as much of that as was asked for.
+    /// The answer to a request: what of it the sender has, or as much of that as was asked for. Without any, to whoever does not
+    /// know of its lineage.
     Events {
         /// Of this stream.
         stream: Stream,
+        /// Of which lineage.
+        lineage: u64,
         /// As in the request.
         after: u64,
         /// As in [`Progress`].
@@ -138,21 +147,24 @@ impl Message {
                 out.put_u8(NOTIFY);
                 put_list(out, streams, |out, progress| {
                     put_stream(out, &progress.stream);
+                    out.put_u64_le(progress.lineage);
                     out.put_u64_le(progress.held);
                     out.put_u64_le(progress.count);
                     out.put_u8(progress.hops);
                 });
             }
-            Message::Request { stream, after, up_to, bytes_max } => {
+            Message::Request { stream, lineage, after, up_to, bytes_max } => {
                 out.put_u8(REQUEST);
                 put_stream(out, stream);
+                out.put_u64_le(*lineage);
                 out.put_u64_le(*after);
                 out.put_u64_le(*up_to);
                 out.put_u32_le(*bytes_max);
             }
-            Message::Events { stream, after, held, count, hops, stands, batches } => {
+            Message::Events { stream, lineage, after, held, count, hops, stands, batches } => {
                 out.put_u8(EVENTS);
                 put_stream(out, stream);
+                out.put_u64_le(*lineage);
                 out.put_u64_le(*after);
                 out.put_u64_le(*held);
                 out.put_u64_le(*count);
@@ -183,26 +195,28 @@ impl Message {
                 Message::Gossip { me, view, answer }
             }
             NOTIFY => {
-                let streams = reader.list(18, |reader| {
-                    let (stream, held, count) = (reader.stream()?, reader.u64()?, reader.u64()?);
-                    Ok(Progress { stream, held, count, hops: reader.u8()? })
+                let streams = reader.list(26, |reader| {
+                    let (stream, lineage) = (reader.stream()?, reader.u64()?);
+                    let (held, count) = (reader.u64()?, reader.u64()?);
+                    Ok(Progress { stream, lineage, held, count, hops: reader.u8()? })
                 })?;
                 within("streams", streams.len(), STREAMS_MAX)?;
                 Message::Notify(streams)
             }
             REQUEST => Message::Request {
                 stream: reader.stream()?,
+                lineage: reader.u64()?,
                 after: reader.u64()?,
                 up_to: reader.u64()?,
                 bytes_max: reader.u32()?,
             },
             EVENTS => {
-                let stream = reader.stream()?;
+                let (stream, lineage) = (reader.stream()?, reader.u64()?);
                 let (after, held, count) = (reader.u64()?, reader.u64()?, reader.u64()?);
                 let (hops, stands) = (reader.u8()?, reader.u8()? == 1);
                 let batches = reader.list(33, Reader::batch)?;
                 within("batches", batches.len(), BATCHES_MAX)?;
-                Message::Events { stream, after, held, count, hops, stands, batches }
+                Message::Events { stream, lineage, after, held, count, hops, stands, batches }
             }
             kind => return Err(BadMessage(format!("there is no kind {kind}"))),
         })
@@ -215,11 +229,11 @@ impl Message {
                 15 + me.address.len() + view.iter().map(|seen| 11 + seen.member.address.len()).sum::<usize>()
             }
             Message::Notify(streams) => {
-                5 + streams.iter().map(|p| 18 + p.stream.as_str().len()).sum::<usize>()
+                5 + streams.iter().map(|p| 26 + p.stream.as_str().len()).sum::<usize>()
             }
-            Message::Request { stream, .. } => 22 + stream.as_str().len(),
+            Message::Request { stream, .. } => 30 + stream.as_str().len(),
             Message::Events { stream, batches, .. } => {
-                32 + stream.as_str().len() + batches.iter().map(batch_size).sum::<usize>()
+                40 + stream.as_str().len() + batches.iter().map(batch_size).sum::<usize>()
             }
         }
     }
@@ -273,8 +287,10 @@ mod tests {
 
     fn message() -> impl Strategy<Value = Message> {
         let seen = (a_member(), any::<u16>()).prop_map(|(member, rounds)| Seen { member, rounds });
-        let progress = (stream(), any::<u64>(), any::<u64>(), any::<u8>())
-            .prop_map(|(stream, held, count, hops)| Progress { stream, held, count, hops });
+        let progress =
+            (stream(), any::<[u64; 3]>(), any::<u8>()).prop_map(|(stream, [lineage, held, count], hops)| {
+                Progress { stream, lineage, held, count, hops }
+            });
         prop_oneof![
             (a_member(), vec(seen, 0..4), any::<bool>()).prop_map(|(me, view, answer)| Message::Gossip {
                 me,
@@ -282,12 +298,19 @@ mod tests {
                 answer
             }),
             vec(progress, 0..4).prop_map(Message::Notify),
-            (stream(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
-                |(stream, after, up_to, bytes_max)| Message::Request { stream, after, up_to, bytes_max }
-            ),
-            (stream(), any::<[u64; 3]>(), any::<(u8, bool)>(), vec(batch(), 0..3)).prop_map(
-                |(stream, [after, held, count], (hops, stands), batches)| Message::Events {
+            (stream(), any::<[u64; 3]>(), any::<u32>()).prop_map(
+                |(stream, [lineage, after, up_to], bytes_max)| Message::Request {
                     stream,
+                    lineage,
+                    after,
+                    up_to,
+                    bytes_max
+                }
+            ),
+            (stream(), any::<[u64; 4]>(), any::<(u8, bool)>(), vec(batch(), 0..3)).prop_map(
+                |(stream, [lineage, after, held, count], (hops, stands), batches)| Message::Events {
+                    stream,
+                    lineage,
                     after,
                     held,
                     count,
@@ -329,7 +352,8 @@ mod tests {
     fn too_many_members_streams_and_batches_are_refused() {
         let me = Member { id: 1, address: "a:1".into() };
         let view = vec![Seen { member: me.clone(), rounds: 0 }; MEMBERS_MAX + 1];
-        let progress = Progress { stream: Stream::parse("eu/x").unwrap(), held: 0, count: 1, hops: 0 };
+        let stream = Stream::parse("eu/x").unwrap();
+        let progress = Progress { stream, lineage: 0, held: 0, count: 1, hops: 0 };
         let messages =
             [Message::Gossip { me, view, answer: false }, Message::Notify(vec![progress; STREAMS_MAX + 1])];
         for message in messages {

@@ -81,7 +81,14 @@ impl Notifier {
         if index == self.streams.len() {
             self.streams.push(Progress { count: 0, ..progress.clone() });
         }
-        let more = progress.count != self.streams[index].count;
+        let known = &self.streams[index];
+        if progress.lineage != known.lineage {
+            // What others were told was of other events.
+            for told in self.told.values_mut().chain(self.direct.values_mut()) {
+                told.counts.get_mut(index).into_iter().for_each(|count| *count = 0);
+            }
+        }
+        let more = (progress.lineage, progress.count) != (known.lineage, known.count);
         self.news |= more;
         self.streams[index] = progress;
         more

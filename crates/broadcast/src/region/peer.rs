@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::batch::Batch;
 use crate::name::Stream;
+use crate::positions::Position;
 
 use super::fetch::{Answer, Fetcher, Has};
 use super::message::{Member, Message, Progress, UNFED};
 use super::notify::Notifier;
 use super::options::{Options, Stats};
 use super::rng::Rng;
-use super::serve::Server;
+use super::serve::{Server, Source, empty};
 use super::view::View;
 
 /// About so many milliseconds after which one that nobody feeds asks the proxy how far its streams are: it may be in
@@ -32,8 +33,18 @@ pub enum Output {
     Deliver {
         /// Their stream.
         stream: Stream,
+        /// Of which lineage of its region they are.
+        lineage: u64,
         /// The events.
         batch: Batch,
+    },
+    /// For the application: a region has begun anew. What is delivered of its streams after this is of this lineage, from the first
+    /// event on.
+    Anew {
+        /// The region.
+        region: String,
+        /// The lineage.
+        lineage: u64,
     },
 }
 
@@ -57,7 +68,7 @@ impl Peer {
     pub fn new(
         me: Member,
         proxy: Member,
-        positions: BTreeMap<Stream, u64>,
+        positions: BTreeMap<Stream, Position>,
         options: Options,
         seed: u64,
     ) -> Self {
@@ -133,16 +144,32 @@ impl Peer {
             }
             Message::Gossip { .. } => self.fetcher.stats.refused += 1,
             Message::Notify(streams) => self.fetcher.notified(now_ms, &mut self.rng, from, streams, out),
-            Message::Request { stream, after, up_to, bytes_max } => {
+            Message::Request { stream, lineage, after, .. } if !self.fetcher.hears(&stream, lineage, out) => {
+                let own = self.fetcher.recv.lineage(&stream);
+                if !self.server.paused(from) {
+                    out.push(Output::Send { to: from, message: empty(stream, own, after) });
+                }
+            }
+            Message::Request { stream, after, up_to, bytes_max, .. } => {
                 self.notifier.asked(from);
                 self.server.request(now_ms, from, (stream, after, up_to, bytes_max), self.feeds);
             }
-            Message::Events { stream, after, held, count, hops, stands, batches } => {
+            Message::Events { stream, lineage, .. } if !self.fetcher.hears(&stream, lineage, out) => {}
+            Message::Events { stream, after, held, count, hops, stands, batches, .. } => {
                 let answer = Answer { from, after, has: Has { held, count, hops }, stands, batches };
                 self.fetcher.answered(now_ms, &mut self.rng, &stream, answer, out);
             }
         }
         self.settle(now_ms, out);
+    }
+
+    /// The proxy says of which lineage a stream is; answers whether that is what this client has of it now, and not an earlier one.
+    pub fn hear(&mut self, now_ms: u64, stream: &Stream, lineage: u64, out: &mut Vec<Output>) -> bool {
+        let heard = self.fetcher.hears(stream, lineage, out);
+        if !self.fetcher.turned.is_empty() {
+            self.settle(now_ms, out);
+        }
+        heard
     }
 
     /// There is a connection with a member, to or from it. What was sent to it before may be lost.
@@ -221,11 +248,15 @@ impl Peer {
 
     /// Answers what may be answered, and tells others what is new.
     fn settle(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        for stream in std::mem::take(&mut self.fetcher.turned) {
+            let lineage = self.fetcher.recv.lineage(&stream);
+            self.server.end(&stream, lineage, |to, message| out.push(Output::Send { to, message }));
+        }
         let recv = &self.fetcher.recv;
         for index in 0..recv.streams() {
             let (stream, held, count) = (recv.name(index), recv.kept_after(index), recv.count(index));
-            let progress =
-                Progress { stream: stream.clone(), held, count, hops: self.fetcher.hops_of(index) };
+            let (lineage, hops) = (recv.lineage(stream), self.fetcher.hops_of(index));
+            let progress = Progress { stream: stream.clone(), lineage, held, count, hops };
             if self.notifier.progress(index, progress) {
                 self.server.progressed(stream);
             }

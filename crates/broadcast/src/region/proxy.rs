@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
+use crate::positions::Position;
 
 use super::message::{Member, Message, Progress};
 use super::notify::Notifier;
 use super::options::{Options, Stats};
 use super::peer::Output;
 use super::rng::Rng;
-use super::serve::{Server, Source};
+use super::serve::{Server, Source, empty};
 use super::view::View;
 
 /// Of its members, the proxy feeds one in so many.
@@ -26,7 +27,8 @@ pub struct ProxyPeer {
     view: View,
     notifier: Notifier,
     server: Server,
-    streams: BTreeMap<Stream, usize>,
+    /// Their places in the notifier, and their lineages.
+    streams: BTreeMap<Stream, (usize, u64)>,
     /// Those that are connected, and those of them that nobody can connect to.
     members: BTreeSet<u64>,
     unreachable: BTreeSet<u64>,
@@ -80,19 +82,19 @@ impl ProxyPeer {
 
     /// The source has a stream's events up to `last` now. Clients are told when it is time: see
     /// [`due_ms`](Self::due_ms). A stream beyond the first [`STREAMS_MAX`] is not told of.
-    pub fn appended(&mut self, stream: &Stream, last: u64) {
-        let index = match self.streams.get(stream) {
-            Some(index) => *index,
-            None if self.streams.len() >= STREAMS_MAX => {
-                self.left_out += 1;
-                return;
-            }
-            None => {
-                self.streams.insert(stream.clone(), self.streams.len());
-                self.streams.len() - 1
-            }
-        };
-        self.notifier.progress(index, Progress { stream: stream.clone(), held: 0, count: last, hops: 0 });
+    pub fn appended(&mut self, stream: &Stream, last: Position, out: &mut Vec<Output>) {
+        let Position { lineage, seq: count } = last;
+        let known = self.streams.get(stream).copied();
+        if known.is_none() && self.streams.len() >= STREAMS_MAX {
+            self.left_out += 1;
+            return;
+        }
+        let index = known.map_or(self.streams.len(), |(index, _)| index);
+        self.streams.insert(stream.clone(), (index, lineage));
+        if known.is_some_and(|(_, before)| before != lineage) {
+            self.server.end(stream, lineage, |to, message| out.push(Output::Send { to, message }));
+        }
+        self.notifier.progress(index, Progress { stream: stream.clone(), lineage, held: 0, count, hops: 0 });
         self.server.progressed(stream);
     }
 
@@ -119,7 +121,14 @@ impl ProxyPeer {
                 }
                 self.view_changed();
             }
-            Message::Request { stream, after, up_to, bytes_max } => {
+            // Who has not heard of what is here is told; who has heard of more asks again.
+            Message::Request { stream, lineage, after, .. } if lineage != source.lineage(&stream) => {
+                let own = source.lineage(&stream);
+                if lineage < own && !self.server.paused(from) {
+                    out.push(Output::Send { to: from, message: empty(stream, own, after) });
+                }
+            }
+            Message::Request { stream, after, up_to, bytes_max, .. } => {
                 self.notifier.asked(from);
                 let feeds_max = self.feeds_max(from);
                 self.server.request(now_ms, from, (stream, after, up_to, bytes_max), feeds_max);

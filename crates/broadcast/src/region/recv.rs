@@ -17,6 +17,8 @@ const OVERHEAD: usize = 64;
 pub(super) struct Recv {
     names: BTreeMap<Stream, usize>,
     streams: Vec<Kept>,
+    /// By region, of which lineage its streams are.
+    lineages: BTreeMap<String, u64>,
     /// The stream of each kept batch, in the order in which they were delivered.
     order: VecDeque<u32>,
     bytes: usize,
@@ -59,12 +61,41 @@ impl Recv {
         Some(index)
     }
 
+    /// The lineage of which a region's streams are; 0 if none is known.
+    pub(super) fn lineage_of(&self, region: &str) -> u64 {
+        self.lineages.get(region).copied().unwrap_or(0)
+    }
+
+    /// A region's streams are of another lineage from now on; whether that can be kept.
+    pub(super) fn turn(&mut self, region: &str, lineage: u64) -> bool {
+        let has_room = self.lineages.len() < STREAMS_MAX || self.lineages.contains_key(region);
+        if has_room {
+            self.lineages.insert(region.to_owned(), lineage);
+        }
+        has_room
+    }
+
+    /// Begins a stream anew, before its first event.
+    pub(super) fn restart(&mut self, index: usize) {
+        let kept = &mut self.streams[index];
+        self.bytes -= kept.bytes;
+        (kept.held, kept.count, kept.bytes) = (0, 0, 0);
+        kept.batches.clear();
+        self.order.retain(|of| *of as usize != index);
+    }
+
     pub(super) fn streams(&self) -> usize {
         self.streams.len()
     }
 
     pub(super) fn name(&self, index: usize) -> &Stream {
         &self.streams[index].name
+    }
+
+    /// A stream's name and lineage.
+    pub(super) fn named(&self, index: usize) -> (Stream, u64) {
+        let name = self.name(index);
+        (name.clone(), self.lineage_of(name.region()))
     }
 
     pub(super) fn count(&self, index: usize) -> u64 {
@@ -110,6 +141,10 @@ impl Recv {
 }
 
 impl Source for Recv {
+    fn lineage(&self, stream: &Stream) -> u64 {
+        self.lineage_of(stream.region())
+    }
+
     fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
         let kept = &self.streams[self.index(stream)?];
         Some((kept.held, kept.count))

@@ -34,6 +34,9 @@ const FULL_MS: u64 = 5_000;
 
 /// Where the answers come from: what a client keeps, or a proxy's histories.
 pub trait Source {
+    /// The lineage of a stream's region, of which it has the stream.
+    fn lineage(&self, stream: &Stream) -> u64;
+
     /// The numbers (held, count] that it has of a stream; `None` if it does not know the stream. A history has all
     /// from 0, as events or tombstones.
     fn held(&self, stream: &Stream) -> Option<(u64, u64)>;
@@ -241,6 +244,18 @@ impl Server {
         }
     }
 
+    /// A stream begins anew: what was asked for of it is no more. Those that were fed of it are told that, and in which lineage it is
+    /// now; they ask again.
+    pub(super) fn end(&mut self, stream: &Stream, lineage: u64, mut send: impl FnMut(u64, Message)) {
+        for queue in self.queues.values_mut() {
+            queue.requests.retain(|request| request.stream != *stream);
+        }
+        let standing = self.standing.remove(stream).unwrap_or_default();
+        for fed in standing.members {
+            send(fed.member, empty(stream.clone(), lineage, fed.after));
+        }
+    }
+
     fn enqueue(&mut self, now_ms: u64, from: u64, request: Request) {
         let queue = self.queue(now_ms, from);
         let alike = |waiting: &Request| waiting.stream == request.stream && waiting.stands == request.stands;
@@ -289,8 +304,8 @@ impl Server {
                     }
                     let (stream, after, batches) = (stream.clone(), fed.after, Vec::new());
                     // Whoever was fed from here and is not any more looks for another one.
-                    let (hops, stands) = (UNFED, false);
-                    let end = Message::Events { stream, after, held, count, hops, stands, batches };
+                    let (lineage, hops, stands) = (source.lineage(&stream), UNFED, false);
+                    let end = Message::Events { stream, lineage, after, held, count, hops, stands, batches };
                     send(fed.member, end);
                 }
             }
@@ -470,6 +485,12 @@ struct Gathered {
     events: u64,
 }
 
+/// Says nothing but of which lineage a stream is.
+pub(super) fn empty(stream: Stream, lineage: u64, after: u64) -> Message {
+    let (held, count, hops, stands, batches) = (0, 0, UNFED, false, Vec::new());
+    Message::Events { stream, lineage, after, held, count, hops, stands, batches }
+}
+
 /// The answer to a request; `None` if the stream is not known here. What the one before was is used again if it is the
 /// same.
 fn answer(
@@ -493,7 +514,8 @@ fn answer(
     let (stream, after, complete) = (request.stream.clone(), request.after, last >= count);
     let batches = gathered.batches.clone();
     *before = Some(gathered);
-    let message = Message::Events { stream, after, held, count, hops, stands, batches };
+    let lineage = source.lineage(&stream);
+    let message = Message::Events { stream, lineage, after, held, count, hops, stands, batches };
     Some(Answer { message, events, last, complete })
 }
 

@@ -1,5 +1,6 @@
 //! A little seeded world: a proxy, clients, connections that delay, break and can be cut, and the check that every
-//! client gets every number once and in order, as the event that was published or as a tombstone of a collected one.
+//! client gets every number once and in order, as the event that was published or as a tombstone of a collected one; of one
+//! lineage, until it is told that the region has begun anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +9,23 @@ use bytes::Bytes;
 use super::rng::Rng;
 use super::*;
 use crate::limits::STREAMS_MAX;
-use crate::{Batch, Content, Stream, Writer};
+use crate::{Batch, Content, Position, Stream, Writer};
 
 const PROXY: u64 = 1;
 
-/// The proxy's histories: for each stream whether each number is collected.
+/// The proxy's histories: for each stream whether each number is collected; and their lineage.
 #[derive(Default)]
-struct History(BTreeMap<Stream, Vec<bool>>);
+struct History(BTreeMap<Stream, Vec<bool>>, u64);
 
-fn payload(seq: u64) -> Bytes {
-    Bytes::from(seq.to_string())
+fn payload(lineage: u64, seq: u64) -> Bytes {
+    Bytes::from(format!("{lineage}/{seq}"))
 }
 
 impl Source for History {
+    fn lineage(&self, _: &Stream) -> u64 {
+        self.1
+    }
+
     fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
         Some((0, self.0.get(stream)?.len() as u64))
     }
@@ -34,7 +39,7 @@ impl Source for History {
             covered = seq;
             if !events[seq as usize - 1] {
                 let mut single = Writer::new(seq - 1);
-                let content = Content { payload: payload(seq), ..Content::default() };
+                let content = Content { payload: payload(self.1, seq), ..Content::default() };
                 single.publish(&content, None).unwrap();
                 writer.push(&single.finish(0).cursor().next().unwrap().unwrap());
                 if writer.len() >= bytes_max {
@@ -55,8 +60,9 @@ enum Step {
 
 struct Node {
     peer: Peer,
-    /// The count that was delivered of each stream.
-    got: BTreeMap<Stream, u64>,
+    /// Where it is in each stream, and in which lineage.
+    got: BTreeMap<Stream, Position>,
+    lineage: u64,
     /// Milliseconds that each message takes longer than usual.
     slow_ms: u64,
 }
@@ -118,15 +124,16 @@ impl World {
         self.steps.insert((time, self.number), step);
     }
 
-    fn join(&mut self, id: u64, positions: BTreeMap<Stream, u64>) {
+    fn join(&mut self, id: u64, positions: BTreeMap<Stream, Position>) {
         let seed = self.rng.next();
         let peer = Peer::new(member(id), member(PROXY), positions.clone(), self.options.clone(), seed);
-        self.nodes.insert(id, Node { peer, got: positions, slow_ms: 0 });
+        let lineage = positions.values().map(|position| position.lineage).max().unwrap_or(0);
+        self.nodes.insert(id, Node { peer, got: positions, lineage, slow_ms: 0 });
         self.tick_at(id, self.now);
     }
 
     /// Crashes or leaves; the counts it had.
-    fn leave(&mut self, id: u64) -> BTreeMap<Stream, u64> {
+    fn leave(&mut self, id: u64) -> BTreeMap<Stream, Position> {
         let node = self.nodes.remove(&id).unwrap();
         self.cut(|a, b| a == id || b == id);
         node.got
@@ -154,9 +161,16 @@ impl World {
         // Now and then some that are collected when they are read.
         let collected = self.rng.below(3) == 0;
         history.extend((0..events).map(|_| collected));
-        let last = history.len() as u64;
-        self.proxy.appended(&stream(number), last);
+        let last = Position { lineage: self.history.1, seq: history.len() as u64 };
+        let mut out = Vec::new();
+        self.proxy.appended(&stream(number), last, &mut out);
+        self.carry_out(PROXY, out);
         self.tick_at(PROXY, self.now);
+    }
+
+    /// The region begins anew, with nothing.
+    fn begin_anew(&mut self) {
+        self.history = History(BTreeMap::new(), self.history.1 + 1);
     }
 
     fn send(&mut self, from: u64, to: u64, message: Message) {
@@ -239,14 +253,24 @@ impl World {
                 let due = peer.due_ms().max(time + 1);
                 self.tick_at(id, due);
             }
-            for output in out {
-                match output {
-                    Output::Send { to, message } => self.send(id, to, message),
-                    Output::Deliver { stream, batch } => self.delivered(id, &stream, &batch),
+            self.carry_out(id, out);
+        }
+        self.now = end;
+    }
+
+    fn carry_out(&mut self, id: u64, out: Vec<Output>) {
+        for output in out {
+            match output {
+                Output::Send { to, message } => self.send(id, to, message),
+                Output::Deliver { stream, lineage, batch } => self.delivered(id, &stream, lineage, &batch),
+                Output::Anew { lineage, .. } => {
+                    let node = self.nodes.get_mut(&id).unwrap();
+                    assert!(lineage > node.lineage, "client {id}: {lineage} after {}", node.lineage);
+                    node.got.clear();
+                    node.lineage = lineage;
                 }
             }
         }
-        self.now = end;
     }
 
     fn tick_at(&mut self, id: u64, due: u64) {
@@ -256,21 +280,35 @@ impl World {
         }
     }
 
-    fn delivered(&mut self, id: u64, stream: &Stream, batch: &Batch) {
-        let got = self.nodes.get_mut(&id).unwrap().got.entry(stream.clone()).or_insert(0);
+    fn delivered(&mut self, id: u64, stream: &Stream, lineage: u64, batch: &Batch) {
+        let node = self.nodes.get_mut(&id).unwrap();
+        if node.got.values().all(|position| position.seq == 0) {
+            node.lineage = lineage;
+        }
+        assert_eq!(lineage, node.lineage, "client {id} was not told that the region has begun anew");
+        let got = node.got.entry(stream.clone()).or_default();
         for event in batch.events() {
             let event = event.unwrap();
-            assert_eq!(event.after(), *got, "client {id} at {}: a gap or a repetition in {stream}", self.now);
-            *got = event.seq;
-            let collected = &self.history.0[stream][event.after() as usize..event.seq as usize];
+            assert_eq!(
+                event.after(),
+                got.seq,
+                "client {id} at {}: a gap or a repetition in {stream}",
+                self.now
+            );
+            *got = Position { lineage, seq: event.seq };
             match event.content() {
                 Some(content) => {
-                    assert_eq!(content.payload, payload(event.seq), "not the event that was published");
+                    let published = payload(lineage, event.seq);
+                    assert_eq!(content.payload, published, "not the event that was published");
                 }
-                None => assert!(
-                    collected.iter().all(|collected| *collected),
-                    "a tombstone of what was published and is live"
-                ),
+                None if lineage == self.history.1 => {
+                    let collected = &self.history.0[stream][event.after() as usize..event.seq as usize];
+                    assert!(
+                        collected.iter().all(|collected| *collected),
+                        "a tombstone of what was published and is live"
+                    );
+                }
+                None => {}
             }
         }
     }
@@ -282,10 +320,10 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..1200 {
             let all = |node: &Node| {
-                self.history
-                    .0
-                    .iter()
-                    .all(|(stream, events)| node.got.get(stream).copied().unwrap_or(0) == events.len() as u64)
+                self.history.0.iter().all(|(stream, events)| {
+                    let end = Position { lineage: self.history.1, seq: events.len() as u64 };
+                    node.got.get(stream).copied().unwrap_or_default() == end
+                })
             };
             if self.nodes.values().all(all) {
                 return;
@@ -314,6 +352,11 @@ impl World {
 fn apart(part: &BTreeMap<u64, u64>, a: u64, b: u64) -> bool {
     let of = |id| part.get(&id).copied().unwrap_or(0);
     of(a) != of(b) && of(a) != 0 && of(b) != 0
+}
+
+/// Of the first lineage.
+fn at(seq: u64) -> Position {
+    Position { lineage: 0, seq }
 }
 
 fn small() -> Options {
@@ -408,7 +451,7 @@ fn a_feeder_that_brings_nothing_any_more_is_left() {
     world.run(2_000);
     let all = world.history.0[&stream(0)].len() as u64;
     for (id, node) in world.nodes.iter().filter(|(id, _)| **id >= 15) {
-        assert_eq!(node.got[&stream(0)], all, "client {id} {:?}", node.peer.stats());
+        assert_eq!(node.got[&stream(0)], at(all), "client {id} {:?}", node.peer.stats());
     }
 }
 
@@ -498,7 +541,7 @@ fn a_client_begins_again_where_it_was_and_one_that_wants_one_stream_gets_that_on
     world.join(20, BTreeMap::new());
     world.run(30_000);
     let node = world.nodes.remove(&20).unwrap();
-    assert_eq!(node.got, BTreeMap::from([(stream(0), 130)]));
+    assert_eq!(node.got, BTreeMap::from([(stream(0), at(130))]));
     world.settle();
 }
 
@@ -507,12 +550,13 @@ fn one_that_begins_now_gets_what_comes_from_then_on() {
     let mut world = World::new(6, Options { begin: Begin::Now, ..small() });
     world.publish(0, 100);
     let peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), world.options.clone(), 7);
-    world.nodes.insert(10, Node { peer, got: BTreeMap::from([(stream(0), 100)]), slow_ms: 0 });
+    let got = BTreeMap::from([(stream(0), at(100))]);
+    world.nodes.insert(10, Node { peer, got, lineage: 0, slow_ms: 0 });
     world.tick_at(10, 0);
     world.run(1_000);
     world.publish(0, 5);
     world.settle();
-    assert_eq!(world.nodes[&10].got[&stream(0)], 105);
+    assert_eq!(world.nodes[&10].got[&stream(0)], at(105));
 }
 
 #[test]
@@ -529,7 +573,7 @@ fn a_client_that_answers_late_delays_nobody_for_longer_than_a_timeout() {
     let slow: Vec<u64> = world
         .nodes
         .iter()
-        .filter(|(_, node)| node.got.get(&stream(0)) != Some(&20))
+        .filter(|(_, node)| node.got.get(&stream(0)) != Some(&at(20)))
         .map(|(id, _)| *id)
         .collect();
     assert!(slow.iter().all(|id| *id < 15), "{slow:?}");
@@ -560,9 +604,10 @@ fn requests_are_answered_within_the_budget_in_turns_and_wait_while_a_connection_
     let mut proxy = ProxyPeer::new(member(PROXY), &options, 1);
     let mut history = History::default();
     history.0.insert(stream(0), vec![false; 50_000]);
-    proxy.appended(&stream(0), 50_000);
     let mut out = Vec::new();
-    let request = |after| Message::Request { stream: stream(0), after, up_to: 50_000, bytes_max: 1_000 };
+    proxy.appended(&stream(0), at(50_000), &mut out);
+    let request =
+        |after| Message::Request { stream: stream(0), lineage: 0, after, up_to: 50_000, bytes_max: 1_000 };
     for id in 10..20 {
         for again in 0..100 {
             proxy.receive(0, id, request(again), &history, &mut out);
@@ -592,14 +637,15 @@ fn a_proxy_leaves_those_that_it_cannot_feed_in_time_and_says_so() {
     let mut history = History::default();
     let (mut out, mut fed, mut left) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
     for id in 10..30 {
-        let request = Message::Request { stream: stream(0), after: 0, up_to: STANDING, bytes_max: 100_000 };
+        let request =
+            Message::Request { stream: stream(0), lineage: 0, after: 0, up_to: STANDING, bytes_max: 100_000 };
         proxy.receive(0, id, request, &history, &mut out);
     }
     for now in 0..4_000 {
         if now % 10 == 0 {
             let events = history.0.entry(stream(0)).or_default();
             events.resize(events.len() + 50, false);
-            proxy.appended(&stream(0), events.len() as u64);
+            proxy.appended(&stream(0), at(events.len() as u64), &mut out);
         }
         proxy.tick(now, &history, &mut out);
         for output in out.drain(..) {
@@ -626,8 +672,9 @@ fn a_proxy_leaves_those_that_it_cannot_feed_in_time_and_says_so() {
 #[test]
 fn one_whom_the_proxy_tells_asks_it_for_the_newest_part_and_the_others_for_the_rest() {
     let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), Options { feeds: 0, ..small() }, 1);
-    let notify = |count| Message::Notify(vec![Progress { stream: stream(0), held: 0, count, hops: 0 }]);
-    let history = History(BTreeMap::from([(stream(0), vec![false; 2_000])]));
+    let notify =
+        |count| Message::Notify(vec![Progress { stream: stream(0), lineage: 0, held: 0, count, hops: 0 }]);
+    let history = History(BTreeMap::from([(stream(0), vec![false; 2_000])]), 0);
     let asked = |out: &mut Vec<Output>| -> Vec<(u64, u64, u64)> {
         let requests = out.drain(..).filter_map(|output| match output {
             Output::Send { to, message: Message::Request { after, up_to, .. } } => Some((to, after, up_to)),
@@ -640,7 +687,8 @@ fn one_whom_the_proxy_tells_asks_it_for_the_newest_part_and_the_others_for_the_r
     assert_eq!(asked(&mut out), [(PROXY, 0, 10)]);
     let batches = vec![history.read(&stream(0), 0, 10, 10_000).unwrap()];
     let (held, count, hops, stands) = (0, 10, 0, false);
-    let events = Message::Events { stream: stream(0), after: 0, held, count, hops, stands, batches };
+    let events =
+        Message::Events { stream: stream(0), lineage: 0, after: 0, held, count, hops, stands, batches };
     peer.receive(1, PROXY, events, &mut out);
     // A thousand are more than what the proxy alone can have.
     out.clear();
@@ -671,7 +719,8 @@ fn a_client_keeps_a_bounded_number_of_bytes() {
 fn messages_that_lie_are_survived() {
     let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), small(), 1);
     let mut out = Vec::new();
-    let notify = |count| Message::Notify(vec![Progress { stream: stream(0), held: 0, count, hops: 1 }]);
+    let notify =
+        |count| Message::Notify(vec![Progress { stream: stream(0), lineage: 0, held: 0, count, hops: 1 }]);
     peer.receive(0, 66, notify(u64::MAX), &mut out);
     let mut sent = 0;
     for now in 0..2_000 {
@@ -685,7 +734,7 @@ fn messages_that_lie_are_survived() {
             let (stream, held) = (stream(0), 0);
             let count = if to == PROXY { 0 } else { u64::MAX };
             let (hops, stands) = (1, now % 3 == 0);
-            let events = Message::Events { stream, after, held, count, hops, stands, batches };
+            let events = Message::Events { stream, lineage: 0, after, held, count, hops, stands, batches };
             peer.receive(now, to, events, &mut out);
         }
         peer.tick(now, &mut out);
@@ -705,7 +754,8 @@ fn planted(plant: fn(u64, u64, Message) -> Option<Message>, position_beyond: u64
     }
     world.run(1_000);
     let had = world.leave(12);
-    let positions = had.iter().map(|(stream, count)| (stream.clone(), count + position_beyond)).collect();
+    let beyond = |(stream, had): (&Stream, &Position)| (stream.clone(), at(had.seq + position_beyond));
+    let positions = had.iter().map(beyond).collect();
     for _ in 0..20 {
         world.publish(0, 30);
         world.run(20);
@@ -772,13 +822,53 @@ fn events_numbered_from_one_too_early_are_caught() {
     planted(shift, 0);
 }
 
+#[test]
+fn clients_that_share_are_told_that_the_region_began_anew_and_get_all_that_comes_then() {
+    let mut world = World::new(13, Options { recv_bytes: 1 << 20, ..small() });
+    (10..40).for_each(|id| world.join(id, BTreeMap::new()));
+    world.publish(0, 100);
+    world.publish(1, 100);
+    world.settle();
+    let had = world.leave(12);
+    world.begin_anew();
+    // More than there were before, so that the numbers alone would say nothing.
+    world.publish(0, 150);
+    world.join(40, had);
+    world.join(41, BTreeMap::new());
+    world.settle();
+    for (id, node) in &world.nodes {
+        assert_eq!((node.lineage, node.got.len()), (1, 1), "client {id}");
+    }
+    let stats = world.stats();
+    assert!(stats.from_peers > 0, "{stats:?}");
+}
+
+#[test]
+#[should_panic(expected = "not the event that was published")]
+fn members_that_pass_on_events_as_of_another_lineage_are_caught() {
+    let mut world = World::new(13, small());
+    (10..40).for_each(|id| world.join(id, BTreeMap::new()));
+    // Whatever a member has and is asked for, it says that it is of the newest one.
+    world.plant = |from, to, mut message| {
+        match &mut message {
+            Message::Events { lineage, .. } if from != PROXY => *lineage = 1,
+            Message::Notify(all) if from != PROXY => all.iter_mut().for_each(|told| told.lineage = 1),
+            Message::Request { lineage, .. } if to != PROXY => *lineage = 0,
+            _ => {}
+        }
+        Some(message)
+    };
+    world.publish(0, 100);
+    world.run(10_000);
+}
+
 /// A life of a region, from a seed: clients join, leave, crash, are slow and cut off, and in the end all have everything.
 fn live(seed: u64) {
     // Every fourth one by the paper's protocol alone.
     let feeds = if seed % 4 == 3 { 0 } else { small().feeds };
     let mut world = World::new(seed, Options { feeds, ..small() });
     let mut next = 10;
-    let mut gone: Vec<(u64, BTreeMap<Stream, u64>)> = Vec::new();
+    let mut gone: Vec<(u64, BTreeMap<Stream, Position>)> = Vec::new();
     for _ in 0..200 {
         match world.rng.below(20) {
             0..=2 => {
@@ -814,6 +904,8 @@ fn live(seed: u64) {
                 part.insert(PROXY, 1);
                 world.partition(part);
             }
+            // Seldom enough that there is something to begin anew from.
+            9 if world.rng.below(4) == 0 => world.begin_anew(),
             8 => {
                 let slow_ms = world.rng.below(1_000);
                 let ids: Vec<u64> = world.nodes.keys().copied().collect();
@@ -866,8 +958,8 @@ fn streams_beyond_the_bound_are_left_out_and_counted_by_the_proxy_and_by_listene
     let mut out = Vec::new();
     for n in 0..STREAMS_MAX + 2 {
         let stream = Stream::parse(&format!("r/{n:05}")).unwrap();
-        proxy.appended(&stream, 1);
-        let progress = Progress { stream, held: 0, count: 1, hops: 0 };
+        proxy.appended(&stream, at(1), &mut out);
+        let progress = Progress { stream, lineage: 0, held: 0, count: 1, hops: 0 };
         peer.receive(0, PROXY, Message::Notify(vec![progress]), &mut out);
         out.clear();
     }

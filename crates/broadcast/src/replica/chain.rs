@@ -28,6 +28,7 @@ use crate::batch::Batch;
 use crate::durability::{Durabilities, Durability};
 use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
+use crate::positions::Position;
 use crate::record::Record;
 use crate::replica::follower::Follower;
 use crate::replica::greeting::Greeting;
@@ -64,7 +65,7 @@ impl Replica {
             self.unsubscribe_all();
         }
         // Of another lineage nobody goes on otherwise, and whoever begins with it has the more the better.
-        let is_of_the_lineage = self.lineage == self.chain.lineage;
+        let is_of_the_lineage = self.lineages.own == self.chain.lineage;
         if !is_member && !joins_behind_the_same && is_of_the_lineage {
             self.forget_unsettled();
         }
@@ -127,8 +128,10 @@ impl Replica {
         }
         self.following = Some((before, connection));
         self.told_held.clear();
-        let counts = self.streams.iter().map(|(stream, state)| (stream.clone(), state.last())).collect();
-        let (epoch, lineage) = (self.chain.epoch, self.lineage);
+        let position = |stream: &Stream, seq| Position { lineage: self.lineage_of(stream), seq };
+        let has = self.streams.iter().map(|(stream, state)| (stream, state.last()));
+        let counts = has.map(|(stream, last)| (stream.clone(), position(stream, last))).collect();
+        let (epoch, lineage) = (self.chain.epoch, self.lineages.own);
         self.send(connection, Message::Follow { epoch, lineage, counts });
     }
 
@@ -138,7 +141,7 @@ impl Replica {
         from: ConnectionId,
         epoch: u64,
         lineage: u64,
-        counts: Vec<(Stream, u64)>,
+        counts: Vec<(Stream, Position)>,
     ) {
         // A follower that is ahead in news waits here until they reach us as well.
         if epoch < self.chain.epoch {
@@ -152,16 +155,20 @@ impl Replica {
 
     /// Sends a joining replica away that has other events than this chain, once both are in the same epoch.
     fn look_at_follower(&mut self, from: ConnectionId) {
-        let Some(connection) = self.connections.get(&from) else { return };
-        let (Some(follows), Peer::In(_, Role::Replica(id))) = (&connection.follows, &connection.peer) else {
+        let (region, lineages) = (&self.config.region, &self.lineages);
+        let Some(connection) = self.connections.get_mut(&from) else { return };
+        let (Some(follows), Peer::In(_, Role::Replica(id))) = (&mut connection.follows, &connection.peer)
+        else {
             return;
         };
         let is_joining = self.chain.joining.iter().any(|member| member.id == *id);
         if follows.epoch != self.chain.epoch || !is_joining {
             return;
         }
-        let has_more = |(stream, count): &(&Stream, &u64)| {
-            **count > self.streams.get(*stream).map_or(0, StreamState::last)
+        // What it has of another region in another lineage it drops when something comes.
+        follows.forget_other(|stream| lineages.of(region, stream), region);
+        let has_more = |(stream, count): &(&Stream, &Position)| {
+            count.seq > self.streams.get(*stream).map_or(0, StreamState::last)
         };
         let why = if follows.lineage != self.chain.lineage {
             format!(
@@ -171,8 +178,9 @@ impl Replica {
         } else if let Some((stream, count)) = follows.sent.iter().find(has_more) {
             // It would be the tail, with events under numbers that this chain gave, or will give, to others.
             format!(
-                "replica {id} has {stream} up to {count}, and the chain that it wants to join does not: its replicas lost \
-                 some of their events; remove what it has, or start the one that has most of it first"
+                "replica {id} has {stream} up to {}, and the chain that it wants to join does not: its replicas lost \
+                 some of their events; remove what it has, or start the one that has most of it first",
+                count.seq
             )
         } else {
             return;
@@ -186,14 +194,13 @@ impl Replica {
     /// Events from the replica before us.
     pub(super) fn append(
         &mut self,
-        from: ConnectionId,
-        id: ReplicaId,
-        epoch: u64,
+        (from, id, epoch): (ConnectionId, ReplicaId, u64),
         stream: Stream,
+        lineage: u64,
         origin: Option<Origin>,
         batch: Batch,
     ) {
-        if epoch != self.chain.epoch || self.following != Some((id, from)) {
+        if epoch != self.chain.epoch || self.following != Some((id, from)) || !self.takes(&stream, lineage) {
             return;
         }
         match self.state_of(&stream).store(&batch, origin, Collects::UNKNOWN) {
@@ -212,13 +219,11 @@ impl Replica {
     /// The replica before us says how far it has applied the predicates of a stream that it sends from here on.
     pub(super) fn applied_before(
         &mut self,
-        from: ConnectionId,
-        id: ReplicaId,
-        epoch: u64,
+        (from, id, epoch): (ConnectionId, ReplicaId, u64),
         stream: Stream,
-        last: u64,
+        Position { lineage, seq: last }: Position,
     ) {
-        if epoch != self.chain.epoch || self.following != Some((id, from)) {
+        if epoch != self.chain.epoch || self.following != Some((id, from)) || !self.takes(&stream, lineage) {
             return;
         }
         self.state_of(&stream).applied_elsewhere(last);
@@ -231,7 +236,7 @@ impl Replica {
     /// New events are in a stream; `batch` may begin with some that were there.
     pub(super) fn stored(&mut self, stream: Stream, batch: Batch, origin: Option<Origin>) {
         if self.is_kept(&stream) {
-            let ticket = Ticket { stream: stream.clone(), last: batch.last, forgot: self.forgot };
+            let ticket = self.ticket(&stream, batch.last);
             let record = Record::Stored { stream: stream.clone(), batch, origin };
             self.outputs.push(Output::Persist { record, ticket: Some(ticket) });
         }
@@ -241,7 +246,7 @@ impl Replica {
     /// The disk has what a ticket stands for, and what was to be written before it.
     pub fn persisted(&mut self, now_ms: u64, ticket: &Ticket) {
         self.now_ms = now_ms;
-        if ticket.forgot != self.forgot {
+        if (ticket.forgot, ticket.elsewhere) != (self.forgot, self.elsewhere(&ticket.stream)) {
             return;
         }
         let persisted = self.persisted.entry(ticket.stream.clone()).or_insert(0);
@@ -252,12 +257,17 @@ impl Replica {
     /// Tickets for all that is there, to be given back once a disk has it that was given none of it before.
     pub fn tickets(&self) -> Vec<Ticket> {
         let kept = self.streams.iter().filter(|(stream, _)| self.is_kept(stream));
-        let ticket = |(stream, state): (&Stream, &StreamState)| Ticket {
-            stream: stream.clone(),
-            last: state.last(),
-            forgot: self.forgot,
-        };
-        kept.map(ticket).collect()
+        kept.map(|(stream, state)| self.ticket(stream, state.last())).collect()
+    }
+
+    fn ticket(&self, stream: &Stream, last: u64) -> Ticket {
+        let elsewhere = self.elsewhere(stream);
+        Ticket { stream: stream.clone(), last, elsewhere, forgot: self.forgot }
+    }
+
+    /// The lineage of a stream's region, if that is another one: what it has of its own it may keep in another one.
+    fn elsewhere(&self, stream: &Stream) -> u64 {
+        if self.is_local(stream) { 0 } else { self.lineage_of(stream) }
     }
 
     pub(super) fn publishers_from(
@@ -296,7 +306,7 @@ impl Replica {
         from: ConnectionId,
         id: ReplicaId,
         epoch: u64,
-        counts: Vec<(Stream, u64)>,
+        counts: Vec<(Stream, Position)>,
     ) {
         let Some(follows) = self.connections.get_mut(&from).and_then(|c| c.follows.as_mut()) else { return };
         if follows.epoch != epoch {
@@ -311,7 +321,7 @@ impl Replica {
     }
 
     /// The tail that this joining replica follows says what is held without it.
-    pub(super) fn tail_holds(&mut self, from: ConnectionId, epoch: u64, counts: Vec<(Stream, u64)>) {
+    pub(super) fn tail_holds(&mut self, from: ConnectionId, epoch: u64, counts: Vec<(Stream, Position)>) {
         if epoch != self.chain.epoch || self.following.is_none_or(|(_, through)| through != from) {
             return;
         }
@@ -339,9 +349,10 @@ impl Replica {
     fn held_by(&self, id: ReplicaId, stream: &Stream) -> u64 {
         let is_it = |peer: &Peer| matches!(peer, Peer::In(_, Role::Replica(other)) if *other == id);
         let followers = self.connections.values().filter(|connection| is_it(&connection.peer));
+        let of = self.lineage_of(stream);
         let held = followers.filter_map(|connection| {
-            let follows = connection.follows.as_ref()?;
-            (follows.epoch == self.chain.epoch).then(|| follows.held.get(stream).copied().unwrap_or(0))
+            let follows = connection.follows.as_ref().filter(|follows| follows.epoch == self.chain.epoch)?;
+            follows.held.get(stream).filter(|held| held.lineage == of).map(|held| held.seq)
         });
         held.max().unwrap_or(0)
     }
@@ -356,7 +367,8 @@ impl Replica {
     /// How far the others hold a stream that have to: all from here to the tail, or without us if we are joining.
     fn held_by_others(&self, stream: &Stream) -> u64 {
         if self.chain.place(self.config.id).is_none() {
-            return self.held_before.get(stream).copied().unwrap_or(0);
+            let before = self.held_before.get(stream).filter(|held| held.lineage == self.lineage_of(stream));
+            return before.map_or(0, |held| held.seq);
         }
         self.waits_for().map_or(u64::MAX, |id| self.held_by(id, stream))
     }
@@ -382,7 +394,7 @@ impl Replica {
     pub(super) fn tell_held(&mut self) {
         let Some((_, through)) = self.following else { return };
         let is_member = self.chain.place(self.config.id).is_some();
-        let told = &mut self.told_held;
+        let (region, lineages, told) = (&self.config.region, &self.lineages, &mut self.told_held);
         let mut counts = Vec::new();
         for (stream, state) in &self.streams {
             let held = match is_member {
@@ -391,7 +403,7 @@ impl Replica {
             };
             if held > told.get(stream).copied().unwrap_or(0) {
                 told.insert(stream.clone(), held);
-                counts.push((stream.clone(), held));
+                counts.push((stream.clone(), Position { lineage: lineages.of(region, stream), seq: held }));
             }
         }
         if !counts.is_empty() {
@@ -410,7 +422,10 @@ impl Replica {
     /// Sends followers and subscribers what is there for them, as far as their connections take it.
     pub(super) fn pump(&mut self) {
         let (epoch, me, is_tail) = (self.chain.epoch, self.config.id, self.is_tail());
-        let Self { config, streams, connections, outputs, chain, handover, persisted: on_disk, .. } = self;
+        let Self {
+            config, streams, connections, outputs, chain, handover, persisted: on_disk, lineages, ..
+        } = self;
+        let lineage_of = |stream: &Stream| lineages.of(&config.region, stream);
         for (&id, connection) in connections.iter_mut() {
             let follower = match &connection.peer {
                 Peer::In(_, Role::Replica(replica)) => Some(*replica),
@@ -430,7 +445,7 @@ impl Replica {
                 let on_disk_of = |stream: &Stream| persisted(&config.durability, on_disk, stream);
                 if follows.greeting.is_none() && !is_member && may_hand_over {
                     let has_all = |(stream, state): (&Stream, &StreamState)| {
-                        follows.sent.get(stream).copied().unwrap_or(0) >= state.last().min(on_disk_of(stream))
+                        follows.sent_of(stream, lineage_of(stream)) >= state.last().min(on_disk_of(stream))
                     };
                     if streams.iter().all(has_all) && follows.holds_everything() {
                         // From here on everything new waits for it, and carries who published it; also while it has no
@@ -458,7 +473,8 @@ impl Replica {
                 let in_turn = turns(filled.as_ref()).flat_map(|part| streams.range::<Stream, _>(part));
                 for (stream, state) in in_turn.filter(|_| may_send) {
                     let last = state.last().min(on_disk_of(stream));
-                    let mut sent = *entry(&mut follows.sent, stream);
+                    let lineage = lineage_of(stream);
+                    let mut sent = follows.sent_of(stream, lineage);
                     while sent < last
                         && connection.waiting < WAITING_BYTES_MAX
                         && (is_member || follows.has_room())
@@ -466,29 +482,33 @@ impl Replica {
                         let next = state.next_after(sent, MESSAGE_BYTES);
                         let Some(next) = next.filter(|next| next.batch.last <= last) else { break };
                         if follows.told_applied.insert(stream.clone()) {
-                            let last = state.history.applied();
+                            let last = Position { lineage, seq: state.history.applied() };
                             let applied = Message::Applied { epoch, stream: stream.clone(), last };
                             send(&mut connection.waiting, applied);
                         }
                         sent = next.batch.last;
                         if !is_member {
-                            follows.sent_while_joining(stream, sent, next.batch.bytes.len());
+                            let last = Position { lineage, seq: sent };
+                            follows.sent_while_joining(stream, last, next.batch.bytes.len());
                         }
                         let (stream, origin, batch) = (stream.clone(), next.origin, next.batch);
-                        let append = Message::Append { epoch, stream: stream.clone(), origin, batch };
+                        let append =
+                            Message::Append { epoch, stream: stream.clone(), lineage, origin, batch };
                         send(&mut connection.waiting, append);
                         if connection.waiting >= WAITING_BYTES_MAX || !(is_member || follows.has_room()) {
                             follows.filled = Some(stream);
                         }
                     }
-                    *entry(&mut follows.sent, stream) = sent;
+                    follows.sent.insert(stream.clone(), Position { lineage, seq: sent });
                     behind |= sent < last;
                 }
                 follows.filled = follows.filled.take().or(filled);
                 if !is_member {
-                    let held = streams.iter().map(|(stream, state)| (stream, state.held()));
-                    let news: Vec<(Stream, u64)> = held
-                        .filter(|(stream, held)| *held > follows.told_held.get(stream).copied().unwrap_or(0))
+                    let held = streams.iter().filter(|(_, state)| state.held() > 0).map(|(stream, state)| {
+                        (stream, Position { lineage: lineage_of(stream), seq: state.held() })
+                    });
+                    let news: Vec<(Stream, Position)> = held
+                        .filter(|(stream, held)| follows.told_held.get(stream) != Some(held))
                         .map(|(stream, held)| (stream.clone(), held))
                         .collect();
                     if !news.is_empty() {
@@ -509,10 +529,20 @@ impl Replica {
             for part in turns(filled.as_ref()) {
                 for (stream, sent) in connection.subscriptions.range_mut::<Stream, _>(part) {
                     let Some(state) = streams.get(stream) else { continue };
-                    while *sent < state.held() && connection.waiting < WAITING_BYTES_MAX {
-                        let Some(batch) = state.history.read(*sent, u64::MAX, MESSAGE_BYTES) else { break };
-                        *sent = batch.last;
-                        let message = Message::Events { stream: stream.clone(), batch };
+                    let lineage = lineage_of(stream);
+                    if sent.lineage != lineage {
+                        // A client is told by what comes. A proxy drops what it has first, and asks anew.
+                        if sent.lineage > lineage || follower.is_some() {
+                            continue;
+                        }
+                        *sent = Position { lineage, seq: 0 };
+                    }
+                    while sent.seq < state.held() && connection.waiting < WAITING_BYTES_MAX {
+                        let Some(batch) = state.history.read(sent.seq, u64::MAX, MESSAGE_BYTES) else {
+                            break;
+                        };
+                        sent.seq = batch.last;
+                        let message = Message::Events { stream: stream.clone(), lineage, batch };
                         connection.waiting += size_of_message(&message);
                         outputs.push(Output::Send(id, message));
                         if connection.waiting >= WAITING_BYTES_MAX {
@@ -550,11 +580,4 @@ pub(super) struct Handover {
     pub(super) to: ReplicaId,
     /// Whether it has been told what publishers have published.
     ready: bool,
-}
-
-fn entry<'a>(counts: &'a mut BTreeMap<Stream, u64>, stream: &Stream) -> &'a mut u64 {
-    if !counts.contains_key(stream) {
-        counts.insert(stream.clone(), 0);
-    }
-    counts.get_mut(stream).expect("it was just put there")
 }

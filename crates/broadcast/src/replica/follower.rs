@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::name::Stream;
+use crate::positions::Position;
 use crate::replica::greeting::Greeting;
 use crate::replica::stream::{UNSETTLED_BYTES, UNSETTLED_BYTES_MAX};
 
@@ -20,28 +21,28 @@ pub(super) struct Follower {
     /// How far it was told of the publishers, once that began.
     pub(super) greeting: Option<Greeting>,
     /// What it, and all behind it, hold; if it joins, what it has and its disk as well.
-    pub(super) held: BTreeMap<Stream, u64>,
+    pub(super) held: BTreeMap<Stream, Position>,
     /// What it was told that is held without it, if it joins.
-    pub(super) told_held: BTreeMap<Stream, u64>,
+    pub(super) told_held: BTreeMap<Stream, Position>,
     /// Whether it was handed the token, if it is the tail.
     pub(super) token: bool,
-    /// How far it was sent each stream.
-    pub(super) sent: BTreeMap<Stream, u64>,
+    /// How far it was sent each stream, or had it.
+    pub(super) sent: BTreeMap<Stream, Position>,
     /// The streams of which it was told how far the predicates are applied.
     pub(super) told_applied: BTreeSet<Stream>,
     /// The stream whose events filled the connection last.
     pub(super) filled: Option<Stream>,
     /// How far it had been sent each stream when that first was everything, if it joins.
-    everything: Option<BTreeMap<Stream, u64>>,
+    everything: Option<BTreeMap<Stream, Position>>,
     /// What it was sent of each stream and does not hold, if it joins: last numbers and bytes.
-    ahead: BTreeMap<Stream, VecDeque<(u64, usize)>>,
+    ahead: BTreeMap<Stream, VecDeque<(Position, usize)>>,
     ahead_bytes: usize,
 }
 
 impl Follower {
     /// One that follows in `epoch`, and got so far in each stream of `lineage`.
-    pub(super) fn new(epoch: u64, lineage: u64, counts: BTreeMap<Stream, u64>) -> Self {
-        let had = counts.iter().filter(|(_, count)| **count > 0);
+    pub(super) fn new(epoch: u64, lineage: u64, counts: BTreeMap<Stream, Position>) -> Self {
+        let had = counts.iter().filter(|(_, count)| count.seq > 0);
         let ahead: BTreeMap<_, _> =
             had.map(|(stream, count)| (stream.clone(), [(*count, UNSETTLED_BYTES_MAX)].into())).collect();
         Self {
@@ -61,10 +62,10 @@ impl Follower {
     }
 
     /// It says how far it holds streams.
-    pub(super) fn holds(&mut self, counts: Vec<(Stream, u64)>) {
+    pub(super) fn holds(&mut self, counts: Vec<(Stream, Position)>) {
         for (stream, held) in counts {
             if let Some(ahead) = self.ahead.get_mut(&stream) {
-                while let Some((_, bytes)) = ahead.pop_front_if(|(last, _)| *last <= held) {
+                while let Some((_, bytes)) = ahead.pop_front_if(|(last, _)| held.covers(*last)) {
                     self.ahead_bytes -= bytes;
                 }
                 if ahead.is_empty() {
@@ -75,8 +76,46 @@ impl Follower {
         }
     }
 
+    /// How far it was sent a stream whose events are of `lineage` here: not at all, if what it was sent or had is of another one.
+    pub(super) fn sent_of(&mut self, stream: &Stream, lineage: u64) -> u64 {
+        match self.sent.get(stream) {
+            Some(sent) if sent.lineage == lineage => sent.seq,
+            _ => {
+                self.forget(stream);
+                self.sent.insert(stream.clone(), Position { lineage, seq: 0 });
+                0
+            }
+        }
+    }
+
+    /// What it has, or was sent, of some streams counts no more.
+    pub(super) fn forget_all(&mut self, is_of: impl Fn(&Stream) -> bool) {
+        let streams: Vec<Stream> = self.sent.keys().filter(|stream| is_of(stream)).cloned().collect();
+        for stream in streams {
+            self.forget(&stream);
+            self.sent.remove(&stream);
+        }
+    }
+
+    /// Of other regions than `own`, what it has of another lineage than there is here counts no more.
+    pub(super) fn forget_other(&mut self, lineage_of: impl Fn(&Stream) -> u64, own: &str) {
+        let is_other = |(stream, sent): &(&Stream, &Position)| {
+            stream.region() != own && sent.lineage != lineage_of(stream)
+        };
+        let other: Vec<Stream> =
+            self.sent.iter().filter(is_other).map(|(stream, _)| stream.clone()).collect();
+        self.forget_all(|stream| other.contains(stream));
+    }
+
+    fn forget(&mut self, stream: &Stream) {
+        let ahead = self.ahead.remove(stream).unwrap_or_default();
+        self.ahead_bytes -= ahead.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        self.told_applied.remove(stream);
+        self.everything = None;
+    }
+
     /// While it joins, it was sent events of a stream up to `last`.
-    pub(super) fn sent_while_joining(&mut self, stream: &Stream, last: u64, bytes: usize) {
+    pub(super) fn sent_while_joining(&mut self, stream: &Stream, last: Position, bytes: usize) {
         let bytes = bytes + UNSETTLED_BYTES;
         match self.ahead.get_mut(stream) {
             Some(ahead) => ahead.push_back((last, bytes)),
@@ -95,6 +134,8 @@ impl Follower {
     /// It has been sent everything: whether it holds what that was when it was so first. Its disk goes on, then.
     pub(super) fn holds_everything(&mut self) -> bool {
         let everything = self.everything.get_or_insert_with(|| self.sent.clone());
-        everything.iter().all(|(stream, sent)| self.held.get(stream).copied().unwrap_or(0) >= *sent)
+        everything.iter().all(|(stream, sent)| {
+            sent.seq == 0 || self.held.get(stream).is_some_and(|held| held.covers(*sent))
+        })
     }
 }

@@ -10,9 +10,10 @@
 //!   knows but the one that joins, so for that time it learns nothing.
 //! - In other regions a head asks all proxies that it knows, and what it learns goes down its chain in the same way.
 //!   What it is told is more than it holds, perhaps: that counts once it holds as much. Less than it holds says nothing of
-//!   that: the stream's own region has begun anew, perhaps, and counts other events. From whom a stream comes says at least
+//!   that: whoever says so has not got as far himself. From whom a stream comes says at least
 //!   as much as it has sent, so of a stream that goes on something is always learnt. In the chain less counts as well: a
-//!   replica may not know yet what those behind it hold, and all in an epoch are of one lineage.
+//!   replica may not know yet what those behind it hold.
+//! - What is told of another lineage than is held says nothing.
 //! - A tail that was removed and does not know, or a region that is cut off, is answered by nobody: its ages grow.
 
 use crate::message::{AGE_UNKNOWN, Advertised, Message};
@@ -88,12 +89,12 @@ impl Replica {
             if self.is_local(&told.stream) && (!is_own || self.handover.is_some()) {
                 continue;
             }
-            if !is_own && told.count < held {
+            if told.count.lineage != self.lineage_of(&told.stream) || (!is_own && told.count.seq < held) {
                 continue;
             }
             // What is older than this process's clock is as good as unknown.
             let Some(as_of_ms) = at_ms.checked_sub(u64::from(told.age_ms)) else { continue };
-            self.known.entry(told.stream.clone()).or_default().learn(held, told.count, as_of_ms);
+            self.known.entry(told.stream.clone()).or_default().learn(held, told.count.seq, as_of_ms);
         }
     }
 

@@ -14,8 +14,8 @@
 //! - Of a stream that is kept on disk, a replica sends the one behind it nothing that its own disk does not have, and
 //!   counts nothing else as held. So what was acknowledged, or read, is on the disks of all members, and each of
 //!   them can go on alone when all of them ended.
-//! - What a replica has of a stream is of one lineage. When it joins a chain of another one it drops all of it, and
-//!   gets that chain's.
+//! - What a replica has of a stream is of one lineage of the stream's region. When it joins a chain of another one it drops all
+//!   of it, and gets that chain's; when it hears that another region has begun anew, what it has of that one.
 
 mod chain;
 mod delays;
@@ -35,10 +35,11 @@ use crate::durability::{Durabilities, Durability};
 use crate::history::{Budget, HistoryOptions};
 use crate::message::{Chain, Message, PublisherId, Reason, ReplicaId, Role, VERSION};
 use crate::name::Stream;
+use crate::positions::Position;
 use crate::record::Record;
 pub use delays::Delays;
 use follower::Follower;
-pub use lineage::Dropped;
+pub use lineage::{Dropped, Lineages};
 use stream::StreamState;
 
 /// One connection of a replica; given by the shell, never reused.
@@ -111,8 +112,8 @@ pub enum Output {
         /// The last number.
         last: u64,
     },
-    /// The replica has dropped all that it had. It is to be put aside on the disk, for whoever may need it, before anything
-    /// that follows is written.
+    /// The replica has dropped all that it had, or had of another region. It is to be put aside on the disk, for whoever may
+    /// need it, before anything that follows is written.
     SetAside(Dropped),
 }
 
@@ -123,6 +124,8 @@ pub struct Ticket {
     pub stream: Stream,
     /// The last event's number.
     pub last: u64,
+    /// The lineage of the stream's region, if that is another one.
+    elsewhere: u64,
     /// How often the replica had forgotten what was on its way: since then other events may have the number.
     forgot: u64,
 }
@@ -143,8 +146,8 @@ struct Connection {
     waiting: usize,
     /// When it last said anything, in the shell's milliseconds.
     heard_ms: u64,
-    /// As whose subscriber it gets events: the next number's predecessor for each stream.
-    subscriptions: BTreeMap<Stream, u64>,
+    /// As whose subscriber it gets events: where it is in each stream.
+    subscriptions: BTreeMap<Stream, Position>,
     /// The one of them whose events filled the connection last.
     filled: Option<Stream>,
     /// Whether it wants streams that begin later as well.
@@ -177,8 +180,8 @@ struct Answer {
 pub struct Replica {
     config: Config,
     chain: Chain,
-    /// The lineage of what it has.
-    lineage: u64,
+    /// The lineages of what it has.
+    lineages: Lineages,
     /// The epoch whose tail we are, once the token is here.
     token: Option<u64>,
     streams: BTreeMap<Stream, StreamState>,
@@ -192,7 +195,7 @@ pub struct Replica {
     following: Option<(ReplicaId, ConnectionId)>,
     told_held: BTreeMap<Stream, u64>,
     /// What is held without us, while we are joining.
-    held_before: BTreeMap<Stream, u64>,
+    held_before: BTreeMap<Stream, Position>,
     /// The joining replica that this tail hands over to.
     handover: Option<chain::Handover>,
     /// How long it has waited for what.
@@ -247,7 +250,7 @@ impl Replica {
         Self {
             config,
             chain: Chain::default(),
-            lineage: 0,
+            lineages: Lineages::default(),
             token: None,
             streams: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -275,10 +278,10 @@ impl Replica {
         }
     }
 
-    /// A replica that restarts with what its disk had, and the lineage of that.
-    pub fn recovered(config: Config, lineage: u64, streams: BTreeMap<Stream, StreamState>) -> Self {
+    /// A replica that restarts with what its disk had, and the lineages of that.
+    pub fn recovered(config: Config, lineages: Lineages, streams: BTreeMap<Stream, StreamState>) -> Self {
         let persisted = streams.iter().map(|(stream, state)| (stream.clone(), state.last())).collect();
-        Self { lineage, streams, persisted, recovered: true, ..Self::new(config) }
+        Self { lineages, streams, persisted, recovered: true, ..Self::new(config) }
     }
 
     /// The chain as this replica knows it.
@@ -415,23 +418,25 @@ impl Replica {
                 self.advertised(from, &region, (epoch, answers), counts);
             }
             (Message::Ask { at }, Peer::In(..)) => self.asked(from, at),
-            (Message::Events { stream, batch }, Peer::Out(region, _)) if region != self.config.region => {
-                self.remote_events(from, &stream, &batch);
+            (Message::Events { stream, lineage, batch }, Peer::Out(region, _))
+                if region != self.config.region =>
+            {
+                self.remote_events(from, &stream, lineage, &batch);
             }
             (Message::Publishers { stream, numbers }, Peer::Out(region, _))
                 if region == self.config.region =>
             {
                 self.publishers_from(from, stream, numbers);
             }
-            (Message::Append { epoch, stream, origin, batch }, Peer::Out(region, id))
+            (Message::Append { epoch, stream, lineage, origin, batch }, Peer::Out(region, id))
                 if region == self.config.region =>
             {
-                self.append(from, id, epoch, stream, origin, batch);
+                self.append((from, id, epoch), stream, lineage, origin, batch);
             }
             (Message::Applied { epoch, stream, last }, Peer::Out(region, id))
                 if region == self.config.region =>
             {
-                self.applied_before(from, id, epoch, stream, last);
+                self.applied_before((from, id, epoch), stream, last);
             }
             (Message::Token { epoch }, Peer::Out(region, _)) if region == self.config.region => {
                 self.token_from(from, epoch);
@@ -506,7 +511,7 @@ impl Replica {
         let options = &self.config.history;
         self.streams.entry(stream.clone()).or_insert_with(|| {
             for connection in self.connections.values_mut().filter(|c| c.listens_to_all) {
-                connection.subscriptions.entry(stream.clone()).or_insert(0);
+                connection.subscriptions.entry(stream.clone()).or_insert(Position::START);
             }
             StreamState::new(options.clone())
         })
@@ -537,7 +542,8 @@ const SWEEP_STEPS: usize = 200_000;
 
 /// What a message counts for in a connection's waiting bytes: what it takes in memory, about.
 pub fn size_of_message(message: &Message) -> usize {
-    let counts = |counts: &[(Stream, u64)]| counts.iter().map(|(stream, _)| 64 + stream.as_str().len()).sum();
+    let counts =
+        |counts: &[(Stream, Position)]| counts.iter().map(|(stream, _)| 64 + stream.as_str().len()).sum();
     64 + match message {
         Message::Advertise { counts, .. } => counts.iter().map(|told| 64 + told.stream.as_str().len()).sum(),
         Message::Listening { positions } | Message::Listen { positions, .. } => counts(positions),

@@ -21,6 +21,9 @@
 //!   of nobody until half of that has left.
 //! - A subscription always begins at our own count, and what does not continue it is left out; then the
 //!   subscription is made again.
+//! - A region may begin anew, with other events under the same numbers. What a proxy says of itself is of one of its region's
+//!   lineages: of a greater one than ours we take all from the beginning, of a smaller one nothing (`lineage.rs`). Those that
+//!   have not heard of it yet say so, and are not asked, over whichever regions they are.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +31,7 @@ use crate::batch::Batch;
 use crate::limits::STREAMS_MAX;
 use crate::message::{Advertised, FROM_NOW, Message, Role};
 use crate::name::Stream;
+use crate::positions::Position;
 use crate::replica::stream::Collects;
 use crate::replica::{Connection, ConnectionId, Peer, Replica};
 
@@ -54,6 +58,10 @@ pub(super) struct Expects {
 }
 
 impl Expects {
+    pub(super) fn source(&self) -> Option<ConnectionId> {
+        self.source
+    }
+
     /// Figure 1's condition: `cnt > expects.seq + C / (T - expects.time)`, if the source is at `seq` now.
     fn is_passed(&self, count: u64, seq: u64, now_ms: u64, damping: f64) -> bool {
         let seconds = now_ms.saturating_sub(self.time_ms) as f64 / 1000.0;
@@ -99,11 +107,18 @@ struct Other {
     is_direct: bool,
 }
 
-/// What the other end of a connection, another region's tail, advertised last.
+/// What the other end of a connection, another region's tail, advertised last, as far as it is of our lineages.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     counts: BTreeMap<Stream, u64>,
     at_ms: u64,
+}
+
+impl Told {
+    /// What it said of some streams counts no more.
+    pub(super) fn forget(&mut self, is_of: impl Fn(&Stream) -> bool) {
+        self.counts.retain(|stream, _| !is_of(stream));
+    }
 }
 
 impl Replica {
@@ -151,7 +166,7 @@ impl Replica {
                 self.streams.iter().filter(|(stream, _)| is_client || is_behind || stream.region() != theirs);
             counts.extend(told.map(|(stream, state)| Advertised {
                 stream: stream.clone(),
-                count: state.held(),
+                count: Position { lineage: self.lineage_of(stream), seq: state.held() },
                 age_ms: self.age_ms(stream),
             }));
         }
@@ -176,9 +191,10 @@ impl Replica {
         if !self.is_head() {
             return;
         }
+        self.look_at_lineages(&counts);
         let mut told = Told { counts: BTreeMap::new(), at_ms: self.now_ms };
         for Advertised { stream, count, .. } in &counts {
-            if self.is_local(stream) {
+            if self.is_local(stream) || count.lineage != self.lineage_of(stream) {
                 continue;
             }
             if !self.streams.contains_key(stream) && self.streams.len() >= STREAMS_MAX {
@@ -186,23 +202,43 @@ impl Replica {
                 continue;
             }
             self.state_of(stream);
-            told.counts.insert(stream.clone(), *count);
+            told.counts.insert(stream.clone(), count.seq);
         }
         if let Some(answers) = answers {
             self.learn(region, answers, &counts);
         }
-        // One that says nothing of a stream any more is not the tail any more, and sends none of it.
+        // One that says nothing of a stream any more is not the tail any more, or has another lineage: it sends none of it.
+        let mut left = Vec::new();
         for (stream, expects) in &mut self.expects {
             if expects.source == Some(from) && !told.counts.contains_key(stream) {
                 expects.source = None;
+                left.push(stream.clone());
             }
         }
+        left.into_iter().for_each(|stream| self.send(from, Message::Unsubscribe { stream }));
         for (stream, count) in &told.counts {
             self.consider(from, stream, *count, region == stream.region());
         }
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.told = told;
         }
+    }
+
+    /// Turns to the lineages that are told, of those regions that have begun anew.
+    fn look_at_lineages(&mut self, counts: &[Advertised]) {
+        let mut newer: BTreeMap<&str, u64> = BTreeMap::new();
+        for Advertised { stream, count, .. } in counts {
+            let is_carried = self.streams.contains_key(stream) || self.streams.len() < STREAMS_MAX;
+            if !self.is_local(stream)
+                && count.lineage > self.lineage_of(stream)
+                && is_carried
+                && self.has_room_for(stream.region())
+            {
+                let newest = newer.entry(stream.region()).or_insert(0);
+                *newest = count.lineage.max(*newest);
+            }
+        }
+        newer.into_iter().for_each(|(region, lineage)| self.turn_region(region, lineage));
     }
 
     /// Subscribes a stream elsewhere if that is better; `from` has it up to `count`, and says so now.
@@ -247,7 +283,8 @@ impl Replica {
                 self.send(old, Message::Unsubscribe { stream: stream.clone() });
             }
             expects.subscribed(to, count, now_ms);
-            self.send(to, Message::Subscribe { stream: stream.clone(), after: own });
+            let after = Position { lineage: self.lineage_of(stream), seq: own };
+            self.send(to, Message::Subscribe { stream: stream.clone(), after });
         }
         self.expects.insert(stream.clone(), expects);
     }
@@ -272,8 +309,11 @@ impl Replica {
     }
 
     /// Events of another region's stream.
-    pub(super) fn remote_events(&mut self, from: ConnectionId, stream: &Stream, batch: &Batch) {
+    pub(super) fn remote_events(&mut self, from: ConnectionId, stream: &Stream, lineage: u64, batch: &Batch) {
         if !self.is_head() || self.is_local(stream) || !self.streams.contains_key(stream) {
+            return;
+        }
+        if lineage != self.lineage_of(stream) {
             return;
         }
         let state = self.state_of(stream);
@@ -296,7 +336,8 @@ impl Replica {
             Ok(false) => {}
             Err(_) => {
                 self.counters.gaps += 1;
-                let after = self.state_of(stream).last();
+                let seq = self.state_of(stream).last();
+                let after = Position { lineage, seq };
                 if self.expects.get(stream).is_some_and(|expects| expects.source == Some(from)) {
                     self.send(from, Message::Subscribe { stream: stream.clone(), after });
                 }
@@ -305,7 +346,7 @@ impl Replica {
     }
 
     /// Somebody wants a stream's events from the one after `after` on.
-    pub(super) fn subscribe(&mut self, from: ConnectionId, stream: Stream, after: u64) {
+    pub(super) fn subscribe(&mut self, from: ConnectionId, stream: Stream, after: Position) {
         if !self.is_tail() {
             return;
         }
@@ -318,31 +359,38 @@ impl Replica {
     }
 
     /// A client wants events. One that asks a replica which is not the tail is told the chain.
-    pub(super) fn listen(&mut self, from: ConnectionId, positions: Vec<(Stream, u64)>, others: bool) {
+    pub(super) fn listen(&mut self, from: ConnectionId, positions: Vec<(Stream, Position)>, others: bool) {
         if !self.is_tail() {
             self.send(from, Message::Chain(self.chain.clone()));
             return;
         }
+        let begins: Vec<_> = positions.into_iter().take(STREAMS_MAX).map(|at| self.begins(at)).collect();
         let Some(connection) = self.connections.get_mut(&from) else { return };
-        connection.subscriptions.clear();
+        connection.subscriptions = begins.iter().cloned().collect();
         connection.listens_to_all = others;
-        for (stream, after) in positions.into_iter().take(STREAMS_MAX) {
-            let after = match after {
-                FROM_NOW => self.streams.get(&stream).map_or(0, |state| state.held()),
-                after => after,
-            };
-            connection.subscriptions.insert(stream, after);
-        }
-        let begins =
-            connection.subscriptions.iter().map(|(stream, after)| (stream.clone(), *after)).collect();
         if others {
             for stream in self.streams.keys() {
                 if !connection.subscriptions.contains_key(stream) {
-                    connection.subscriptions.insert(stream.clone(), 0);
+                    connection.subscriptions.insert(stream.clone(), Position::START);
                 }
             }
         }
         self.send(from, Message::Listening { positions: begins });
+    }
+
+    /// Where a client begins that wants to go on from a position: if that is of an earlier lineage than what is here, at the
+    /// beginning of this one.
+    pub fn begins(&self, (stream, position): (Stream, Position)) -> (Stream, Position) {
+        let lineage = self.lineage_of(&stream);
+        let position = match position.seq {
+            FROM_NOW => {
+                let seq = self.streams.get(&stream).map_or(0, |state| state.held());
+                Position { lineage, seq }
+            }
+            _ if position.lineage < lineage => Position { lineage, seq: 0 },
+            _ => position,
+        };
+        (stream, position)
     }
 
     /// The region whose proxy a stream of another region is fetched from at the moment; the head knows.

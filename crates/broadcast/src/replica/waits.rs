@@ -77,6 +77,11 @@ impl Watch {
     pub(super) fn forgot(&mut self) {
         self.disk = Default::default();
     }
+
+    /// What was there of some streams is dropped: numbers that had been reached are to be reached again.
+    pub(super) fn turned(&mut self) {
+        (self.disk, self.held) = Default::default();
+    }
 }
 
 impl Replica {
@@ -113,7 +118,9 @@ impl Replica {
             let kind = self.config.durability.of(stream) as usize;
             let last = state.last();
             let on_disk = persisted(&self.config.durability, &self.persisted, stream).min(last);
-            let held = held.iter().filter_map(|held| held.get(stream)).max().copied().unwrap_or(0);
+            let of = self.lineage_of(stream);
+            let held = held.iter().filter_map(|held| held.get(stream)).filter(|held| held.lineage == of);
+            let held = held.map(|held| held.seq).max().unwrap_or(0);
             for (found, reached, of) in
                 [(&mut on_disks[kind], on_disk, last), (&mut helds[kind], held.min(on_disk), on_disk)]
             {

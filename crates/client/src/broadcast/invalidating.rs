@@ -10,8 +10,8 @@
 //!   the stream is, and how old it is what it knows of the stream's own region; that counts from when it was asked, so
 //!   neither a cut link, nor a replica that was removed and does not know, nor bytes that waited make a
 //!   value look fresh.
-//! - When its region has begun anew, which gives the numbers of events that it heard to others, it forgets everything and
-//!   begins again from now on.
+//! - When the stream's region has begun anew, which gives the numbers of events that it heard to others, it forgets everything and
+//!   begins again from now on; whichever region it listens in, once that has heard of it. Until then values get stale.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -316,7 +316,7 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
         loop {
             match listener.next().await {
                 Ok(Received::Began(began)) if position.is_none() => {
-                    position = began.iter().find(|(s, _)| *s == stream).map(|(_, after)| *after);
+                    position = began.iter().find(|(s, _)| *s == stream).map(|(_, at)| at.seq);
                     applied =
                         Applied { arrived: position.unwrap_or(0), upto: position.unwrap_or(0), ..applied };
                     shared.state.lock().began = true;
@@ -343,7 +343,7 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                     }
                 }
                 // What comes has the numbers of what was applied, or greater ones: they say nothing of what is missing.
-                Ok(Received::Anew) | Err(_) => break,
+                Ok(Received::Anew { .. }) | Err(_) => break,
             }
             if position.is_some() {
                 shared.state.lock().position = Some(applied.upto);

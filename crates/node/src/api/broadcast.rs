@@ -104,6 +104,9 @@ pub struct BroadcastStreamView {
     /// If the stream is another region's and the node is the head: the region whose proxy it fetches it from.
     #[serde(default)]
     pub source: Option<String>,
+    /// Which beginning of the stream's region its numbers count from, in hex: a greater one each time that it begins anew.
+    #[serde(default)]
+    pub lineage: String,
     /// The last number that the node has.
     pub last: u64,
     /// The last number that it knows all replicas from it to the tail to hold.

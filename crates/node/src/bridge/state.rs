@@ -29,6 +29,9 @@ pub(super) struct ShardState {
     /// The epoch of a chain whose members hold it.
     #[serde(default)]
     pub(super) epoch: u64,
+    /// The lineage of that chain; 0 if none is known yet.
+    #[serde(default)]
+    pub(super) lineage: u64,
 }
 
 /// How far a broadcast stream is carried into a log stream.
@@ -41,6 +44,9 @@ pub(super) struct StreamState {
     /// The epoch of a chain whose members hold them.
     #[serde(default)]
     pub(super) epoch: u64,
+    /// The lineage of that chain; 0 in what was written by a version that did not know of it.
+    #[serde(default)]
+    pub(super) lineage: u64,
     /// Each shard's end when that was so: events with greater numbers are behind it.
     pub(super) ends: Vec<u64>,
 }

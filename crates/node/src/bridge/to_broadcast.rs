@@ -7,8 +7,8 @@
 //!   the offsets. What is published again after a restart has the number that it had, and the chain leaves it out.
 //!   It is published again as well if the chain forgot the publisher (65,536 others were active since), or if
 //!   retention removed records that were not carried yet; then readers can tell by the offset.
-//! - If all replicas lost the broadcast stream, it is filled again from the beginning of the log stream, unless
-//!   `start` is `now`.
+//! - If all replicas lost the broadcast stream, and its region began anew, it is filled again from the beginning of the log stream,
+//!   unless `start` is `now`. The chain's lineage says that, however many events others have published by then.
 //!
 //! A record that is too large for an event becomes one without payload, whose header says so.
 
@@ -23,7 +23,7 @@ use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use tailwater_broadcast::client::{Acknowledged, Listener, PublishError, Publisher, Received};
 use tailwater_broadcast::message::{PublisherId, Reason};
-use tailwater_broadcast::{Batch, Collect, Content, Positions, Stream, TooLarge, Writer};
+use tailwater_broadcast::{Batch, Collect, Content, Position, Positions, Stream, TooLarge, Writer};
 use tailwater_env::Env;
 use tailwater_format::batch::{BatchRecords, Decompressor, Record};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
@@ -199,6 +199,7 @@ impl Shard {
             }
             tokio::select! {
                 Some((published, next, count, omitted)) = in_flight.next() => {
+                    self.look_at_lineage(&mut state, publisher.lineage())?;
                     match published {
                         // What is behind its own events may be lost without them.
                         Ok(Acknowledged { repeated: true, .. }) => {}
@@ -213,6 +214,7 @@ impl Shard {
                 }
                 () = listener.changed(), if is_at_end => {}
                 () = env.sleep_until(save_at) => {
+                    self.look_at_lineage(&mut state, publisher.lineage())?;
                     if state != saved {
                         save(&**log.meta(), &self.key(), &state).await?;
                         saved = state.clone();
@@ -223,6 +225,15 @@ impl Shard {
             let end = log.tails(self.from.id, &[self.shard])?.first().map_or(0, |tail| tail.next_offset.0);
             self.status.works(self.shard.0, end.saturating_sub(state.next));
         }
+    }
+
+    /// The head's chain is of a lineage: if that is another one than that in which the events before were acknowledged, those are lost.
+    fn look_at_lineage(&self, state: &mut ShardState, lineage: u64) -> anyhow::Result<()> {
+        if state.lineage != 0 && lineage > state.lineage {
+            bail!("region {} has begun anew", self.to.region());
+        }
+        state.lineage = lineage.max(state.lineage);
+        Ok(())
     }
 
     async fn fetch(&self, from: Offset) -> Result<Fetched, ReadError> {
@@ -241,7 +252,8 @@ impl Shard {
         };
         let next = self.context.log.locate(self.id(), what).await?.offset.0;
         let (stream, publisher) = (self.from.id, String::new());
-        self.write(ShardState { stream, publisher, next, number: 1, seq: 0, epoch: 0 }).await
+        let (seq, epoch, lineage) = (0, 0, 0);
+        self.write(ShardState { stream, publisher, next, number: 1, seq, epoch, lineage }).await
     }
 
     /// Goes on at `next` as somebody that the chain does not know.
@@ -260,9 +272,11 @@ impl Shard {
     /// The state, if the broadcast stream has what was published; else one that publishes it again.
     async fn unless_lost(&self, state: ShardState) -> anyhow::Result<ShardState> {
         let addresses = self.context.regions.get(self.to.region()).context("the region is not known")?;
-        let (last, _) = last_of(&self.context.env, addresses, &self.to, state.epoch).await?;
-        if last >= state.seq {
-            return Ok(state);
+        let known = (state.epoch, state.lineage);
+        let (Position { lineage, seq: last }, _) =
+            last_of(&self.context.env, addresses, &self.to, known).await?;
+        if last >= state.seq && (state.lineage == lineage || state.lineage == 0) {
+            return Ok(ShardState { lineage, ..state });
         }
         tracing::warn!(
             stream = %self.to, shard = self.shard.0, had = state.seq, has = last,
@@ -272,7 +286,7 @@ impl Shard {
             BridgeStart::Start => self.begin().await,
             BridgeStart::Now => {
                 let next = state.next;
-                self.renew(&ShardState { seq: 0, epoch: 0, ..state }, next).await
+                self.renew(&ShardState { seq: 0, epoch: 0, lineage: 0, ..state }, next).await
             }
         }
     }
@@ -382,20 +396,27 @@ fn piece(writer: &mut Writer, next: u64, omitted: &mut u64) -> Piece {
     Piece { batch, next, count, omitted: std::mem::take(omitted) }
 }
 
-/// The last number of a stream, as the members of its own region's chain have it that has this epoch or a greater one; and
+/// Where a stream ends, as the members of its own region's chain have it that has this epoch and lineage or greater ones; and
 /// an epoch in which that is so.
 pub(super) async fn last_of(
     env: &Env,
     addresses: &[String],
     stream: &Stream,
-    epoch: u64,
-) -> anyhow::Result<(u64, u64)> {
+    (epoch, lineage): (u64, u64),
+) -> anyhow::Result<(Position, u64)> {
     let mut listener = Listener::since(env, addresses.to_vec(), Positions::now([stream.clone()]), epoch);
     let asking = async {
         loop {
             if let Received::Began(positions) = listener.next().await? {
-                let found = positions.iter().find(|(name, _)| name == stream);
-                return anyhow::Ok((found.map_or(0, |(_, last)| *last), listener.epoch()));
+                let found = positions.iter().find(|(name, _)| name == stream).map(|(_, last)| *last);
+                let last = found.unwrap_or_default();
+                anyhow::ensure!(
+                    last.lineage >= lineage,
+                    "the replicas of region {} have begun with lineage {:x}, which was {lineage:x} before",
+                    stream.region(),
+                    last.lineage
+                );
+                return anyhow::Ok((last, listener.epoch()));
             }
         }
     };

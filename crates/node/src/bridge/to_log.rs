@@ -6,7 +6,8 @@
 //! - What is collected before it was carried is not appended: a tombstone is no record.
 //! - Each event is appended exactly once, whatever restarts, and is as durable as the log stream promises before the
 //!   next ones are: at a start, the numbers of the records behind what was written down last are read from the log.
-//! - If all replicas lost the broadcast stream, what it has now is appended from its beginning.
+//! - If all replicas lost the broadcast stream, and its region began anew, what it has now is appended from its beginning. The
+//!   chain's lineage says that, however many events it has by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use tailwater_broadcast::client::{Listener, Received};
-use tailwater_broadcast::{Batch, Content, Positions, Stream};
+use tailwater_broadcast::{Batch, Content, Position, Positions, Stream};
 use tailwater_client::shard_of_key;
 use tailwater_format::batch::{BatchBuilder, BatchRecords, Codec, Decompressor};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
@@ -61,10 +62,11 @@ async fn carry(
     let addresses = context.regions.get(from.region()).context("the region is not known")?;
     let (meta, key) = (&**log.meta(), stream_key(config));
     let stored: Option<StreamState> = load(meta, &key).await?;
-    let known = stored.as_ref().map_or(0, |stored| stored.epoch);
-    let (last, epoch) = last_of(env, addresses, from, known).await?;
+    let known = stored.as_ref().map_or((0, 0), |stored| (stored.epoch, stored.lineage));
+    let (Position { lineage, seq: last }, epoch) = last_of(env, addresses, from, known).await?;
+    let goes_on = |state: &StreamState| state.seq <= last && (state.lineage == lineage || state.lineage == 0);
     let mut state = match stored.filter(|stored| stored.stream == to.id) {
-        Some(state) if state.seq <= last => state,
+        Some(state) if goes_on(&state) => StreamState { lineage, ..state },
         other => {
             let seq = match (other, config.start) {
                 (Some(state), _) => {
@@ -74,14 +76,15 @@ async fn carry(
                 (None, BridgeStart::Start) => 0,
                 (None, BridgeStart::Now) => last,
             };
-            let state = StreamState { stream: to.id, seq, epoch, ends: ends(context, &to)? };
+            let state = StreamState { stream: to.id, seq, epoch, lineage, ends: ends(context, &to)? };
             save(meta, &key, &state).await?;
             state
         }
     };
     let appended = appended_after(context, config, &to, &state).await?;
     let to = Target { context, config, stream: to, appended };
-    let positions = Positions { streams: [(from.clone(), state.seq)].into(), others: false };
+    let position = Position { lineage, seq: state.seq };
+    let positions = Positions { streams: [(from.clone(), position)].into(), others: false };
     let mut listener = Listener::since(env, addresses.clone(), positions, state.epoch.max(epoch));
     let (mut seq, mut save_at) = (state.seq, env.now() + SAVE_EVERY);
     loop {
@@ -99,7 +102,9 @@ async fn carry(
                     }
                     status.works(0, count - seq);
                 }
-                Received::Began(_) | Received::Lost | Received::Anew => {}
+                // From the beginning of what there is now, behind what is in the log by now.
+                Received::Anew { region, .. } => bail!("region {region} has begun anew"),
+                Received::Began(_) | Received::Lost => {}
             },
             () = env.sleep_until(save_at) => {
                 if seq != state.seq {

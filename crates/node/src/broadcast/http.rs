@@ -30,7 +30,7 @@ use tailwater_env::Env;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
-use super::hub::{Feed, Hub};
+use super::hub::{Feed, Hub, Piece};
 use super::quotas::Addresses;
 use super::ws::{self, NoUpgrade, Upgrade};
 use crate::api::{ErrorBody, Text};
@@ -427,7 +427,12 @@ fn frames(
             },
             Frame::Piece => match env.timeout(heartbeat, feed.next()).await {
                 None => (HEART, Frame::Piece),
-                Some(piece) => (Bytes::from(format!("id: {}\ndata: ", piece.token)), Frame::Body(piece.json)),
+                Some(Piece { token, event: None, json }) => {
+                    (Bytes::from(format!("id: {token}\ndata: ")), Frame::Body(json))
+                }
+                Some(Piece { token, event: Some(event), json }) => {
+                    (Bytes::from(format!("id: {token}\nevent: {event}\ndata: ")), Frame::Body(json))
+                }
             },
             Frame::Body(json) => (json, Frame::End),
             Frame::End => (Bytes::from_static(b"\n\n"), Frame::Piece),

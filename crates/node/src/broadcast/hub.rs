@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tailwater_broadcast::client::{Listener, Received};
 use tailwater_broadcast::message::FROM_NOW;
-use tailwater_broadcast::{Batch, Malformed, Positions, Stream};
+use tailwater_broadcast::{Batch, Heard, Malformed, Position, Positions, Stream};
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -150,10 +150,14 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
             match received {
                 Received::Began(positions) => ring.begin(&positions),
                 Received::Events(stream, batch) => match encode(&stream, &batch) {
-                    Ok(json) => ring.push(Item { stream, batch, json }),
+                    Ok(json) => {
+                        let lineage = lineage_of(&listener, &stream);
+                        ring.push(Item::Events { stream, lineage, batch, json });
+                    }
                     Err(_) => break,
                 },
-                _ => continue,
+                Received::Anew { region, lineage } => ring.push(Item::Anew { region, lineage }),
+                Received::Counts(_) | Received::Lost => continue,
             }
             live.moved.send_modify(|end| *end = ring.end());
             positions = listener.positions().clone();
@@ -162,11 +166,24 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
     }
 }
 
-/// What a feed answers: a batch, and the token that resumes behind it.
+/// The lineage of the events of a stream that a listener has just answered.
+fn lineage_of(listener: &Listener, stream: &Stream) -> u64 {
+    listener.positions().streams.get(stream).map_or(0, |position| position.lineage)
+}
+
+/// What a feed answers, and the token that resumes behind it.
 pub struct Piece {
     pub token: Arc<str>,
+    /// What it is, if it is no batch: [`ANEW`] or [`STALE`].
+    pub event: Option<&'static str>,
+    /// An object that is not empty.
     pub json: Bytes,
 }
+
+/// A region has begun anew: `{"anew": REGION}`.
+pub const ANEW: &str = "anew";
+/// The listener was cut off from the live edge, and is behind for now, or is there again: `{"stale": true}`, `{"stale": false}`.
+pub const STALE: &str = "stale";
 
 /// What becomes of positions by a batch at a place in the ring, and the token that says so.
 struct Moved {
@@ -205,6 +222,8 @@ pub struct Feed {
     hub: Arc<Hub>,
     positions: Arc<Positions>,
     at: At,
+    /// Whether it was told that it may be stale, and not yet that it is not any more.
+    stale: bool,
     ready: VecDeque<Piece>,
     moved: watch::Receiver<u64>,
 }
@@ -221,12 +240,13 @@ impl Feed {
     /// From `positions` on.
     pub fn new(hub: Arc<Hub>, positions: Positions) -> Self {
         let moved = hub.live.moved.subscribe();
-        Self { hub, positions: Arc::new(positions), at: At::Apart, ready: VecDeque::new(), moved }
+        let (positions, ready) = (Arc::new(positions), VecDeque::new());
+        Self { hub, positions, at: At::Apart, stale: false, ready, moved }
     }
 
     /// The token that resumes here. Completes once it is known what "now" was.
     pub async fn begin(&mut self) -> String {
-        while self.positions.streams.values().any(|after| *after == FROM_NOW) {
+        while self.positions.streams.values().any(|position| position.seq == FROM_NOW) {
             let place = self.hub.live.ring.lock().join(Arc::make_mut(&mut self.positions));
             match place {
                 Some(place) => self.at = At::Live(place),
@@ -268,8 +288,15 @@ impl Feed {
             }
             At::Behind(turn) => {
                 let mut taken = Taken { turn: turn.lock().take(), of: turn, env: &self.hub.env };
-                let received = match &mut taken.turn {
-                    Some(turn) => turn.listener.next().await,
+                let (received, lineage) = match &mut taken.turn {
+                    Some(turn) => {
+                        let received = turn.listener.next().await;
+                        let lineage = match &received {
+                            Ok(Received::Events(stream, _)) => lineage_of(&turn.listener, stream),
+                            _ => 0,
+                        };
+                        (received, lineage)
+                    }
                     None => {
                         drop(taken);
                         self.at = At::Apart;
@@ -280,16 +307,13 @@ impl Feed {
                 match received {
                     Ok(Received::Began(positions)) => {
                         let own = Arc::make_mut(&mut self.positions);
-                        for (stream, after) in positions {
-                            if let Some(position) = own.streams.get_mut(&stream)
-                                && *position == FROM_NOW
-                            {
-                                *position = after;
-                            }
-                        }
+                        positions.iter().for_each(|(stream, position)| own.begin(stream, *position));
                     }
-                    Ok(Received::Events(stream, batch)) => self.take(&stream, &batch, None),
-                    Ok(_) => {}
+                    Ok(Received::Events(stream, batch)) => self.take((&stream, lineage), &batch, None),
+                    Ok(Received::Anew { region, lineage }) => {
+                        self.hear(&region, lineage);
+                    }
+                    Ok(Received::Counts(_) | Received::Lost) => {}
                     Err(_) => {
                         self.at = At::Apart;
                         self.hub.env.sleep(PAUSE).await;
@@ -300,7 +324,11 @@ impl Feed {
                 let items = self.hub.live.ring.lock().read(*place, TAKEN_MAX);
                 match items {
                     // Cut off: too much came since it was sent something.
-                    None => self.at = At::Apart,
+                    None => {
+                        self.at = At::Apart;
+                        self.tell_stale(true);
+                    }
+                    Some(items) if items.is_empty() && self.stale => self.tell_stale(false),
                     Some(items) if items.is_empty() => {
                         let place = *place;
                         // The hub outlives its feeds, so there is always somebody to tell.
@@ -310,7 +338,14 @@ impl Feed {
                         let first = *place;
                         *place += items.len() as u64;
                         for (item, place) in items.iter().zip(first..) {
-                            self.take(&item.stream, &item.batch, Some((place, &item.json)));
+                            match &**item {
+                                Item::Events { stream, lineage, batch, json } => {
+                                    self.take((stream, *lineage), batch, Some((place, json)));
+                                }
+                                Item::Anew { region, lineage } => {
+                                    self.hear(region, *lineage);
+                                }
+                            }
                         }
                     }
                 }
@@ -318,13 +353,44 @@ impl Feed {
         }
     }
 
+    fn tell_stale(&mut self, stale: bool) {
+        if std::mem::replace(&mut self.stale, stale) != stale {
+            let json = serde_json::json!({ "stale": stale }).to_string();
+            self.tell(STALE, json);
+        }
+    }
+
+    fn tell(&mut self, event: &'static str, json: String) {
+        self.ready.push_back(Piece {
+            token: self.positions.token().into(),
+            event: Some(event),
+            json: json.into(),
+        });
+    }
+
+    /// Something comes of a region in a lineage: whether that is of what it is sent, or begins anew with.
+    fn hear(&mut self, region: &str, lineage: u64) -> bool {
+        let mut positions = Positions::clone(&self.positions);
+        let heard = positions.hear_region(region, lineage);
+        if positions != *self.positions {
+            self.positions = Arc::new(positions);
+        }
+        if heard == Heard::Anew {
+            self.tell(ANEW, serde_json::json!({ "anew": region }).to_string());
+        }
+        heard != Heard::Older
+    }
+
     /// Takes the part of a batch that it was not sent yet; `shared` is its place in the ring, and the whole of it.
-    fn take(&mut self, stream: &Stream, batch: &Batch, shared: Option<(u64, &Bytes)>) {
+    fn take(&mut self, (stream, lineage): (&Stream, u64), batch: &Batch, shared: Option<(u64, &Bytes)>) {
         let known = self.positions.streams.get(stream).copied();
         if known.is_none() && !self.positions.others {
             return;
         }
-        let position = known.unwrap_or(0);
+        if known.is_none_or(|known| known.lineage != lineage) && !self.hear(stream.region(), lineage) {
+            return;
+        }
+        let position = self.positions.streams.get(stream).map_or(0, |position| position.seq);
         if batch.last <= position {
             return;
         }
@@ -350,7 +416,8 @@ impl Feed {
             }
             None => {
                 let before = shared.map(|(place, _)| (place, Arc::clone(&self.positions)));
-                Arc::make_mut(&mut self.positions).streams.insert(stream.clone(), batch.last);
+                let position = Position { lineage, seq: batch.last };
+                Arc::make_mut(&mut self.positions).streams.insert(stream.clone(), position);
                 let token = Arc::<str>::from(self.positions.token());
                 if let Some((place, before)) = before {
                     let (after, token) = (Arc::clone(&self.positions), Arc::clone(&token));
@@ -359,7 +426,7 @@ impl Feed {
                 token
             }
         };
-        self.ready.push_back(Piece { token, json });
+        self.ready.push_back(Piece { token, event: None, json });
     }
 }
 
@@ -385,10 +452,10 @@ mod tests {
             let json = encode(&stream, &batch).unwrap();
             let mut tokens = Vec::new();
             for feed in &mut feeds {
-                feed.take(&stream, &batch, Some((place, &json)));
+                feed.take((&stream, 1), &batch, Some((place, &json)));
                 let piece = feed.ready.pop_front().unwrap();
                 assert_eq!(*piece.token, *feed.positions.token());
-                assert_eq!(feed.positions.streams[&stream], place + 1);
+                assert_eq!(feed.positions.streams[&stream], Position { lineage: 1, seq: place + 1 });
                 tokens.push(piece.token);
             }
             assert!(Arc::ptr_eq(&tokens[0], &tokens[2]) && Arc::ptr_eq(&tokens[1], &tokens[3]));

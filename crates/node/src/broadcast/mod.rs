@@ -271,6 +271,7 @@ pub fn streams(snapshot: &Snapshot) -> Vec<BroadcastStreamView> {
     let view = |stream: &tailwater_broadcast_server::StreamSnapshot| BroadcastStreamView {
         stream: stream.stream.to_string(),
         source: stream.source.clone(),
+        lineage: format!("{:x}", stream.lineage),
         last: stream.last,
         held: stream.held,
         live: stream.live,

@@ -3,6 +3,7 @@
 //! ```text
 //!   server --> client   text  {"token": …}                                            once, where it begins
 //!                       text  {"token": …, "stream": …, "after": …, "last": …, "events": […]}   a batch each
+//!                       text  {"token": …, "anew": REGION}, {"token": …, "stale": true}         as in `hub.rs`
 //!                       ping  every HEARTBEAT in which nothing else was sent
 //!   client --> server   pong, close; nothing else
 //! ```
@@ -239,7 +240,7 @@ mod tests {
     #[test]
     fn the_two_fragments_are_one_object_and_the_second_is_shared() {
         let json = Bytes::from_static(b"{\"stream\":\"a/s\",\"after\":4}");
-        let [head, rest] = fragments(Piece { token: "t".into(), json: json.clone() });
+        let [head, rest] = fragments(Piece { token: "t".into(), event: None, json: json.clone() });
         assert!(!head.header().is_final && rest.header().is_final);
         assert_eq!(rest.payload().as_ptr(), json[1..].as_ptr());
         let whole = [head.payload(), rest.payload()].concat();

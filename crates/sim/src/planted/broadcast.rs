@@ -3,7 +3,7 @@
 use tailwater_broadcast::message::{Chain, Message, Waits};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::Replica;
-use tailwater_broadcast::{Batch, Stream, Writer};
+use tailwater_broadcast::{Batch, Position, Stream, Writer};
 
 use super::Plant;
 
@@ -12,25 +12,42 @@ impl Plant {
     pub fn broadcast_message(self, replica: &Replica, message: Message) -> Message {
         match (self, message) {
             (Plant::HeldTooEarly, Message::Held { epoch, counts }) => {
-                let last = |stream: &Stream| replica.stream(stream).map_or(0, |state| state.last());
+                let last = |stream: &Stream| Position {
+                    lineage: replica.lineage_of(stream),
+                    seq: replica.stream(stream).map_or(0, |state| state.last()),
+                };
                 let counts = counts.into_iter().map(|(stream, _)| (last(&stream), stream));
                 let counts = counts.map(|(last, stream)| (stream, last)).collect();
                 Message::Held { epoch, counts }
             }
-            (Plant::TombstoneForNothing, Message::Events { stream, batch }) => {
-                Message::Events { stream, batch: without_first(&batch) }
+            (Plant::TombstoneForNothing, Message::Events { stream, lineage, batch }) => {
+                Message::Events { stream, lineage, batch: without_first(&batch) }
+            }
+            (Plant::LineageNotToldElsewhere, Message::Advertise { epoch, answers, mut counts }) => {
+                counts.iter_mut().for_each(|told| told.count.lineage = 1);
+                Message::Advertise { epoch, answers, counts }
+            }
+            (Plant::LineageNotToldElsewhere, Message::Events { stream, batch, .. }) => {
+                Message::Events { stream, lineage: 1, batch }
             }
             (Plant::SubscribedTooFar, Message::Subscribe { stream, after }) => {
-                Message::Subscribe { stream, after: after + 1 }
+                Message::Subscribe { stream, after: Position { seq: after.seq + 1, ..after } }
             }
             (_, message) => message,
         }
     }
 
     /// From where on a listener that was there before wants events, as the bug makes it.
-    pub fn broadcast_positions(self, mut positions: Vec<(Stream, u64)>) -> Vec<(Stream, u64)> {
-        if self == Plant::ResumedTooFar {
-            positions.iter_mut().for_each(|(_, after)| *after += 1);
+    pub fn broadcast_positions(
+        self,
+        chain: &Chain,
+        mut positions: Vec<(Stream, Position)>,
+    ) -> Vec<(Stream, Position)> {
+        let own = positions.iter_mut().filter(|(stream, _)| stream.region() == chain.region);
+        match self {
+            Plant::ResumedInAnyLineage => own.for_each(|(_, after)| after.lineage = chain.lineage),
+            Plant::ResumedTooFar => positions.iter_mut().for_each(|(_, after)| after.seq += 1),
+            _ => {}
         }
         positions
     }

@@ -74,6 +74,10 @@ pub enum Plant {
     JoinedBeforeCaughtUp,
     /// Replicas are not told that their region has begun anew.
     LineageNotTold,
+    /// Proxies do not say to others in which lineage their events are.
+    LineageNotToldElsewhere,
+    /// A listener that comes back goes on at its number, in whichever lineage that is by now.
+    ResumedInAnyLineage,
     /// Replicas of a broadcast chain do not say what they wait for.
     WaitsNotTold,
     /// A publisher that tries again does so as another one.

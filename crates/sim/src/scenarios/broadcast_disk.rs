@@ -171,7 +171,7 @@ fn live_and(
     let open = async move {
         let disk = Disk::open(&opening, Path::new(DIR), "a", options).map_err(|e| e.to_string())?;
         let aside = match before {
-            Some((lineage, 1..)) if disk.lineage != lineage => Some(aside(&opening, lineage)?),
+            Some((lineage, 1..)) if disk.lineages.own != lineage => Some(aside(&opening, lineage)?),
             _ => None,
         };
         Ok((disk, aside))
@@ -181,13 +181,14 @@ fn live_and(
         return Ok(());
     };
     let found = disk.streams.get(&stream());
-    look_at_lineage(&mut model.lock(), disk.lineage, aside.as_ref())?;
+    look_at_lineage(&mut model.lock(), disk.lineages.own, aside.as_ref())?;
     let last = check(found, model.lock().acknowledged)?;
     model.lock().report.count("recovered", last);
 
-    let (id, Disk { keeper, streams, lineage, .. }) = (disk.id(), disk);
+    let (id, Disk { keeper, streams, lineages, .. }) = (disk.id(), disk);
+    let lineage = lineages.own;
     let config = Config { durability: Durability::Fsync.into(), ..Config::new("a", id) };
-    let mut replica = Replica::recovered(config, lineage, streams);
+    let mut replica = Replica::recovered(config, lineages, streams);
     if anew {
         let mut model = model.lock();
         model.lineages += 1;
@@ -255,8 +256,8 @@ fn aside(env: &Env, lineage: u64) -> Result<Recovered, String> {
 fn look_at_lineage(model: &mut Model, found: u64, aside: Option<&Recovered>) -> Result<(), Violation> {
     if let Some((lineage, acknowledged)) = model.before.take() {
         if let Some(aside) = aside {
-            ensure(aside.lineage() == lineage, || {
-                format!("what lies aside is of lineage {}", aside.lineage())
+            ensure(aside.lineages().own == lineage, || {
+                format!("what lies aside is of lineage {}", aside.lineages().own)
             })?;
             check(aside.stream(&stream()), acknowledged)?;
             model.report.count("found aside", 1);

@@ -42,11 +42,12 @@ fn receive_ns(events: u64) -> f64 {
     let pair = least_ns(|| {
         let after = count;
         count += events;
-        let progress = Progress { stream: stream.clone(), held: 0, count, hops: 1 };
+        let progress = Progress { stream: stream.clone(), lineage: 0, held: 0, count, hops: 1 };
         peer.receive(0, 3, Message::Notify(vec![progress]), &mut out);
         let batch = Batch { after, last: count, ..lot.clone() };
         let (stream, batches) = (stream.clone(), vec![batch]);
-        let answer = Message::Events { stream, after, held: 0, count, hops: 1, stands: false, batches };
+        let (lineage, held, hops, stands) = (0, 0, 1, false);
+        let answer = Message::Events { stream, lineage, after, held, count, hops, stands, batches };
         let mut bytes = BytesMut::new();
         answer.encode(&mut bytes);
         let answer = Message::decode(bytes.freeze()).expect("what was encoded");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
 use tailwater_broadcast::region::{self, Options, Output, Peer, ProxyPeer};
 use tailwater_broadcast::replica::{self, Config, ConnectionId, Replica};
-use tailwater_broadcast::{Batch, Collect, Content, Stream, Writer};
+use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer};
 
 use super::net::{Costs, Lines, MS, Network, NodeId, Queue, SECOND, Time};
 use super::watch::Watch;
@@ -123,6 +123,10 @@ fn publisher(region: u32) -> ConnectionId {
 struct Histories<'a>(&'a Replica);
 
 impl region::Source for Histories<'_> {
+    fn lineage(&self, stream: &Stream) -> u64 {
+        self.0.lineage_of(stream)
+    }
+
     fn held(&self, stream: &Stream) -> Option<(u64, u64)> {
         Some((0, self.0.stream(stream)?.held()))
     }
@@ -387,7 +391,8 @@ impl World {
                 replica::Output::Held { stream, last } => {
                     let node_state = &mut self.replicas[node as usize];
                     if let Some(proxy) = &mut node_state.proxy {
-                        proxy.appended(&stream, last);
+                        let lineage = node_state.replica.lineage_of(&stream);
+                        proxy.appended(&stream, Position { lineage, seq: last }, &mut self.outbox);
                         let now_ms = now / MS;
                         self.proxy_step(now, node, |proxy, source, out| {
                             if proxy.due_ms() <= now_ms {
@@ -455,7 +460,8 @@ impl World {
                     let arrives = arrives.expect("links within regions are not cut");
                     self.queue.at(arrives, Step::Region { from: node, to, message });
                 }
-                Output::Deliver { stream, batch } => {
+                Output::Anew { region, .. } => panic!("region {region} begins anew"),
+                Output::Deliver { stream, batch, .. } => {
                     let index =
                         self.streams.iter().position(|known| *known == stream).expect("a known stream");
                     self.watch.delivered(now, index, batch.after, batch.last);

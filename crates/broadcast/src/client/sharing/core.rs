@@ -9,10 +9,11 @@ use tokio::sync::{mpsc, watch};
 use super::links::{Gone, Links, Sent};
 use super::outbox::{Outbox, outbox};
 use super::{Input, LinkId, SharingStats, connection};
-use crate::client::listener::{Count, Received};
+use crate::client::listener::{Came, Count, Received};
 use crate::limits::STREAMS_MAX;
 use crate::message::Message;
 use crate::name::Stream;
+use crate::positions::Position;
 use crate::region::{Member, Options, Output, Peer};
 
 /// Inputs that the peer is given before what follows from them is sent.
@@ -33,13 +34,13 @@ pub(super) struct Core {
     tail: Option<(LinkId, Outbox)>,
     links: Links,
     /// The last number of each stream that the listener began with or has.
-    positions: BTreeMap<Stream, u64>,
+    positions: BTreeMap<Stream, Position>,
     outbox: Vec<Output>,
     /// What waits for the application, and how many bytes of events that is.
-    waiting: VecDeque<Received>,
+    waiting: VecDeque<Came>,
     waiting_bytes: usize,
     reading: bool,
-    events: mpsc::Sender<Received>,
+    events: mpsc::Sender<Came>,
     inputs: mpsc::Sender<Input>,
     stats: watch::Sender<SharingStats>,
     sweep_at_ms: u64,
@@ -54,7 +55,7 @@ impl Core {
         me: Member,
         options: Options,
         links_max: usize,
-        (events, inputs): (mpsc::Sender<Received>, mpsc::Sender<Input>),
+        (events, inputs): (mpsc::Sender<Came>, mpsc::Sender<Input>),
         stats: watch::Sender<SharingStats>,
         tasks: Vec<Task>,
     ) -> Self {
@@ -89,8 +90,8 @@ impl Core {
                 biased;
                 permit = events.reserve(), if !self.waiting.is_empty() => {
                     let Ok(permit) = permit else { return };
-                    if let Some(received) = self.next_for_application() {
-                        permit.send(received);
+                    if let Some(came) = self.next_for_application() {
+                        permit.send(came);
                     }
                 }
                 count = queue.recv_many(&mut burst, BURST) => {
@@ -120,7 +121,9 @@ impl Core {
     fn take(&mut self, input: Input) {
         let now_ms = self.now_ms();
         match input {
-            Input::Proxy { link, proxy, began, writer } => self.proxy_is(now_ms, link, proxy, began, writer),
+            Input::Proxy { link, proxy, began, anew, writer } => {
+                self.proxy_is(now_ms, (link, writer), proxy, began, anew);
+            }
             Input::Opened { link, member, writer } => {
                 let Some(peer) = &mut self.peer else { return };
                 if member.id != self.me.id && member.id != self.proxy.id {
@@ -131,6 +134,12 @@ impl Core {
             }
             Input::Message(link, message) if self.is_tail(link) => match message {
                 Message::Advertise { answers, counts, .. } if !counts.is_empty() => {
+                    let Some(peer) = &mut self.peer else { return };
+                    let mut counts = counts;
+                    counts
+                        .retain(|told| peer.hear(now_ms, &told.stream, told.count.lineage, &mut self.outbox));
+                    // That a region has begun anew is told before how far it is.
+                    self.carry_out_outputs(now_ms);
                     self.tell(Received::Counts(Count::all(&self.env, answers, counts)));
                 }
                 Message::Region(message) => {
@@ -169,25 +178,34 @@ impl Core {
     fn proxy_is(
         &mut self,
         now_ms: u64,
-        link: LinkId,
+        tail: (LinkId, Outbox),
         proxy: Member,
-        mut began: Vec<(Stream, u64)>,
-        writer: Outbox,
+        mut began: Vec<(Stream, Position)>,
+        anew: Vec<(String, u64)>,
     ) {
-        self.tail = Some((link, writer));
+        self.tail = Some(tail);
         let old = std::mem::replace(&mut self.proxy, proxy.clone());
         match &mut self.peer {
             Some(peer) if old == proxy => peer.connected(now_ms, &proxy, &mut self.outbox),
             Some(peer) => peer.proxy_moved(now_ms, proxy, &mut self.outbox),
             None => {
+                for (region, lineage) in anew {
+                    self.tell(Received::Anew { region, lineage });
+                }
                 self.positions = began.iter().cloned().collect();
                 let (me, positions, options) =
                     (self.me.clone(), self.positions.clone(), self.options.clone());
                 self.peer = Some(Peer::new(me, proxy, positions, options, self.env.random_u64()));
             }
         }
-        for (stream, after) in &mut began {
-            *after = self.positions.get(stream).copied().unwrap_or(*after);
+        if let Some(peer) = &mut self.peer {
+            for (stream, position) in &began {
+                peer.hear(now_ms, stream, position.lineage, &mut self.outbox);
+            }
+        }
+        self.carry_out_outputs(now_ms);
+        for (stream, position) in &mut began {
+            *position = self.positions.get(stream).copied().unwrap_or(*position);
         }
         self.tell(Received::Began(began));
     }
@@ -240,19 +258,7 @@ impl Core {
         if reading != std::mem::replace(&mut self.reading, reading) {
             peer.reading(now_ms, reading, &mut self.outbox);
         }
-        // Who can't be reached, or has enough, changes what is to be sent.
-        while !self.outbox.is_empty() {
-            for output in std::mem::take(&mut self.outbox) {
-                match output {
-                    Output::Send { to, message } => self.send(now_ms, to, Message::Region(message)),
-                    Output::Deliver { stream, batch } => {
-                        self.positions.insert(stream.clone(), batch.last);
-                        self.waiting_bytes += batch.bytes.len() + 64;
-                        self.waiting.push_back(Received::Events(stream, batch));
-                    }
-                }
-            }
-        }
+        self.carry_out_outputs(now_ms);
         // Before the application has what is counted.
         let Some(peer) = &self.peer else { return };
         let stats = SharingStats { region: peer.stats(), links: self.links.len() };
@@ -264,6 +270,36 @@ impl Core {
         }
         self.stats.send_replace(stats);
         self.hand_over();
+    }
+
+    /// Does what the peer wants done.
+    fn carry_out_outputs(&mut self, now_ms: u64) {
+        // Who can't be reached, or has enough, changes what is to be sent.
+        while !self.outbox.is_empty() {
+            for output in std::mem::take(&mut self.outbox) {
+                match output {
+                    Output::Send { to, message } => self.send(now_ms, to, Message::Region(message)),
+                    Output::Deliver { stream, lineage, batch } => {
+                        self.positions.insert(stream.clone(), Position { lineage, seq: batch.last });
+                        self.waiting_bytes += batch.bytes.len() + 64;
+                        self.waiting.push_back(Came { received: Received::Events(stream, batch), lineage });
+                    }
+                    Output::Anew { region, lineage } => {
+                        tracing::warn!(
+                            region,
+                            "a region has begun anew: its streams' numbers are those of other events now, which come from the \
+                             first one on"
+                        );
+                        let of_region = |stream: &Stream| stream.region() == region;
+                        for (_, position) in self.positions.iter_mut().filter(|(stream, _)| of_region(stream))
+                        {
+                            *position = Position { lineage, seq: 0 };
+                        }
+                        self.tell(Received::Anew { region, lineage });
+                    }
+                }
+            }
+        }
     }
 
     fn sweep(&mut self, now_ms: u64) {
@@ -306,24 +342,24 @@ impl Core {
     /// Something about the connection to the tail. However long the application reads nothing, a few of these wait.
     fn tell(&mut self, received: Received) {
         if matches!(received, Received::Counts(_) | Received::Lost) {
-            self.waiting.retain(|waiting| !matches!(waiting, Received::Counts(_)));
+            self.waiting.retain(|waiting| !matches!(waiting.received, Received::Counts(_)));
         }
-        let alike = |waiting: &Received| match received {
-            Received::Began(_) => matches!(waiting, Received::Began(_)),
-            Received::Lost => matches!(waiting, Received::Lost),
-            Received::Counts(_) | Received::Events(..) | Received::Anew => false,
+        let alike = |waiting: &Came| match received {
+            Received::Began(_) => matches!(waiting.received, Received::Began(_)),
+            Received::Lost => matches!(waiting.received, Received::Lost),
+            Received::Counts(_) | Received::Events(..) | Received::Anew { .. } => false,
         };
         if !self.waiting.iter().any(alike) {
-            self.waiting.push_back(received);
+            self.waiting.push_back(received.into());
         }
     }
 
-    fn next_for_application(&mut self) -> Option<Received> {
-        let received = self.waiting.pop_front()?;
-        if let Received::Events(_, batch) = &received {
+    fn next_for_application(&mut self) -> Option<Came> {
+        let came = self.waiting.pop_front()?;
+        if let Received::Events(_, batch) = &came.received {
             self.waiting_bytes -= batch.bytes.len() + 64;
         }
-        Some(received)
+        Some(came)
     }
 
     /// Hands the application what it has room for.
@@ -331,9 +367,9 @@ impl Core {
         let events = self.events.clone();
         while !self.waiting.is_empty()
             && let Ok(permit) = events.try_reserve()
-            && let Some(received) = self.next_for_application()
+            && let Some(came) = self.next_for_application()
         {
-            permit.send(received);
+            permit.send(came);
         }
     }
 }

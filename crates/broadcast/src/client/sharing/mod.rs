@@ -27,11 +27,11 @@ use tokio::sync::{mpsc, watch};
 
 use self::core::Core;
 use self::outbox::Outbox;
-use crate::client::listener::Received;
+use crate::client::listener::Came;
 use crate::limits::STREAM_BYTES_MAX;
 use crate::message::Message;
 use crate::name::Stream;
-use crate::positions::Positions;
+use crate::positions::{Position, Positions};
 use crate::region::{Begin, Member, Options, Stats};
 
 /// Inputs that wait for the core task; readers pause beyond it.
@@ -71,8 +71,14 @@ type LinkId = u64;
 
 /// Something for the core task.
 enum Input {
-    /// The tail is there, or there again, and says where the listener begins.
-    Proxy { link: LinkId, proxy: Member, began: Vec<(Stream, u64)>, writer: Outbox },
+    /// The tail is there, or there again, and says where the listener begins, and in which regions anew: with their lineages.
+    Proxy {
+        link: LinkId,
+        proxy: Member,
+        began: Vec<(Stream, Position)>,
+        anew: Vec<(String, u64)>,
+        writer: Outbox,
+    },
     /// Another listener has connected.
     Opened { link: LinkId, member: Member, writer: Outbox },
     /// A message came.
@@ -89,7 +95,7 @@ pub(super) async fn start(
     addresses: Vec<String>,
     positions: Positions,
     sharing: Sharing,
-    events: mpsc::Sender<Received>,
+    events: mpsc::Sender<Came>,
 ) -> io::Result<(watch::Receiver<SharingStats>, Task)> {
     let (listener, address) = match sharing.listen {
         None => (None, String::new()),

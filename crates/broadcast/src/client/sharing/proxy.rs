@@ -9,9 +9,9 @@ use super::outbox::outbox;
 use super::{Input, connection};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::client::listener::{ASK, ask};
-use crate::message::{FROM_NOW, Message};
+use crate::message::Message;
 use crate::name::Stream;
-use crate::positions::Positions;
+use crate::positions::{Heard, Position, Positions};
 use crate::region::Member;
 
 /// A pause between two tries to reach the tail.
@@ -23,8 +23,8 @@ pub(super) struct Proxy {
     env: Env,
     addresses: Vec<String>,
     me: Member,
-    /// Where the listener began; what "now" is once the tail has said it.
-    positions: Vec<(Stream, u64)>,
+    /// Where the listener began; what "now" is once the tail has said it, and where a region has begun anew since.
+    positions: Positions,
     inputs: mpsc::Sender<Input>,
 }
 
@@ -36,8 +36,7 @@ impl Proxy {
         positions: &Positions,
         inputs: mpsc::Sender<Input>,
     ) -> Self {
-        let positions = positions.streams.iter().map(|(stream, after)| (stream.clone(), *after)).collect();
-        Self { env: env.clone(), addresses, me, positions, inputs }
+        Self { env: env.clone(), addresses, me, positions: positions.clone(), inputs }
     }
 
     /// Runs until it is dropped, or nobody takes its inputs any more.
@@ -85,9 +84,8 @@ impl Proxy {
                 let Some(message) = next? else { anyhow::bail!("{address} closed the connection") };
                 let input = match message {
                     Message::Listening { positions } => {
-                        self.began(&positions);
-                        let writer = outbox.clone();
-                        Input::Proxy { link: id, proxy: proxy.clone(), began: positions, writer }
+                        let (anew, writer) = (self.began(&positions), outbox.clone());
+                        Input::Proxy { link: id, proxy: proxy.clone(), began: positions, anew, writer }
                     }
                     message @ (Message::Region(_) | Message::Advertise { .. }) => Input::Message(id, message),
                     Message::Chain(chain) if chain.tail() == Some(tail) => {
@@ -114,14 +112,19 @@ impl Proxy {
     }
 
     fn share(&self) -> Message {
-        Message::Share { member: self.me.clone(), positions: self.positions.clone() }
+        let positions = self.positions.streams.iter().map(|(stream, position)| (stream.clone(), *position));
+        Message::Share { member: self.me.clone(), positions: positions.collect() }
     }
 
-    fn began(&mut self, began: &[(Stream, u64)]) {
-        for (stream, position) in self.positions.iter_mut().filter(|(_, position)| *position == FROM_NOW) {
-            if let Some((_, after)) = began.iter().find(|(begun, _)| begun == stream) {
-                *position = *after;
+    /// The tail says where the listener begins; in which regions that is anew.
+    fn began(&mut self, began: &[(Stream, Position)]) -> Vec<(String, u64)> {
+        let mut anew = Vec::new();
+        for (stream, position) in began {
+            if self.positions.hear(stream, position.lineage) == Heard::Anew {
+                anew.push((stream.region().to_owned(), position.lineage));
             }
+            self.positions.begin(stream, *position);
         }
+        anew
     }
 }

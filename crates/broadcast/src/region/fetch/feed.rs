@@ -33,16 +33,16 @@ pub(super) struct Feed {
 impl Fetcher {
     /// As above, for a request that stands: it was answered up to `last`.
     pub(super) fn fed(&mut self, index: usize, from: u64, last: u64, hops: u8, out: &mut Vec<Output>) -> u64 {
-        let stream = self.recv.name(index).clone();
+        let (stream, lineage) = self.recv.named(index);
         let fetch = &mut self.streams[index];
         if let Some(wanted) = fetch.wanted.take_if(|wanted| wanted.of == from) {
             self.stats.moves += 1;
             if let Some(old) = fetch.feed.replace(Feed { due: None, ..wanted }) {
-                out.push(take_back(stream.clone(), old.of));
+                out.push(take_back(stream.clone(), lineage, old.of));
             }
         }
         let Some(feed) = fetch.feed.as_mut().filter(|feed| feed.of == from) else {
-            out.push(take_back(stream, from));
+            out.push(take_back(stream, lineage, from));
             return 0;
         };
         feed.hops = hops;
@@ -92,9 +92,9 @@ impl Fetcher {
         } else {
             &mut self.stats.requests_to_peers
         }) += 1;
-        let stream = self.recv.name(index).clone();
+        let (stream, lineage) = self.recv.named(index);
         let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
-        let message = Message::Request { stream, after, up_to: STANDING, bytes_max };
+        let message = Message::Request { stream, lineage, after, up_to: STANDING, bytes_max };
         out.push(Output::Send { to: of, message });
     }
 
@@ -157,7 +157,8 @@ impl Fetcher {
         for feed in self.streams[index].take_feeds(which) {
             any = true;
             self.stats.timeouts += 1;
-            out.push(take_back(self.recv.name(index).clone(), feed.of));
+            let (stream, lineage) = self.recv.named(index);
+            out.push(take_back(stream, lineage, feed.of));
             if let Some(known) = self.known.get_mut(&feed.of) {
                 known.refuses_until_ms = now_ms + REFUSED_MS;
                 known.set(index, NOTHING);
@@ -175,7 +176,8 @@ impl Fetcher {
                 if fetch.wanted.is_none() {
                     self.want(now_ms, index, id, feed.after, out);
                 } else {
-                    out.push(take_back(self.recv.name(index).clone(), id));
+                    let (stream, lineage) = self.recv.named(index);
+                    out.push(take_back(stream, lineage, id));
                 }
             }
         }
@@ -185,7 +187,8 @@ impl Fetcher {
     pub(super) fn take_back_all(&mut self, out: &mut Vec<Output>) {
         for index in 0..self.streams.len() {
             for feed in self.streams[index].take_feeds(|_| true) {
-                out.push(take_back(self.recv.name(index).clone(), feed.of));
+                let (stream, lineage) = self.recv.named(index);
+                out.push(take_back(stream, lineage, feed.of));
             }
         }
     }
@@ -204,7 +207,7 @@ impl Fetch {
 }
 
 /// Takes back the request that stands with a member.
-fn take_back(stream: Stream, to: u64) -> Output {
-    let message = Message::Request { stream, after: STANDING, up_to: STANDING, bytes_max: 0 };
+pub(super) fn take_back(stream: Stream, lineage: u64, to: u64) -> Output {
+    let message = Message::Request { stream, lineage, after: STANDING, up_to: STANDING, bytes_max: 0 };
     Output::Send { to, message }
 }

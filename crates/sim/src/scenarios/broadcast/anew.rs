@@ -1,9 +1,10 @@
 //! A region loses all its replicas and begins anew with empty ones. One that had left before comes back, with its disk or with what it
-//! has in memory, when the new chain has given its numbers to other events.
+//! has in memory, when the new chain has given its numbers to other events. There is another region, perhaps two, over which its events
+//! come as well; the late replica may go on telling those what it has.
 //!
-//! Checked, as in the scenario beside it, for those who publish and listen after that: whichever replica they ask, the late one as
-//! well, they get what was published, and none of what was before. And what the late one had lies aside on its disk.
-//! (Who listened before the region began anew listens from the beginning again: nobody tells it to.)
+//! Checked, as in the scenario beside it, for those who publish and listen after that, in all regions, and for those who listened
+//! before, some of whom were away meanwhile: whichever replica they ask, the late one as well, they get what was published, and
+//! after they were told none of what was before. And what the late one had lies aside on its disk.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,23 @@ use tailwater_broadcast::replica::stream::StreamState;
 
 use super::clients::{Client, Listener};
 use super::net::Pid;
-use super::truth::Truths;
 use super::{REGIONS, SETTLE_MS, Sim, site};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 
 /// Members whose disks are gone are given up after so long.
 pub(super) const LOST_MS: u64 = 1_500;
-/// The only region.
+/// The region that begins anew.
 const REGION: usize = 0;
 
 pub(super) fn run(mut sim: Sim) -> Result<Report, Violation> {
     let slots = sim.rng.between(2, 3) as usize;
     let durable = sim.rng.chance(500_000);
     sim.region(REGIONS[REGION], slots, durable);
+    for name in REGIONS.iter().take(1 + sim.rng.between(1, 2) as usize).skip(1) {
+        let (slots, durable) = (sim.rng.between(1, 2) as usize, sim.rng.chance(500_000));
+        sim.region(name, slots, durable);
+    }
     sim.populate_clients();
     sim.publish_for(1_000, 4_000)?;
     sim.settle()?;
@@ -37,19 +41,25 @@ pub(super) fn run(mut sim: Sim) -> Result<Report, Violation> {
     sim.leaves(late, slot);
     sim.until(true, |sim| sim.regions[REGION].service.chain().place(late).is_none())?;
     sim.publish_for(0, 500)?;
+    let of_region = |stream: &&Stream| stream.region() == REGIONS[REGION];
+    let before = sim.truths.streams().filter(of_region);
     let before: BTreeMap<Stream, u64> =
-        sim.truths.streams().map(|stream| (stream.clone(), sim.truths.last(stream))).collect();
+        before.map(|stream| (stream.clone(), sim.truths.last(stream))).collect();
+    sim.some_go_away();
     sim.lose_all_but(slot);
     sim.until(true, |sim| before.iter().all(|(stream, last)| sim.truths.last(stream) > *last))?;
 
     let had = sim.comes_back(late, slot)?;
+    sim.all_come_back();
     sim.settle()?;
     if sim.rng.chance(500_000) {
         sim.publish_for(0, 1_000)?;
         sim.settle()?;
     }
     // It joined last, so it is the tail, which answers those who begin now.
-    sim.client(Client::Listener(Listener::new(REGION, sim.plant)));
+    for region in 0..sim.regions.len() {
+        sim.client(Client::Listener(Listener::new(region, sim.plant)));
+    }
     sim.settle()?;
     sim.report.count("regions begun anew", 1);
     if sim.plant == Plant::None {
@@ -89,10 +99,34 @@ impl Sim {
         } else {
             let others = (0..10).filter(|place| *place != slot);
             others.for_each(|place| self.cut(site(REGION, slot), site(REGION, place)));
+            let reaches_others = self.rng.chance(500_000);
+            for region in (1..self.regions.len()).filter(|_| !reaches_others) {
+                (0..10).for_each(|place| self.cut(site(REGION, slot), site(region, place)));
+            }
         }
     }
 
-    /// All others end, and their disks with them; empty ones take their places. Whoever publishes and listens begins anew.
+    /// Listeners of all regions, who are not there when the region begins anew.
+    fn some_go_away(&mut self) {
+        for pid in self.clients.keys().copied().collect::<Vec<_>>() {
+            if let Some(Client::Listener(listener)) = self.clients.get_mut(&pid)
+                && self.rng.chance(500_000)
+            {
+                listener.is_away = true;
+                self.net.of(pid).into_iter().for_each(|link| self.broken(link));
+            }
+        }
+    }
+
+    fn all_come_back(&mut self) {
+        for client in self.clients.values_mut() {
+            if let Client::Listener(listener) = client {
+                listener.is_away = false;
+            }
+        }
+    }
+
+    /// All others end, and their disks with them; empty ones take their places. Whoever publishes there begins anew.
     fn lose_all_but(&mut self, slot: usize) {
         for other in (0..self.regions[REGION].slots.len()).filter(|other| *other != slot) {
             if let Some(pid) = self.regions[REGION].slots[other].0 {
@@ -101,12 +135,15 @@ impl Sim {
             self.regions[REGION].disks.remove(&other);
             self.regions[REGION].slots[other] = (None, self.now_ms + self.rng.between(50, 1_000));
         }
-        for pid in self.clients.keys().copied().collect::<Vec<_>>() {
+        let publishes = |client: &Client| matches!(client, Client::Publisher(p) if p.region == REGION);
+        let publishers = self.clients.iter().filter(|(_, client)| publishes(client));
+        for pid in publishers.map(|(pid, _)| *pid).collect::<Vec<_>>() {
             self.net.of(pid).into_iter().for_each(|link| self.broken(link));
+            self.clients.remove(&pid);
         }
-        self.clients.clear();
-        self.truths = Truths::default();
-        self.populate_clients();
+        let lineage = self.regions[REGION].service.chain().lineage;
+        self.truths.begin_anew(REGIONS[REGION], lineage);
+        self.populate_publishers(REGION);
     }
 
     fn end_replica(&mut self, pid: Pid) {
@@ -131,7 +168,7 @@ impl Sim {
     /// That nothing of what the late one had is in a replica, and all that its disk had lies there.
     fn lies_aside(&self, slot: usize, had: &BTreeMap<Stream, u64>) -> Result<(), Violation> {
         let lineage = self.regions[REGION].service.chain().lineage;
-        for (pid, node) in &self.nodes {
+        for (pid, node) in self.nodes.iter().filter(|(_, node)| node.region == REGION) {
             let of = node.replica.lineage();
             ensure(of == lineage, || {
                 format!("replica {pid} has what is of lineage {of}, and the chain of {lineage}")
@@ -140,7 +177,8 @@ impl Sim {
         let Some(disk) = self.regions[REGION].disks.get(&slot) else { return Ok(()) };
         for (stream, last) in had.iter().filter(|(_, last)| **last > 0) {
             let lies = disk.aside.iter().any(|dropped| {
-                dropped.lineage != lineage
+                dropped.lineages.own != lineage
+                    && dropped.region == REGIONS[REGION]
                     && dropped.streams.get(stream).is_some_and(|state| state.last() == *last)
             });
             ensure(lies, || {

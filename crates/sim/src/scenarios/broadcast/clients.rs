@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use tailwater_broadcast::checks::Observer;
 use tailwater_broadcast::client::queue::Queue;
 use tailwater_broadcast::message::{Chain, Message, PublisherId, Reason};
-use tailwater_broadcast::{Stream, Writer};
+use tailwater_broadcast::{Heard, Position, Positions, Stream, Writer};
 
 use super::net::{LinkId, Pid};
 use super::truth::{Truths, content};
-use crate::checkers::Violation;
+use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
 
 /// What a client does about a message.
@@ -135,39 +135,87 @@ impl Publisher {
     }
 }
 
-/// Listens to everything, from the beginning.
+/// Listens to everything, from the beginning, and where a region begins anew from there.
 pub(super) struct Listener {
     pub(super) region: usize,
     pub(super) link: Option<LinkId>,
     pub(super) wanted: Option<String>,
     pub(super) at: String,
     pub(super) observers: BTreeMap<Stream, Observer>,
+    /// The lineages of what those have observed.
+    lineages: BTreeMap<Stream, u64>,
+    /// Where it is, as the library keeps it.
+    pub(super) positions: Positions,
+    /// Whether it is away.
+    pub(super) is_away: bool,
+    /// How often a region has begun anew.
+    pub(super) anew: u64,
     plant: Plant,
 }
 
 impl Listener {
     pub(super) fn new(region: usize, plant: Plant) -> Self {
-        Self { region, link: None, wanted: None, at: String::new(), observers: BTreeMap::new(), plant }
+        Self {
+            region,
+            link: None,
+            wanted: None,
+            at: String::new(),
+            observers: BTreeMap::new(),
+            lineages: BTreeMap::new(),
+            positions: Positions::start(),
+            is_away: false,
+            anew: 0,
+            plant,
+        }
     }
 
-    pub(super) fn listen(&self) -> Message {
-        let positions = self.observers.iter().map(|(stream, observer)| (stream.clone(), observer.at()));
-        let positions = self.plant.broadcast_positions(positions.collect());
+    /// What it says to the tail of a chain.
+    pub(super) fn listen(&self, chain: &Chain) -> Message {
+        let positions = self.positions.streams.iter().map(|(stream, position)| (stream.clone(), *position));
+        let positions = self.plant.broadcast_positions(chain, positions.collect());
         Message::Listen { positions, others: true }
+    }
+
+    /// Whether what is said in a lineage is of what it listens to.
+    fn hears(&mut self, stream: &Stream, lineage: u64) -> bool {
+        let heard = self.positions.hear(stream, lineage);
+        if heard == Heard::Anew {
+            self.anew += 1;
+            self.observers.retain(|other, _| other.region() != stream.region());
+            self.lineages.retain(|other, _| other.region() != stream.region());
+        }
+        heard != Heard::Older
     }
 
     pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<Next, Violation> {
         match message {
             Message::Chain(chain) => Ok(self.chain(&chain)),
-            Message::Events { stream, batch } => {
+            Message::Listening { positions } => {
+                for (stream, position) in positions {
+                    self.hears(&stream, position.lineage);
+                }
+                Ok(Next::Nothing)
+            }
+            Message::Events { stream, lineage, batch } => {
+                if !self.hears(&stream, lineage) {
+                    return Ok(Next::Nothing);
+                }
+                let observed = *self.lineages.entry(stream.clone()).or_insert(lineage);
+                ensure(observed == lineage, || {
+                    format!(
+                        "{stream}: a listener goes on with lineage {lineage} behind {observed}, and was not told"
+                    )
+                })?;
                 let observer = self.observers.entry(stream.clone()).or_insert_with(|| Observer::new(0));
                 // A listener that asked twice is sent some of it twice.
                 let rest = batch.rest(observer.at()).map_err(|error| Violation::new(error.to_string()))?;
                 let Some(batch) = rest else { return Ok(Next::Nothing) };
                 for event in batch.events() {
                     let event = event.map_err(|error| Violation::new(error.to_string()))?;
-                    truths.delivered(&stream, observer, &event)?;
+                    truths.delivered((&stream, lineage), observer, &event)?;
                 }
+                let position = Position { lineage, seq: observer.at() };
+                self.positions.streams.insert(stream, position);
                 Ok(Next::Nothing)
             }
             _ => Ok(Next::Nothing),
@@ -176,7 +224,7 @@ impl Listener {
 
     fn chain(&mut self, chain: &Chain) -> Next {
         match chain.members.last() {
-            Some(tail) if tail.address == self.at => Next::Send(vec![self.listen()]),
+            Some(tail) if tail.address == self.at => Next::Send(vec![self.listen(chain)]),
             tail => Next::Reconnect(tail.map(|tail| tail.address.clone())),
         }
     }

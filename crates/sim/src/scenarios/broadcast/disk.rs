@@ -37,7 +37,7 @@ pub(super) struct Disk {
     tickets: VecDeque<(u64, Ticket)>,
     unfinished: Option<Unfinished>,
     /// What the replica dropped and does not lie aside yet, and what is written after that.
-    putting_aside: Option<Dropped>,
+    putting_aside: VecDeque<Dropped>,
     waiting: VecDeque<(Bytes, Option<Ticket>)>,
     /// What lies aside.
     pub(super) aside: Vec<Dropped>,
@@ -61,7 +61,7 @@ impl Disk {
             synced: 0,
             tickets: VecDeque::new(),
             unfinished: None,
-            putting_aside: None,
+            putting_aside: VecDeque::new(),
             waiting: VecDeque::new(),
             aside: Vec::new(),
             stands_until_ms: 0,
@@ -78,7 +78,7 @@ impl Disk {
     }
 
     fn write(&mut self) {
-        while self.putting_aside.is_none()
+        while self.putting_aside.is_empty()
             && let Some((record, ticket)) = self.waiting.pop_front()
         {
             self.journal.push_back(record);
@@ -86,12 +86,17 @@ impl Disk {
         }
     }
 
-    /// The replica has dropped all that it had.
-    pub(super) fn put_aside(&mut self, dropped: Dropped) {
-        self.waiting.clear();
-        self.tickets.clear();
+    /// The replica of a region has dropped all that it had, or had of another one.
+    pub(super) fn put_aside(&mut self, own: &str, dropped: Dropped) {
+        let is_dropped = |region: &str| dropped.region == own || dropped.region == region;
+        self.waiting.retain(|(record, _)| {
+            let record = Record::decode(record.clone()).ok();
+            let region = record.as_ref().and_then(Record::region);
+            !region.map_or(dropped.region == own, is_dropped)
+        });
+        self.tickets.retain(|(_, ticket)| !is_dropped(ticket.stream.region()));
         self.unfinished = None;
-        self.putting_aside.get_or_insert(dropped);
+        self.putting_aside.push_back(dropped);
     }
 
     /// Syncs the journal, perhaps, and goes on with a checkpoint; the tickets that are answered.
@@ -108,11 +113,11 @@ impl Disk {
         if rng.chance(300_000) {
             self.synced = self.end();
         }
-        if self.putting_aside.is_some() && rng.chance(100_000) {
-            self.aside.extend(self.putting_aside.take());
+        if !self.putting_aside.is_empty() && rng.chance(100_000) {
+            self.aside.extend(self.putting_aside.pop_front());
             self.write();
         }
-        if self.unfinished.is_none() && self.putting_aside.is_none() && rng.chance(10_000) {
+        if self.unfinished.is_none() && self.putting_aside.is_empty() && rng.chance(10_000) {
             let (walk, covered) = (Some(Walk::begin(replica)), self.end());
             self.unfinished = Some(Unfinished { walk, records: Vec::new(), covered, needs: 0 });
             if plant == Plant::TrimBeforeCheckpoint {
@@ -158,7 +163,7 @@ impl Disk {
         self.synced = kept;
         self.tickets.clear();
         self.unfinished = None;
-        self.putting_aside = None;
+        self.putting_aside.clear();
         self.waiting.clear();
     }
 

@@ -154,17 +154,21 @@ impl Sim {
     }
 
     fn populate_clients(&mut self) {
-        for (region, name) in REGIONS.iter().enumerate().take(self.regions.len()) {
-            for (kind, streams) in ["keys", "last"].iter().enumerate() {
-                let name = format!("{name}/{streams}");
-                let stream = Stream::parse(&name).expect("it is a name");
-                for _ in 0..self.rng.between(1, 2) {
-                    let id = u128::from(self.rng.next_u64()) * 2 + kind as u128;
-                    self.client(Client::Publisher(Publisher::new(region, id, stream.clone())));
-                }
-            }
+        for region in 0..self.regions.len() {
+            self.populate_publishers(region);
             for _ in 0..2 {
                 self.client(Client::Listener(Listener::new(region, self.plant)));
+            }
+        }
+    }
+
+    fn populate_publishers(&mut self, region: usize) {
+        for (kind, streams) in ["keys", "last"].iter().enumerate() {
+            let name = format!("{}/{streams}", REGIONS[region]);
+            let stream = Stream::parse(&name).expect("it is a name");
+            for _ in 0..self.rng.between(1, 2) {
+                let id = u128::from(self.rng.next_u64()) * 2 + kind as u128;
+                self.client(Client::Publisher(Publisher::new(region, id, stream.clone())));
             }
         }
     }
@@ -198,7 +202,7 @@ impl Sim {
             match happening {
                 Happening::Opened(link) => self.opened(link),
                 Happening::Delivered { link, to, from, message } => {
-                    self.delivered(link, to, from, message)?
+                    self.delivered(link, to, from, *message)?
                 }
                 Happening::Broken(link) => self.broken(link),
             }
@@ -248,10 +252,10 @@ impl Sim {
         let disk = disks.entry(slot).or_insert_with(|| Disk::new(new_id));
         self.next_pid = self.next_pid.max(disk.id + 1);
         let recovered = disk.load(self.plant)?;
-        let (lineage, streams) = (recovered.lineage(), recovered.into_streams());
+        let (lineages, streams) = (recovered.lineages().clone(), recovered.into_streams());
         self.truths.holds(disk.id, |stream| streams.get(stream).map_or(0, |state| state.last()));
         let config = Config { durability: Durability::Fsync.into(), ..Config::new(name, disk.id) };
-        Ok((disk.id, Replica::recovered(config, lineage, streams)))
+        Ok((disk.id, Replica::recovered(config, lineages, streams)))
     }
 
     fn tick(&mut self, pid: Pid) {
@@ -351,7 +355,7 @@ impl Sim {
             let Node { replica, .. } = node;
             let (given, is_published) = match &message {
                 Message::Publish { stream, batch, .. } => (Some((stream.clone(), batch.clone())), true),
-                Message::Append { stream, batch, .. } | Message::Events { stream, batch } => {
+                Message::Append { stream, batch, .. } | Message::Events { stream, batch, .. } => {
                     (Some((stream.clone(), batch.clone())), false)
                 }
                 _ => (None, false),
@@ -461,7 +465,7 @@ impl Sim {
                 Output::SetAside(dropped) => {
                     self.report.count("replicas that dropped what they had", 1);
                     if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
-                        disk.put_aside(dropped);
+                        disk.put_aside(REGIONS[region], dropped);
                     }
                 }
                 Output::Persist { record, ticket } => {
@@ -488,7 +492,7 @@ impl Sim {
         let pids: Vec<Pid> = self.clients.keys().copied().collect();
         for pid in pids {
             let Some(client) = self.clients.get_mut(&pid) else { continue };
-            if client.link().is_none() {
+            if client.link().is_none() && !matches!(client, Client::Listener(listener) if listener.is_away) {
                 let region = client.region();
                 let wanted = client.wanted().take();
                 if !self.net.of(pid).is_empty() || self.rng.chance(800_000) {
@@ -640,8 +644,8 @@ impl Sim {
             && self.clients.values().all(|client| match client {
                 Client::Publisher(publisher) => publisher.is_done(),
                 Client::Listener(listener) => self.truths.streams().all(|stream| {
-                    let at = listener.observers.get(stream).map_or(0, |observer| observer.at());
-                    at == self.truths.last(stream)
+                    let at = listener.positions.streams.get(stream).copied().unwrap_or_default();
+                    at.seq == self.truths.last(stream) && !self.truths.is_earlier(stream, at.lineage)
                 }),
             })
     }
@@ -684,6 +688,7 @@ impl Sim {
         self.report.count("acknowledged", acknowledged);
         for client in self.clients.values() {
             if let Client::Listener(listener) = client {
+                self.report.count("listeners told that a region begins anew", listener.anew);
                 for (stream, observer) in &listener.observers {
                     self.truths.finish(stream, observer)?;
                     self.report.count("delivered", observer.at() - observer.missed());

@@ -31,7 +31,7 @@ pub(super) struct Link {
 /// What the network does next.
 pub(super) enum Happening {
     Opened(LinkId),
-    Delivered { link: LinkId, to: Pid, from: Pid, message: Message },
+    Delivered { link: LinkId, to: Pid, from: Pid, message: Box<Message> },
     Broken(LinkId),
 }
 
@@ -109,6 +109,7 @@ impl Net {
                     if direction == 1 {
                         link.heard_ms = now_ms;
                     }
+                    let message = Box::new(message);
                     happenings.push(Happening::Delivered { link: id, to, from, message });
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tailwater_broadcast::checks::{Observer, Published};
 use tailwater_broadcast::message::PublisherId;
-use tailwater_broadcast::{Batch, Collect, Content, Event, Stream};
+use tailwater_broadcast::{Batch, Collect, Content, Event, Position, Stream};
 
 use crate::checkers::{Violation, ensure};
 
@@ -49,6 +49,9 @@ struct Truth {
 #[derive(Default)]
 pub(super) struct Truths {
     streams: BTreeMap<Stream, Truth>,
+    /// What there was of regions before they began anew, and the last lineage of that.
+    earlier: BTreeMap<Stream, Truth>,
+    lineages: BTreeMap<String, u64>,
     /// What each replica was given of each stream, before it is settled.
     tentative: BTreeMap<(u64, Stream), BTreeMap<u64, Event>>,
 }
@@ -70,6 +73,24 @@ impl Truths {
                 events.split_off(&(last(stream) + 1));
             }
         }
+    }
+
+    /// A region begins anew: what there is of it counts no more from the lineages after this one on.
+    pub(super) fn begin_anew(&mut self, region: &str, lineage: u64) {
+        let (earlier, streams) =
+            std::mem::take(&mut self.streams).into_iter().partition(|(stream, _)| stream.region() == region);
+        (self.earlier, self.streams) = (earlier, streams);
+        self.lineages.insert(region.to_owned(), lineage);
+        self.tentative.retain(|(_, stream), _| stream.region() != region);
+    }
+
+    /// Whether a lineage of a stream's region is one of before that began anew.
+    pub(super) fn is_earlier(&self, stream: &Stream, lineage: u64) -> bool {
+        self.lineages.get(stream.region()).is_some_and(|last| lineage <= *last)
+    }
+
+    fn of(&self, stream: &Stream, lineage: u64) -> Option<&Truth> {
+        if self.is_earlier(stream, lineage) { &self.earlier } else { &self.streams }.get(stream)
     }
 
     /// A replica is gone, with all it had.
@@ -122,8 +143,9 @@ impl Truths {
     }
 
     /// A tail says that it held a stream up to `count` and the stream's own region had acknowledged no more before `as_of_ms`.
-    pub(super) fn told(&self, stream: &Stream, count: u64, as_of_ms: u64) -> Result<(), Violation> {
-        let answered = self.streams.get(stream).map_or(&[][..], |truth| &truth.answered);
+    pub(super) fn told(&self, stream: &Stream, count: Position, as_of_ms: u64) -> Result<(), Violation> {
+        let answered = self.of(stream, count.lineage).map_or(&[][..], |truth| &truth.answered);
+        let count = count.seq;
         let before = answered.partition_point(|(at_ms, _)| *at_ms < as_of_ms);
         let last = before.checked_sub(1).map_or(0, |at| answered[at].1);
         ensure(last <= count, || {
@@ -147,15 +169,14 @@ impl Truths {
 
     /// A listener was delivered an event.
     pub(super) fn delivered(
-        &mut self,
-        stream: &Stream,
+        &self,
+        (stream, lineage): (&Stream, u64),
         observer: &mut Observer,
         event: &Event,
     ) -> Result<(), Violation> {
-        let truth = self.streams.entry(stream.clone()).or_default();
-        observer
-            .deliver(&truth.published, event)
-            .map_err(|error| Violation::new(format!("{stream}: {error}")))
+        let nothing = Published::default();
+        let published = self.of(stream, lineage).map_or(&nothing, |truth| &truth.published);
+        observer.deliver(published, event).map_err(|error| Violation::new(format!("{stream}: {error}")))
     }
 
     /// How far a stream is published.

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::FutureExt;
 use serde::Serialize;
-use tailwater_broadcast::client::{Listener, Sharing, SharingStats};
-use tailwater_broadcast::{Event, Positions, Stream};
+use tailwater_broadcast::client::{ListenError, Listener, Sharing, SharingStats};
+use tailwater_broadcast::message::FROM_NOW;
+use tailwater_broadcast::{Event, Position, Positions, Stream};
 use tailwater_env::Env;
 use tailwater_node::api::{BroadcastStreamView, EventView};
 use tailwater_node::signal::StopSignals;
@@ -113,10 +114,11 @@ struct JsonEvent<'a> {
 /// Writes events to standard output until it is interrupted, or there is an end.
 pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> anyhow::Result<()> {
     let env = Env::real();
-    let held: BTreeMap<Stream, u64> = known
-        .into_iter()
-        .map(|view| Ok((Stream::parse(&view.stream)?, view.held)))
-        .collect::<anyhow::Result<_>>()?;
+    let end = |view: BroadcastStreamView| {
+        let lineage = u64::from_str_radix(&view.lineage, 16).unwrap_or(0);
+        Ok((Stream::parse(&view.stream)?, Position { lineage, seq: view.held }))
+    };
+    let held: BTreeMap<Stream, Position> = known.into_iter().map(end).collect::<anyhow::Result<_>>()?;
     let positions = positions(proxy, &held, &args).await?;
     let mut left = args.exit_at_end.then(|| ends(&positions, held));
     let mut listener = match args.share {
@@ -156,10 +158,18 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
                 }
             }
         };
-        let (stream, event) = event?;
+        let (stream, event) = match event {
+            Err(anew @ ListenError::Anew(_)) => {
+                out.flush()?;
+                eprintln!("{anew}");
+                continue;
+            }
+            event => event?,
+        };
         count -= 1;
+        let reached = listener.positions().streams.get(&stream);
         if let Some(left) = &mut left
-            && left.get(&stream).is_some_and(|end| event.seq >= *end)
+            && left.get(&stream).is_some_and(|end| reached >= Some(end))
         {
             left.remove(&stream);
         }
@@ -209,7 +219,11 @@ fn shared(stats: &SharingStats) -> String {
     )
 }
 
-async fn positions(proxy: &Proxy, held: &BTreeMap<Stream, u64>, args: &Args) -> anyhow::Result<Positions> {
+async fn positions(
+    proxy: &Proxy,
+    held: &BTreeMap<Stream, Position>,
+    args: &Args,
+) -> anyhow::Result<Positions> {
     let named = args.stream.iter().map(|name| proxy.stream(name)).collect::<Result<Vec<_>, _>>()?;
     let mut from = args.from.clone();
     if let Some(file) = &args.token_file
@@ -226,7 +240,7 @@ async fn positions(proxy: &Proxy, held: &BTreeMap<Stream, u64>, args: &Args) -> 
         From::Token(positions) if named.is_empty() => positions,
         From::Token(positions) => {
             let at = |stream: Stream| {
-                let after = positions.streams.get(&stream).copied().unwrap_or(0);
+                let after = positions.streams.get(&stream).copied().unwrap_or_default();
                 (stream, after)
             };
             Positions { streams: named.into_iter().map(at).collect(), others: false }
@@ -235,11 +249,11 @@ async fn positions(proxy: &Proxy, held: &BTreeMap<Stream, u64>, args: &Args) -> 
 }
 
 /// The streams that are not at their ends, with those.
-fn ends(positions: &Positions, held: BTreeMap<Stream, u64>) -> BTreeMap<Stream, u64> {
+fn ends(positions: &Positions, held: BTreeMap<Stream, Position>) -> BTreeMap<Stream, Position> {
     let mut ends = held;
     ends.retain(|stream, end| match positions.streams.get(stream) {
-        Some(after) => after < end,
-        None => positions.others && *end > 0,
+        Some(at) => at < end && at.seq != FROM_NOW && end.seq > 0,
+        None => positions.others && end.seq > 0,
     });
     ends
 }
