@@ -375,6 +375,11 @@ impl Budget {
         self.taken
     }
 
+    /// Takes as many as were taken from another one.
+    pub(crate) fn takes_as(&mut self, other: &Self) {
+        self.take(usize::try_from(other.taken).unwrap_or(usize::MAX));
+    }
+
     fn take(&mut self, steps: usize) {
         self.left -= i64::try_from(steps).unwrap_or(i64::MAX / 2);
         self.taken += steps as u64;

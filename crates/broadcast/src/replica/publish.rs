@@ -120,10 +120,6 @@ impl Replica {
             Err(refusal @ (Refusal::Busy { .. } | Refusal::Spent { .. })) => {
                 return refuse(self, Reason::Limit, refusal.to_string());
             }
-            // What is on its way took a part of the steps: later it may be admitted.
-            Err(refusal @ Refusal::TooMany { .. }) if state.unsettled().next().is_some() => {
-                return refuse(self, Reason::Limit, refusal.to_string());
-            }
             Err(refusal) => return refuse(self, Reason::Invalid, refusal.to_string()),
         };
         let origin = Some(Origin { client, first: last + 1 - u64::from(batch.count) });

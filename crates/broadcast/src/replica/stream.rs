@@ -117,7 +117,9 @@ impl StreamState {
     /// never collected, so whoever becomes the head knows it, whatever it was told of those before.
     pub fn time_ms(&self) -> u64 {
         let held = self.history.time_ms();
-        let Some(newest) = self.unsettled.back() else { return held };
+        // One without events says nothing: it stands for some that were collected.
+        let newest = self.unsettled.iter().rev().find(|entry| entry.batch.count > 0);
+        let Some(newest) = newest else { return held };
         let mut time_ms = held.max(newest.batch.state.time_ms);
         // What was published has one time; what came out of another one's history may have many.
         let mut cursor = newest.batch.cursor();
@@ -162,8 +164,18 @@ impl StreamState {
             on_its_way = &self.on_its_way;
         }
         let unsettled = self.unsettled.iter().map(|entry| &entry.batch);
-        self.history.admit_behind(on_its_way, unsettled, (last, batch), budget)?;
-        Ok(collects)
+        match self.history.admit_behind(on_its_way, unsettled, (last, batch), budget) {
+            Err(Refusal::TooMany { place }) if !self.unsettled.is_empty() => {
+                // What is on its way took a part of the steps. Is it too many for the history alone, it is so later as well.
+                let mut alone = Budget::default();
+                let none = std::iter::empty();
+                let admitted = self.history.admit_behind(&nothing, none, (last, batch), &mut alone);
+                budget.takes_as(&alone);
+                admitted?;
+                Err(Refusal::Spent { place })
+            }
+            admitted => admitted.map(|()| collects),
+        }
     }
 
     /// Takes the part of `batch` that it does not have yet; answers whether there was any. Refuses a gap.
@@ -280,13 +292,40 @@ mod tests {
         let two = Batch::joined(&[events(0, 1000), events(2, 2000)]).unwrap();
         assert_eq!(stream.store(&two, None, Collects::UNKNOWN), Ok(true));
         assert_eq!(stream.time_ms(), 2000);
-        stream.settle(4);
+        // What follows them there was collected, up to where what was read together ends.
+        assert_eq!(stream.store(&Writer::new(4).finish(9), None, Collects::UNKNOWN), Ok(true));
+        assert_eq!(stream.time_ms(), 2000);
+        stream.settle(9);
         assert_eq!(stream.time_ms(), 2000);
         let origin = Some(Origin { client: 5, first: 1 });
-        assert_eq!(stream.store(&events(4, 3000), origin, Collects::UNKNOWN), Ok(true));
+        assert_eq!(stream.store(&events(9, 3000), origin, Collects::UNKNOWN), Ok(true));
         assert_eq!(stream.time_ms(), 3000);
         stream.forget_unsettled();
         assert_eq!(stream.time_ms(), 2000);
+    }
+
+    #[test]
+    fn whether_too_much_is_to_be_looked_at_for_ever_or_for_now_is_told_apart_while_something_is_on_its_way() {
+        let events = |after: u64, count: u64, collect: Option<&Collect>| {
+            let mut writer = Writer::new(after);
+            for n in after..after + count {
+                let key = Some(Bytes::from(n.to_string()));
+                writer.publish(&Content { key, ..Content::default() }, collect).unwrap();
+            }
+            writer.finish(0)
+        };
+        let admitted = |stream: &mut StreamState| {
+            let collect = Collect::Matching(Bytes::from_static(b"header.n = \"1\""));
+            stream.admit(&events(stream.last(), 1, Some(&collect)), &mut Budget::default())
+        };
+        let mut stream = StreamState::new(HistoryOptions::default());
+        let many = events(0, 20_000, Some(&Collect::SameKey));
+        assert_eq!(stream.store(&many, None, Collects::UNKNOWN), Ok(true));
+        assert!(matches!(admitted(&mut stream), Err(Refusal::Spent { place: 0 })));
+        stream.settle(20_000);
+        assert!(matches!(admitted(&mut stream), Err(Refusal::TooMany { place: 0 })));
+        assert_eq!(stream.store(&events(20_000, 1, None), None, Collects::UNKNOWN), Ok(true));
+        assert!(matches!(admitted(&mut stream), Err(Refusal::TooMany { place: 0 })));
     }
 
     #[test]
