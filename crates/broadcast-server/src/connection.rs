@@ -125,7 +125,7 @@ pub(crate) async fn run(
     (silence, mut pace, gate): (Option<Duration>, Option<Pace>, Option<Gate>),
 ) -> anyhow::Result<()> {
     let id = next_id();
-    let inputs = inputs.of_connection();
+    let inputs = inputs.of_connection(&peer);
     let (outbox, messages) = mpsc::unbounded_channel();
     let opened = Input::Opened { id, peer, address, writer: outbox };
     inputs.send(opened).await.map_err(|_| anyhow::anyhow!("the replica has ended"))?;

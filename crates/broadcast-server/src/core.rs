@@ -84,9 +84,14 @@ impl Core {
         }
     }
 
-    /// Runs until it is dropped.
-    pub(crate) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
-        let (mut burst, mut due) = (Vec::with_capacity(BURST), VecDeque::with_capacity(BURST));
+    /// Runs until it is dropped, with what comes from clients and from replicas.
+    pub(crate) async fn run(
+        mut self,
+        mut of_clients: mpsc::Receiver<Input>,
+        mut of_replicas: mpsc::Receiver<Input>,
+    ) {
+        let (mut clients, mut replicas) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
+        let mut due = VecDeque::with_capacity(BURST);
         let mut next_tick = self.env.now();
         loop {
             let wake = next_tick.min(self.region_due());
@@ -100,11 +105,17 @@ impl Core {
                         answered.iter().for_each(|ticket| self.replica.persisted(now_ms, ticket));
                     }
                 }
-                count = queue.recv_many(&mut burst, BURST), if due.is_empty() => {
+                count = of_clients.recv_many(&mut clients, BURST), if due.is_empty() => {
                     if count == 0 {
                         return;
                     }
-                    due.extend(burst.drain(..));
+                    due.extend(clients.drain(..));
+                }
+                count = of_replicas.recv_many(&mut replicas, BURST), if due.is_empty() => {
+                    if count == 0 {
+                        return;
+                    }
+                    due.extend(replicas.drain(..));
                 }
                 () = tokio::task::yield_now(), if !due.is_empty() => {}
             }
@@ -403,7 +414,7 @@ mod tests {
     #[tokio::test]
     async fn a_burst_ends_when_it_has_taken_long_however_few_inputs_it_was() {
         let (queue, mut queued) = mpsc::channel(1_000);
-        let inputs = Inputs::new(queue);
+        let inputs = Inputs::new(queue.clone(), queue);
         let replica = Config::new("here", 1);
         let config = ServerConfig {
             replica: replica.clone(),
@@ -426,10 +437,10 @@ mod tests {
         let mut due = VecDeque::new();
         for id in 1..=40 {
             let peer = Peer::In("client".to_owned(), Role::Client(id.into()));
-            core.replica.connected(0, id, peer);
+            core.replica.connected(0, id, peer.clone());
             let (stream, batch) = (stream.clone(), batch.clone());
             let publish = Message::Publish { stream, client: id.into(), answered: 0, first: 1, batch };
-            assert!(inputs.of_connection().message(id, publish).await);
+            assert!(inputs.of_connection(&peer).message(id, publish).await);
             due.extend(queued.recv().await);
         }
         let mut bursts = Vec::new();

@@ -1,16 +1,17 @@
-//! The way to the core task's queue. What waits there is bounded by its number and by its bytes: a client may send
-//! faster than the core task takes, and each message may have some MiB.
+//! The way to the core task. What waits there is bounded by its number and by its bytes: a client may send faster than
+//! the core task takes, and each message may have some MiB. What comes from replicas waits apart, within bounds of its own:
+//! so clients that fill theirs hold up neither the chain nor other regions.
 
 use std::sync::Arc;
 
-use tailwater_broadcast::message::{FRAME_BYTES_MAX, Message};
-use tailwater_broadcast::replica::{ConnectionId, size_of_message};
+use tailwater_broadcast::message::{FRAME_BYTES_MAX, Message, Role};
+use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 use tokio::sync::mpsc::{self, error::SendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Input;
 
-/// Bytes of all messages that wait; readers pause beyond it.
+/// Bytes of all messages of clients that wait, and as many of replicas; readers pause beyond it.
 const BYTES_MAX: usize = 64 << 20;
 /// The same for the messages of one connection.
 const CONNECTION_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
@@ -18,13 +19,19 @@ const CONNECTION_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 /// For all connections.
 #[derive(Clone)]
 pub(crate) struct Inputs {
+    of_clients: Way,
+    of_replicas: Way,
+}
+
+#[derive(Clone)]
+struct Way {
     queue: mpsc::Sender<Input>,
     room: Arc<Semaphore>,
 }
 
 /// For one of them.
 pub(crate) struct Intake {
-    all: Inputs,
+    all: Way,
     room: Arc<Semaphore>,
 }
 
@@ -35,12 +42,17 @@ pub(crate) struct Room {
 }
 
 impl Inputs {
-    pub(crate) fn new(queue: mpsc::Sender<Input>) -> Self {
-        Self { queue, room: Arc::new(Semaphore::new(BYTES_MAX)) }
+    pub(crate) fn new(of_clients: mpsc::Sender<Input>, of_replicas: mpsc::Sender<Input>) -> Self {
+        let way = |queue| Way { queue, room: Arc::new(Semaphore::new(BYTES_MAX)) };
+        Self { of_clients: way(of_clients), of_replicas: way(of_replicas) }
     }
 
-    pub(crate) fn of_connection(&self) -> Intake {
-        Intake { all: self.clone(), room: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
+    pub(crate) fn of_connection(&self, peer: &Peer) -> Intake {
+        let all = match peer {
+            Peer::In(_, Role::Client(_)) => &self.of_clients,
+            Peer::In(_, Role::Replica(_)) | Peer::Out(..) => &self.of_replicas,
+        };
+        Intake { all: all.clone(), room: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
     }
 }
 
@@ -90,13 +102,17 @@ mod tests {
         (0..1_000).take_while(sent).count()
     }
 
+    fn client() -> Peer {
+        Peer::In("client".to_owned(), Role::Client(1))
+    }
+
     #[test]
     fn what_waits_for_the_core_task_is_bounded_in_bytes_for_each_connection_and_for_all() {
         let (queue, mut queued) = mpsc::channel(1_000);
-        let inputs = Inputs::new(queue);
-        let first = inputs.of_connection();
+        let inputs = Inputs::new(queue.clone(), queue);
+        let first = inputs.of_connection(&client());
         assert_eq!(fill(&first), 7);
-        let others: Vec<Intake> = (0..20).map(|_| inputs.of_connection()).collect();
+        let others: Vec<Intake> = (0..20).map(|_| inputs.of_connection(&client())).collect();
         assert_eq!(others.iter().map(fill).sum::<usize>() + 7, 63);
         // One of the first connection's is run: there is room for one of its own.
         drop(queued.try_recv().unwrap());
@@ -106,5 +122,33 @@ mod tests {
             left += 1;
         }
         assert_eq!((left, fill(&first)), (63, 7));
+    }
+
+    #[test]
+    fn replicas_have_room_whatever_waits_of_clients_and_the_other_way_round() {
+        let replicas = [
+            Peer::Out("here".to_owned(), 2),
+            Peer::In("here".to_owned(), Role::Replica(2)),
+            Peer::In("there".to_owned(), Role::Replica(3)),
+        ];
+        // By bytes.
+        let ((of_clients, _clients), (of_replicas, _replicas)) = (mpsc::channel(1_000), mpsc::channel(1_000));
+        let inputs = Inputs::new(of_clients, of_replicas);
+        let clients: Vec<Intake> = (0..20).map(|_| inputs.of_connection(&client())).collect();
+        assert_eq!(clients.iter().map(fill).sum::<usize>(), 63);
+        for peer in &replicas {
+            assert_eq!(fill(&inputs.of_connection(peer)), 7, "{peer:?}");
+        }
+        let more: Vec<Intake> = (0..20).map(|_| inputs.of_connection(&replicas[0])).collect();
+        assert_eq!(more.iter().map(fill).sum::<usize>() + 3 * 7, 63);
+        // By number.
+        let ((of_clients, mut clients), (of_replicas, mut replicas_)) = (mpsc::channel(5), mpsc::channel(3));
+        let inputs = Inputs::new(of_clients, of_replicas);
+        assert_eq!(fill(&inputs.of_connection(&client())), 5);
+        assert_eq!(fill(&inputs.of_connection(&replicas[1])), 3);
+        while clients.try_recv().is_ok() {}
+        assert_eq!(fill(&inputs.of_connection(&client())), 5);
+        assert_eq!(fill(&inputs.of_connection(&replicas[2])), 0);
+        assert!(replicas_.try_recv().is_ok());
     }
 }

@@ -1,13 +1,13 @@
 //! A replica of a region's proxy (`tailwater_broadcast::replica`) on real connections, with its events on disk where a stream wants that.
 //!
 //! ```text
-//!   accepted connections --reader tasks--> inputs --> core task: Replica --> one writer task a connection
-//!   dialled connections  --------^                      ^      `--> Configuration (if hosted here) --> meta
-//!   this process (metrics) ------------------------------'
+//!   clients'  connections --reader tasks--> inputs --> core task: Replica --> one writer task a connection
+//!   replicas' connections --reader tasks--> inputs -------^      `--> Configuration (if hosted here) --> meta
+//!   this process (metrics) -------------------------------'
 //! ```
 //!
 //! The core task is the only one that touches the replica, and the [`region`] beside it, which serves the clients that
-//! share events among each other. Readers wait when its queue is full; what waits for a
+//! share events among each other. Readers wait when the queue of their kind is full; what waits for a
 //! writer is bounded by the replica itself, which is told how much left.
 
 mod configuration;
@@ -41,7 +41,7 @@ pub use self::pace::Quotas;
 pub use self::region::RegionSnapshot;
 use crate::disk::Disk;
 
-/// Inputs that wait for the core task; readers pause beyond it, and beyond the bytes that [`inputs`] says.
+/// Inputs of clients that wait for the core task, and as many of replicas; readers pause beyond it, and beyond the bytes that [`inputs`] says.
 const INPUTS_MAX: usize = 1024;
 /// How often the core task lets time pass.
 const TICK: Duration = Duration::from_millis(20);
@@ -124,7 +124,8 @@ impl Server {
             config.replica.id = disk.id();
         }
         let address = listener.local_addr()?;
-        let (inputs, queue) = mpsc::channel(INPUTS_MAX);
+        let (inputs, of_clients) = mpsc::channel(INPUTS_MAX);
+        let (replicas, of_replicas) = mpsc::channel(INPUTS_MAX);
         let reached_at = config.advertised.clone().unwrap_or_else(|| address.to_string());
         let me = Member { id: config.replica.id, address: reached_at };
         let (replica, keeper) = match disk {
@@ -149,18 +150,18 @@ impl Server {
                     region,
                     (config.silence_ms, config.lost_ms),
                     reported,
-                    inputs.clone(),
+                    replicas.clone(),
                 );
                 tasks.push(env.spawn("broadcast-configuration", service));
                 Some(reports)
             }
         };
         let hello = replica.hello();
-        let inputs = inputs::Inputs::new(inputs);
+        let inputs = inputs::Inputs::new(inputs, replicas);
         let accepting = connection::accept(env.clone(), listener, hello, config.clone(), inputs.clone());
         tasks.push(env.spawn("broadcast-accept", accepting));
         let core = core::Core::new(env.clone(), replica, keeper, me, config, service, inputs);
-        tasks.push(env.spawn("broadcast", core.run(queue)));
+        tasks.push(env.spawn("broadcast", core.run(of_clients, of_replicas)));
         Ok(Self { address, handle, _tasks: tasks, journal })
     }
 
