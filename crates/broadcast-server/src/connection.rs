@@ -136,7 +136,7 @@ pub(crate) async fn run(
                     None => reader.next().await?,
                     Some(pace) => paced(&mut reader, pace).await?,
                 },
-                Some(limit) => match env.timeout(limit, reader.next()).await {
+                Some(limit) => match reader.next_unless_silent(env, limit).await {
                     Some(next) => next?,
                     None => anyhow::bail!("it said nothing for {limit:?}"),
                 },

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use tailwater_env::Env;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -60,12 +61,14 @@ pub struct FrameReader<R> {
     sparing: bool,
     /// Bytes of the last message, as which the next one may be.
     last: usize,
+    /// Reads that brought something.
+    reads: u64,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// A reader of what comes from `from`.
     pub fn new(from: R) -> Self {
-        Self { from, buffer: BytesMut::new(), sparing: false, last: 0 }
+        Self { from, buffer: BytesMut::new(), sparing: false, last: 0, reads: 0 }
     }
 
     /// For one of many connections: it keeps a small buffer, which the last message would have fitted into.
@@ -89,7 +92,30 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 }
                 return Err(BadMessage("the connection ended within one".to_owned()).into());
             }
+            self.reads += 1;
         }
+    }
+
+    /// As [`FrameReader::next`]; `None` if nothing comes for `limit`, or at most twice as long. Where the link is slow a message may
+    /// take longer: as long as some of it comes the other end is not silent.
+    pub async fn next_unless_silent(
+        &mut self,
+        env: &Env,
+        limit: Duration,
+    ) -> Option<Result<Option<Message>, FrameError>> {
+        loop {
+            let before = self.reads;
+            match env.timeout(limit, self.next()).await {
+                None if self.reads == before => return None,
+                None => {}
+                next => return next,
+            }
+        }
+    }
+
+    /// How often something came: whoever waits for a message that takes long can tell that it is on its way.
+    pub fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// Bytes that the message lacks whose beginning is there, or that the next one may have.

@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
+use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, watch};
 
 use crate::batch::{Batch, Malformed};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
+use crate::frame::FrameReader;
 use crate::message::{AGE_UNKNOWN, Advertised, Message};
 use crate::name::Stream;
 use crate::positions::{Heard, Position, Positions};
@@ -27,8 +29,8 @@ const WAITING_MAX: usize = 16;
 const RETRY: Duration = Duration::from_millis(50);
 /// How often the tail is asked how far it is.
 pub(super) const ASK: Duration = Duration::from_millis(500);
-/// How long it may say nothing.
-const SILENCE: Duration = Duration::from_secs(3);
+/// How long it may say nothing: it is asked how far it is more often than that.
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 /// Listens. Dropping it ends it.
 #[derive(Debug)]
@@ -105,6 +107,26 @@ impl Count {
 /// Asks how far somebody is, now.
 pub(super) fn ask(env: &Env) -> Message {
     Message::Ask { at: env.now().as_ns() / 1_000_000 }
+}
+
+/// Until when the tail may say nothing. While a part of a message comes it is not silent: where the link is slow that takes long.
+pub(super) struct Silence {
+    pub(super) until: Instant,
+    reads: u64,
+}
+
+impl Silence {
+    pub(super) fn new<R: AsyncRead + Unpin>(env: &Env, reader: &FrameReader<R>) -> Self {
+        Self { until: env.now() + SILENCE, reads: reader.reads() }
+    }
+
+    /// Whether nothing came for too long.
+    pub(super) fn is_over<R: AsyncRead + Unpin>(&mut self, env: &Env, reader: &FrameReader<R>) -> bool {
+        if self.reads != reader.reads() {
+            *self = Self::new(env, reader);
+        }
+        env.now() >= self.until
+    }
 }
 
 /// Why no more events come.
@@ -297,16 +319,16 @@ impl State {
             let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
             link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
             loop {
-                let silent = self.env.now() + SILENCE;
+                let mut silent = Silence::new(&self.env, &link.reader);
                 let next = loop {
                     if self.env.now() >= ask_at {
                         link.writer.send(&ask(&self.env)).await?;
                         ask_at = self.env.now() + ASK;
                     }
-                    let until = silent.min(ask_at);
+                    let until = silent.until.min(ask_at);
                     match self.env.timeout(until.since(self.env.now()), link.reader.next()).await {
                         Some(next) => break next,
-                        None if self.env.now() >= silent => {
+                        None if silent.is_over(&self.env, &link.reader) => {
                             anyhow::bail!("{} said nothing for {SILENCE:?}", link.address)
                         }
                         None => {}

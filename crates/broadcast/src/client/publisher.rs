@@ -261,7 +261,7 @@ impl State {
             let room = self.queues.values().all(Queue::has_room);
             tokio::select! {
                 biased;
-                message = env.timeout(SILENCE, reader.next()) => match message {
+                message = reader.next_unless_silent(&env, SILENCE) => match message {
                     None => anyhow::bail!("{address} said nothing for {SILENCE:?}"),
                     Some(message) => match message? {
                         Some(message) => self.answered(message, &address)?,

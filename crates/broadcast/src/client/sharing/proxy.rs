@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::outbox::outbox;
 use super::{Input, connection};
 use crate::client::link::{self, CLIENT, End, Link};
-use crate::client::listener::{ASK, ask};
+use crate::client::listener::{ASK, SILENCE, Silence, ask};
 use crate::message::Message;
 use crate::name::Stream;
 use crate::positions::{Heard, Position, Positions};
@@ -16,8 +16,6 @@ use crate::region::Member;
 
 /// A pause between two tries to reach the tail.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long the tail may say nothing: it is asked how far it is more often than that.
-const SILENCE: Duration = Duration::from_secs(3);
 
 pub(super) struct Proxy {
     env: Env,
@@ -66,16 +64,16 @@ impl Proxy {
             outbox.send(self.share());
             let mut ask_at = self.env.now();
             loop {
-                let silent = self.env.now() + SILENCE;
+                let mut silent = Silence::new(&self.env, &reader);
                 let next = loop {
                     if self.env.now() >= ask_at {
                         outbox.send(ask(&self.env));
                         ask_at = self.env.now() + ASK;
                     }
-                    let until = silent.min(ask_at);
+                    let until = silent.until.min(ask_at);
                     match self.env.timeout(until.since(self.env.now()), reader.next()).await {
                         Some(next) => break next,
-                        None if self.env.now() >= silent => {
+                        None if silent.is_over(&self.env, &reader) => {
                             anyhow::bail!("{address} said nothing for {SILENCE:?}")
                         }
                         None => {}
