@@ -173,6 +173,8 @@ pub(crate) struct Streams {
     by_id: HashMap<StreamId, Arc<Stream>>,
     by_name: BTreeMap<String, StreamId>,
     shards: u64,
+    /// How often one was added, changed or removed.
+    changes: u64,
 }
 
 /// A stream that exists.
@@ -217,6 +219,7 @@ impl Stream {
 
 impl Streams {
     fn insert(&mut self, stream: Stream) {
+        self.changes += 1;
         self.shards += stream.shards.len() as u64;
         self.by_name.insert(stream.record.name.clone(), stream.record.id);
         self.by_id.insert(stream.record.id, Arc::new(stream));
@@ -237,6 +240,7 @@ impl Streams {
 
     fn remove(&mut self, id: StreamId) {
         if let Some(stream) = self.by_id.remove(&id) {
+            self.changes += 1;
             self.shards -= stream.shards.len() as u64;
             self.by_name.remove(&stream.record.name);
         }

@@ -51,13 +51,21 @@ pub(super) struct Shared {
     pub config: GroupsConfig,
     classic_limits: Arc<classic::Limits>,
     consumer_limits: Arc<consumer::Limits>,
-    /// The topics that there were a moment ago, and when.
-    catalog: Mutex<(Instant, Arc<Catalog>)>,
+    /// The topics that there were a moment ago.
+    catalog: Mutex<Listed>,
     pub offsets: Offsets,
     table: Mutex<Table>,
     /// Wakes the task that ticks: there is an earlier alarm.
     earlier: Notify,
     complaints: Complaints,
+}
+
+/// The topics that there were when they were looked at.
+struct Listed {
+    at: Instant,
+    /// [`Log::streams_changes`] before that.
+    changes: u64,
+    catalog: Arc<Catalog>,
 }
 
 #[derive(Default)]
@@ -140,7 +148,11 @@ impl Coordinator {
             config,
             classic_limits,
             consumer_limits,
-            catalog: Mutex::new((Instant::default(), Arc::new(Catalog::default().next(topics_of(log))))),
+            catalog: Mutex::new(Listed {
+                at: Instant::default(),
+                changes: log.streams_changes(),
+                catalog: Arc::new(Catalog::default().next(topics_of(log))),
+            }),
             offsets,
             table: Mutex::new(table),
             earlier: Notify::new(),
@@ -549,14 +561,19 @@ impl Shared {
         }
     }
 
-    /// The topics that there are; up to a moment ago, unless `fresh`.
+    /// The topics that there are; up to a moment ago, unless `fresh`. They are listed when they have changed: they may be
+    /// tens of thousands, and every group waits for that.
     pub fn catalog(&self, fresh: bool) -> Arc<Catalog> {
-        let mut catalog = self.catalog.lock();
+        let mut listed = self.catalog.lock();
         let now = self.env.now();
-        if fresh || now.since(catalog.0) >= CATALOG_AGE_MAX {
-            *catalog = (now, Arc::new(catalog.1.next(topics_of(&self.log))));
+        if fresh || now.since(listed.at) >= CATALOG_AGE_MAX {
+            let changes = self.log.streams_changes();
+            if changes != listed.changes {
+                listed.catalog = Arc::new(listed.catalog.next(topics_of(&self.log)));
+            }
+            (listed.at, listed.changes) = (now, changes);
         }
-        Arc::clone(&catalog.1)
+        Arc::clone(&listed.catalog)
     }
 
     fn step_classic<T>(

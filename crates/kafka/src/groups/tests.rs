@@ -513,3 +513,26 @@ async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
         assert_eq!(GroupRecord::decode(&kept.value), Ok(record(generation)));
     }
 }
+
+#[tokio::test]
+async fn topics_are_listed_again_for_members_when_they_have_changed_and_only_then() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    stream(&log, "old").await;
+    let groups = open(&log, quick()).await;
+    let catalog = || groups.shared.catalog(true);
+    let before = catalog();
+    assert!(Arc::ptr_eq(&before, &catalog()), "nothing has changed");
+    let id = stream(&log, "new").await;
+    let after = catalog();
+    assert_eq!((before.get("new"), after.get("new")), (None, Some(&(id, 100))));
+    assert!(Arc::ptr_eq(&after, &catalog()));
+    log.alter_stream("new", |old: &StreamConfig| {
+        Ok::<_, tailwater_log::StreamError>(StreamConfig { shards: 101, ..old.clone() })
+    })
+    .await
+    .expect("more of them");
+    assert_eq!(catalog().get("new"), Some(&(id, 101)));
+    log.delete_stream("new").await.expect("there");
+    assert_eq!(catalog().get("new"), None);
+}

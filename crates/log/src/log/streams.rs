@@ -240,6 +240,12 @@ impl Log {
         streams.by_name.values().filter_map(|id| streams.by_id.get(id)).map(|stream| stream.info()).collect()
     }
 
+    /// A number that is another one when a stream was created, altered or deleted since: what was listed before that is as
+    /// it was.
+    pub fn streams_changes(&self) -> u64 {
+        self.inner.streams.read().changes
+    }
+
     /// How many shards were not opened because bytes of them are missing.
     pub fn shards_damaged(&self) -> u64 {
         let streams = self.inner.streams.read();
