@@ -171,6 +171,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lineages_of_metadata_that_is_lost_are_smaller_than_those_of_what_takes_its_place() {
+        const MS: u64 = 1_800_000_000_000;
+        assert!(fresh_lineage(MS, u64::MAX) < fresh_lineage(MS + 1, 0));
+        assert_ne!(fresh_lineage(MS, 0), fresh_lineage(MS, u64::MAX));
+        // As far as it was counted up in a second of ever new beginnings.
+        assert!(fresh_lineage(MS, u64::MAX) + 1_000_000 < fresh_lineage(MS + 1_000, 0));
+    }
+
+    #[test]
     fn a_chain_comes_back_and_one_of_another_version_is_refused_by_name() {
         let member = Member { id: 4, address: "127.0.0.1:9400".to_owned() };
         let (members, joining) = (vec![member.clone()], vec![member]);

@@ -9,8 +9,9 @@
 //! checkpoint is taken of it, and no ticket is answered before that is durable. The same is done when the journal has been
 //! full for a while, as only a checkpoint makes room then, and can't wait for what has none.
 //!
-//! What the replica drops, all of it or what it has of another region, is put aside by a thread, and the journal gets nothing before
-//! that is done: until then the disk has all of it under its own lineage, and a start in between finds that.
+//! What the replica drops, all of it or what it has of another region, is put aside by a thread, and the journal gets nothing of that,
+//! nor what says so, before that is done: until then the disk has all of it under its own lineage, and a start in between finds
+//! that. What is written of other regions goes on, up to what is about all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -69,6 +70,8 @@ struct Checkpoint {
 
 /// What is being put aside.
 struct PuttingAside {
+    /// Whose it is: this replica's region for all there was.
+    region: String,
     /// `None` if its thread ended without having done it: then nothing is written any more, as that would take the place of what
     /// lies nowhere else.
     done: Option<oneshot::Receiver<PathBuf>>,
@@ -121,6 +124,9 @@ pub struct Keeper {
     putting_aside: Option<PuttingAside>,
     /// What is put aside after that.
     asides: VecDeque<Dropped>,
+    /// What waits for that, and whether all that comes has to.
+    held_back: VecDeque<(Record, Then)>,
+    holds_all: bool,
     /// A checkpoint is due in any case.
     is_due: bool,
     /// Records were lost, or find no room, that only a checkpoint brings to the disk.
@@ -162,6 +168,8 @@ impl Keeper {
             checkpoint: None,
             putting_aside: None,
             asides: VecDeque::new(),
+            held_back: VecDeque::new(),
+            holds_all: false,
             is_due: false,
             is_behind: false,
             full_since: None,
@@ -214,7 +222,7 @@ impl Keeper {
             Ok(_) => Happened::Moved,
             Err(lost) => Happened::Lost(lost),
         };
-        let wants_room = self.putting_aside.is_none() && next_of(&self.waiting, self.is_behind).is_some();
+        let wants_room = next_of(&self.waiting, self.is_behind).is_some();
         let (pieces, done) = match &mut self.checkpoint {
             Some(checkpoint) => {
                 let wanted = checkpoint.walk.is_some() || checkpoint.end.is_some();
@@ -286,7 +294,7 @@ impl Keeper {
         let files = u64::from(journal.files) + u64::from(journal.spares);
         DiskStats {
             bytes: self.checkpoint_bytes + files * self.file_bytes,
-            waiting: self.waiting.len() as u64,
+            waiting: (self.waiting.len() + self.held_back.len()) as u64,
             journal,
             ..self.stats.clone()
         }
@@ -309,15 +317,32 @@ impl Keeper {
     }
 
     fn append(&mut self, record: Record, then: Then) {
-        self.waiting.push_back((record, then));
+        self.enqueue(record, then);
         self.flush();
+    }
+
+    fn enqueue(&mut self, record: Record, then: Then) {
+        let is_about_all = record.region().is_none();
+        let waits = match record.region() {
+            Some(region) => self.holds_all || self.puts_aside(region),
+            None => self.holds_all || !self.held_back.is_empty(),
+        };
+        if waits {
+            self.holds_all |= is_about_all;
+            self.held_back.push_back((record, then));
+        } else {
+            self.waiting.push_back((record, then));
+        }
+    }
+
+    /// Whether something of a region is to be put aside.
+    fn puts_aside(&self, region: &str) -> bool {
+        let putting = self.putting_aside.iter().map(|putting| &putting.region);
+        putting.chain(self.asides.iter().map(|dropped| &dropped.region)).any(|of| of == region)
     }
 
     /// Gives the journal what it takes.
     fn flush(&mut self) {
-        if self.putting_aside.is_some() {
-            return;
-        }
         while let Some((record, then)) = next_of(&self.waiting, self.is_behind) {
             let is_mark = matches!(then, Then::EndCheckpoint);
             let is_fsync = match then {
@@ -417,13 +442,15 @@ impl Keeper {
     /// The replica has dropped all that it had, or had of another region: none of it is written any more but aside.
     fn put_aside(&mut self, mut dropped: Dropped) {
         let is_dropped = |region: &str| dropped.region == self.region || dropped.region == region;
-        self.waiting.retain(|(record, then)| {
-            let is_of = match record.region() {
-                Some(region) => is_dropped(region),
-                None => dropped.region == self.region,
-            };
-            !is_of && !matches!(then, Then::EndCheckpoint)
-        });
+        for queue in [&mut self.waiting, &mut self.held_back] {
+            queue.retain(|(record, then)| {
+                let is_of = match record.region() {
+                    Some(region) => is_dropped(region),
+                    None => dropped.region == self.region,
+                };
+                !is_of && !matches!(then, Then::EndCheckpoint)
+            });
+        }
         self.held.retain(|stream, _| !is_dropped(stream.region()));
         self.unwritten.retain(|(_, ticket)| !is_dropped(ticket.stream.region()));
         self.unsynced.retain(|(_, ticket)| !is_dropped(ticket.stream.region()));
@@ -443,6 +470,7 @@ impl Keeper {
             );
             return;
         }
+        self.holds_all |= dropped.region == self.region;
         self.asides.push_back(dropped);
         self.put_next_aside();
     }
@@ -452,6 +480,7 @@ impl Keeper {
             return;
         }
         let Some(dropped) = self.asides.pop_front() else { return };
+        let of = dropped.region.clone();
         let (answer, done) = oneshot::channel();
         let (env, dir, region) = (self.env.clone(), self.dir.clone(), self.region.clone());
         let write = async move {
@@ -469,7 +498,7 @@ impl Keeper {
             }
         };
         let task = self.env.spawn_dedicated("broadcast-aside", write);
-        self.putting_aside = Some(PuttingAside { done: Some(done), _task: task });
+        self.putting_aside = Some(PuttingAside { region: of, done: Some(done), _task: task });
     }
 
     fn end_putting_aside(&mut self, path: Option<&Path>) {
@@ -489,6 +518,10 @@ impl Keeper {
         );
         self.putting_aside = None;
         self.put_next_aside();
+        self.holds_all = self.puts_aside(&self.region);
+        for (record, then) in std::mem::take(&mut self.held_back) {
+            self.enqueue(record, then);
+        }
         // The journal keeps them as well until there is one.
         self.is_due = true;
         self.flush();
