@@ -602,6 +602,19 @@ mod tests {
     }
 
     #[test]
+    fn a_new_lineage_is_greater_than_that_of_any_replica_that_is_there_unless_it_can_not_be() {
+        for (known, lineage) in [(3, 8), (7, 8), (90, 91), (1 << 63, 8)] {
+            let chain = Chain { region: "eu".into(), lineage: 7, ..Chain::default() };
+            let mut service = Membership::new(0, chain, 1000, 3000);
+            service.join(0, member(2), true, true);
+            service.join(0, member(4), true, true);
+            service.has(4, has(known, 5));
+            step(&mut service, 0);
+            assert_eq!(service.chain().lineage, lineage, "{known}");
+        }
+    }
+
+    #[test]
     fn a_region_begins_anew_with_the_replica_that_has_most_of_what_was_there() {
         for (of_2, of_3, of_4, first) in [
             (has(0, 0), has(7, 5), has(7, 9), 4),
