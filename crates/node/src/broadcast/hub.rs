@@ -345,6 +345,7 @@ impl Feed {
                                 Item::Anew { region, lineage } => {
                                     self.hear(region, *lineage);
                                 }
+                                Item::Gone => {}
                             }
                         }
                     }
@@ -461,5 +462,42 @@ mod tests {
             assert!(Arc::ptr_eq(&tokens[0], &tokens[2]) && Arc::ptr_eq(&tokens[1], &tokens[3]));
             assert_ne!(tokens[0], tokens[1]);
         }
+    }
+
+    #[tokio::test]
+    async fn a_listener_is_told_that_a_region_began_anew_and_that_it_was_cut_off_between_what_comes() {
+        let env = Env::real();
+        let hub = Hub::start(&env, vec!["127.0.0.1:1".to_owned()], Vec::new(), 2_000);
+        let stream = Stream::parse("eu/prices").unwrap();
+        let at = |lineage, seq| {
+            let streams = [(stream.clone(), Position { lineage, seq })].into();
+            Positions { streams, others: false }
+        };
+        let push = |lineage, after| {
+            let mut events = Writer::new(after);
+            events.publish(&Content::default(), None).unwrap();
+            let batch = events.finish(0);
+            let json = encode(&stream, &batch).unwrap();
+            hub.live.ring.lock().push(Item::Events { stream: stream.clone(), lineage, batch, json });
+        };
+        hub.live.ring.lock().begin(&[(stream.clone(), Position { lineage: 1, seq: 3 })]);
+        let mut feed = Feed::new(Arc::clone(&hub), at(1, 3));
+        push(1, 3);
+        let mut next = async || {
+            let Piece { token, event, json } = feed.next().await;
+            let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+            (event, json, Positions::parse(&token).unwrap())
+        };
+        let (event, json, token) = next().await;
+        assert_eq!((event, &json["last"], token), (None, &4.into(), at(1, 4)));
+        push(1, 4);
+        hub.live.ring.lock().push(Item::Anew { region: "eu".to_owned(), lineage: 2 });
+        push(2, 0);
+        assert_eq!(next().await, (Some(ANEW), serde_json::json!({ "anew": "eu" }), at(2, 0)));
+        let (event, json, token) = next().await;
+        assert_eq!((event, &json["after"], token), (None, &0.into(), at(2, 1)));
+        // Far more than the ring holds.
+        (1..100).for_each(|after| push(2, after));
+        assert_eq!(next().await, (Some(STALE), serde_json::json!({ "stale": true }), at(2, 1)));
     }
 }

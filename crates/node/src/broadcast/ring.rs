@@ -14,6 +14,8 @@ pub enum Item {
     Events { stream: Stream, lineage: u64, batch: Batch, json: Bytes },
     /// A region has begun anew: what follows of its streams is of this lineage.
     Anew { region: String, lineage: u64 },
+    /// What was of an earlier lineage than its region has now: nobody wants it any more.
+    Gone,
 }
 
 /// A run of items. Older ones leave it, so that it holds at most `bytes_max`, or one item.
@@ -107,7 +109,14 @@ impl Ring {
             Item::Anew { region, lineage } => {
                 self.hear(region, *lineage);
                 self.spans.retain(|stream, _| stream.region() != region);
+                let is_of =
+                    |item: &Item| matches!(item, Item::Events { stream, .. } if stream.region() == region);
+                for old in self.items.iter_mut().filter(|item| is_of(item)) {
+                    self.bytes -= size(old);
+                    *old = Arc::new(Item::Gone);
+                }
             }
+            Item::Gone => {}
         }
         self.bytes += size(&item);
         self.items.push_back(Arc::new(item));
@@ -157,6 +166,7 @@ fn size(item: &Item) -> usize {
     match item {
         Item::Events { batch, json, .. } => batch.bytes.len() + json.len() + 256,
         Item::Anew { region, .. } => region.len() + 256,
+        Item::Gone => 0,
     }
 }
 
@@ -192,7 +202,7 @@ mod tests {
     fn last(item: &Item) -> u64 {
         match item {
             Item::Events { batch, .. } => batch.last,
-            Item::Anew { .. } => 0,
+            Item::Anew { .. } | Item::Gone => 0,
         }
     }
 
@@ -247,10 +257,14 @@ mod tests {
         ring.push(item_of(2, "a/s", 0, 3));
         assert_eq!(ring.join(&mut at_of(2, "a/s", 0)), Some(0));
         assert_eq!(ring.join(&mut at("a/s", 12)), None);
-        // The first of the items leaves, which is of the lineage before.
+        assert!(
+            matches!(*ring.read(0, 1).unwrap()[0], Item::Gone),
+            "what was before is not kept for anybody"
+        );
         ring.push(item_of(2, "a/s", 3, 3));
         ring.push(item_of(2, "a/s", 6, 3));
-        assert_eq!(ring.join(&mut at_of(2, "a/s", 0)), Some(1));
+        assert_eq!(ring.join(&mut at_of(2, "a/s", 0)), Some(0));
+        // With what was before the first of these leaves.
         ring.push(item_of(2, "a/s", 9, 3));
         assert_eq!((ring.join(&mut at_of(2, "a/s", 2)), ring.join(&mut at_of(2, "a/s", 3))), (None, Some(3)));
     }
