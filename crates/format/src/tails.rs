@@ -200,8 +200,20 @@ impl TailPage {
         page.freeze()
     }
 
+    /// One that says nothing, to decode others into.
+    pub fn empty() -> Self {
+        Self { stream: StreamId(Uuid::nil()), page: 0, deleted: false, tails: Vec::new() }
+    }
+
     /// The page with these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, TailPageError> {
+        let mut page = Self::empty();
+        page.decode_into(bytes)?;
+        Ok(page)
+    }
+
+    /// Becomes the page with these bytes, in the memory that this one has. After an error it is no page in particular.
+    pub fn decode_into(&mut self, bytes: &[u8]) -> Result<(), TailPageError> {
         let Some((header, slots)) = bytes.split_at_checked(HEADER_BYTES) else {
             return Err(TailPageError::Length { found: bytes.len(), expected: HEADER_BYTES });
         };
@@ -220,16 +232,14 @@ impl TailPage {
         if bytes.len() != expected {
             return Err(TailPageError::Length { found: bytes.len(), expected });
         }
-        let mut tails = Vec::with_capacity(count);
+        self.tails.clear();
         for (number, slot) in slots.chunks_exact(SLOT_BYTES).enumerate() {
-            tails.push(decode_slot(slot).ok_or(TailPageError::Slot { slot: number })?);
+            self.tails.push(decode_slot(slot).ok_or(TailPageError::Slot { slot: number })?);
         }
-        Ok(Self {
-            stream: StreamId(Uuid::from_bytes(bytes16(header, 16))),
-            page: u32_le(header, 8),
-            deleted: flags & PAGE_DELETED != 0,
-            tails,
-        })
+        self.stream = StreamId(Uuid::from_bytes(bytes16(header, 16)));
+        self.page = u32_le(header, 8);
+        self.deleted = flags & PAGE_DELETED != 0;
+        Ok(())
     }
 }
 

@@ -189,7 +189,7 @@ impl Cursor {
             (look, began || released)
         };
         if is_waited_for {
-            self.reader.inner.plan_again();
+            self.reader.inner.plan_again(&self.shared);
         }
         look
     }
@@ -203,7 +203,7 @@ impl Cursor {
         self.segment = Some(block.segment);
         if let Some(private) = &self.private {
             private.feed.lock().release(number);
-            self.reader.inner.plan_again();
+            self.reader.inner.plan_again(private);
             self.return_to_shared();
         }
         let mut from = self.next_offset;
@@ -227,6 +227,8 @@ impl Cursor {
         let read_term = self.segment.filter(|last| last.number == self.place.segment).map(|last| last.term);
         if self.private.is_none() {
             self.shared.feed.lock().left(self.counted.take());
+            // It may have waited for this one.
+            self.reader.inner.plan_again(&self.shared);
         }
         self.front_at = None;
         self.private = Some(self.reader.inner.read_alone(&self.shared, self.place, read_term, &self.waiter));
@@ -249,7 +251,7 @@ impl Cursor {
             (began, !matches!(feed.look(None, self.place), Look::Behind))
         };
         if began {
-            self.reader.inner.plan_again();
+            self.reader.inner.plan_again(&self.shared);
         }
         if back {
             self.private = None;
@@ -263,6 +265,7 @@ impl Drop for Cursor {
     fn drop(&mut self) {
         if self.private.is_none() {
             self.shared.feed.lock().left(self.counted);
+            self.reader.inner.plan_again(&self.shared);
         }
         self.reader.inner.unfollow(&self.shared, &self.waiter);
     }

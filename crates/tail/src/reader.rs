@@ -13,14 +13,14 @@
 //! - A cursor that is slow, stopped or dropped holds no other cursor back, and costs one bounded window.
 //! - A cursor sees every entry from where it began, in order, once; or an error that says why not.
 //!
-//! Whoever changes what a feed's plan depends on calls [`Inner::plan_again`]; whoever changes what a cursor can
+//! Whoever changes what a feed's plan depends on calls [`Inner::plan_again`] for it; whoever changes what a cursor can
 //! see calls [`Inner::announce`]. Both keep until somebody looks, so that neither is lost.
 
 mod config;
 mod lengths;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -57,7 +57,9 @@ pub(crate) struct Inner {
     state: Mutex<State>,
     /// How many follow a shard.
     cursors: AtomicUsize,
-    /// Rung when a feed may have something to plan.
+    /// The feeds that may have something to plan.
+    due: Mutex<Due>,
+    /// Rung when there is one.
     wake: Notify,
     /// Rung when the metadata cell failed to tell of a page.
     untold: Notify,
@@ -65,6 +67,26 @@ pub(crate) struct Inner {
     followed: watch::Sender<u64>,
     /// Counts what became readable.
     progress: watch::Sender<u64>,
+}
+
+/// Feeds in the order in which they wait to be planned, each once. Not kept for those whom nobody follows any more.
+#[derive(Default)]
+struct Due {
+    tail: VecDeque<Weak<SharedFeed>>,
+    catch_up: VecDeque<Weak<SharedFeed>>,
+}
+
+impl Due {
+    fn of(&mut self, lane: Lane) -> &mut VecDeque<Weak<SharedFeed>> {
+        match lane {
+            Lane::Tail => &mut self.tail,
+            Lane::CatchUp => &mut self.catch_up,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tail.is_empty() && self.catch_up.is_empty()
+    }
 }
 
 /// A page of tails.
@@ -97,11 +119,20 @@ pub(crate) struct SharedFeed {
     waiters: Mutex<Vec<Arc<Waiter>>>,
     /// Counts the changes of what a cursor at its front can see.
     changes: AtomicU64,
+    /// Whether it waits to be planned.
+    is_due: AtomicBool,
 }
 
 impl SharedFeed {
     fn new(shard: ShardId, feed: Feed, lane: Lane) -> Self {
-        Self { shard, feed: Mutex::new(feed), lane, waiters: Mutex::default(), changes: AtomicU64::new(0) }
+        Self {
+            shard,
+            feed: Mutex::new(feed),
+            lane,
+            waiters: Mutex::default(),
+            changes: AtomicU64::new(0),
+            is_due: AtomicBool::new(false),
+        }
     }
 
     /// As long as this is the same as before a look that found the front, the next look finds it, too.
@@ -135,6 +166,7 @@ impl TailReader {
             follows_cell: metadata.is_some(),
             state: Mutex::new(State::default()),
             cursors: AtomicUsize::new(0),
+            due: Mutex::default(),
             wake: Notify::new(),
             untold: Notify::new(),
             followed: watch::Sender::new(0),
@@ -249,13 +281,37 @@ impl Inner {
         feed.feed.lock().learn(known);
         // What was heard at this moment may have been for the feeds before it: it is told again.
         self.followed.send_modify(|count| *count += 1);
-        self.plan_again();
+        self.plan_again(&feed);
         feed
     }
 
     /// Something changed that a feed's plan depends on.
-    pub(crate) fn plan_again(&self) {
-        self.wake.notify_one();
+    pub(crate) fn plan_again(&self, feed: &Arc<SharedFeed>) {
+        self.make_due(feed);
+        self.plan_due();
+    }
+
+    /// The same, for one of several that are planned together: [`Inner::plan_due`] behind the last one.
+    fn make_due(&self, feed: &Arc<SharedFeed>) {
+        // Taken back before it is planned: what changes from then on makes it due again.
+        if !feed.is_due.swap(true, Ordering::AcqRel) {
+            self.due.lock().of(feed.lane).push_back(Arc::downgrade(feed));
+        }
+    }
+
+    /// Has those planned that are due.
+    fn plan_due(&self) {
+        if !self.due.lock().is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The next feed to plan.
+    fn next_due(&self, lane: Lane) -> Option<Arc<SharedFeed>> {
+        let mut due = self.due.lock();
+        let feed = std::iter::from_fn(|| due.of(lane).pop_front()).find_map(|feed| feed.upgrade())?;
+        feed.is_due.store(false, Ordering::Release);
+        Some(feed)
     }
 
     /// All feeds.
@@ -338,49 +394,84 @@ impl UnderWay {
     }
 }
 
-/// Plans again at the latest after this long, though everything that matters wakes the planner.
+/// Every feed is planned again at the latest after this long, though everything that matters makes it due.
 const PLAN_EVERY: Duration = Duration::from_secs(5);
+
+/// Feeds that are due again at a time, each once.
+#[derive(Default)]
+struct Later {
+    at: BTreeMap<(Instant, u64), Weak<SharedFeed>>,
+    /// What each one in `at` has there, by its address.
+    of: BTreeMap<usize, (Instant, u64)>,
+    /// Makes places in `at` differ.
+    next: u64,
+}
+
+impl Later {
+    /// Has a feed planned at this time, and not when it was to be before.
+    fn set(&mut self, feed: &Arc<SharedFeed>, at: Option<Instant>) {
+        let address = Arc::as_ptr(feed).addr();
+        if let Some(place) = self.of.remove(&address) {
+            self.at.remove(&place);
+        }
+        if let Some(at) = at {
+            self.next += 1;
+            self.at.insert((at, self.next), Arc::downgrade(feed));
+            self.of.insert(address, (at, self.next));
+        }
+    }
+
+    /// The next one whose time has come.
+    fn due(&mut self, now: Instant) -> Option<Weak<SharedFeed>> {
+        let entry = self.at.first_entry().filter(|entry| entry.key().0 <= now)?;
+        let (_, feed) = entry.remove_entry();
+        // Its address is nobody else's as long as there is a weak reference to it.
+        self.of.remove(&feed.as_ptr().addr());
+        Some(feed)
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.at.keys().next().map(|(at, _)| *at)
+    }
+}
 
 /// Fetches what the feeds want, until the reader and all cursors are dropped.
 async fn run(inner: Arc<Inner>) {
     let mut under_way = UnderWay::default();
-    let mut turn = 0;
+    let mut later = Later::default();
+    let mut all_at = inner.env.now() + PLAN_EVERY;
     loop {
-        let tail_at = start_planned(&inner, &mut under_way, Lane::Tail, turn);
-        let catch_up_at = start_planned(&inner, &mut under_way, Lane::CatchUp, turn);
-        turn = turn.wrapping_add(1);
+        let now = inner.env.now();
+        if all_at <= now {
+            inner.feeds().iter().for_each(|feed| inner.make_due(feed));
+            all_at = now + PLAN_EVERY;
+        }
+        while let Some(feed) = later.due(now) {
+            feed.upgrade().iter().for_each(|feed| inner.make_due(feed));
+        }
+        start_planned(&inner, &mut under_way, &mut later, Lane::Tail);
+        start_planned(&inner, &mut under_way, &mut later, Lane::CatchUp);
+        let wake_at = later.next().map_or(all_at, |at| at.min(all_at));
         tokio::select! {
             biased;
             Some((lane, done)) = under_way.next() => take_in(&inner, lane, done, &mut under_way),
             () = inner.wake.notified() => {}
-            () = inner.env.sleep_until(tail_at.min(catch_up_at)) => {}
+            () = inner.env.sleep_until(wake_at) => {}
         }
     }
 }
 
-/// Starts fetching what is planned in a lane; when to plan again at the latest. Which feed comes first changes with
-/// `turn`, so that none is left out for ever when there are too many.
-fn start_planned(inner: &Inner, under_way: &mut UnderWay, lane: Lane, turn: usize) -> Instant {
+/// Starts fetching what is planned in a lane. Those for whom there is no room keep their turn.
+fn start_planned(inner: &Inner, under_way: &mut UnderWay, later: &mut Later, lane: Lane) {
     let now = inner.env.now();
-    let mut wake_at = now + PLAN_EVERY;
     let fetches_max = match lane {
         Lane::Tail => FETCHES_MAX,
         Lane::CatchUp => CATCH_UP_FETCHES_MAX,
     };
-    if *under_way.count(lane) >= fetches_max {
-        return wake_at; // what ends makes us plan again
-    }
-    let mut feeds = inner.feeds_in(lane);
-    if !feeds.is_empty() {
-        let first = turn % feeds.len();
-        feeds.rotate_left(first);
-    }
     let mut round = Vec::new();
     let mut round_bytes = 0;
-    for feed in feeds {
-        if *under_way.count(lane) >= fetches_max {
-            break;
-        }
+    while *under_way.count(lane) < fetches_max {
+        let Some(feed) = inner.next_due(lane) else { break };
         let (plan, has_failed) = {
             let mut feed = feed.feed.lock();
             let had_failed = feed.has_failed();
@@ -389,8 +480,9 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, lane: Lane, turn: usiz
         if has_failed {
             inner.announce(&feed);
         }
+        later.set(&feed, None);
         match plan {
-            Plan::Wait { at } => wake_at = wake_at.min(at.unwrap_or(wake_at)),
+            Plan::Wait { at } => later.set(&feed, at),
             Plan::Fetch { range, durable: false } => {
                 round_bytes += range.len();
                 round.push((feed, range));
@@ -410,7 +502,6 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, lane: Lane, turn: usiz
     if !round.is_empty() {
         under_way.push(lane, relaxed_round(inner.fetcher.clone(), round));
     }
-    wake_at
 }
 
 async fn relaxed_round(fetcher: Fetcher, round: Vec<(Arc<SharedFeed>, ByteRange)>) -> Done {
@@ -471,7 +562,9 @@ fn take_in(inner: &Inner, lane: Lane, done: Done, under_way: &mut UnderWay) {
     tell(inner, &feed, news);
 }
 
-fn tell(inner: &Inner, feed: &SharedFeed, news: News) {
+fn tell(inner: &Inner, feed: &Arc<SharedFeed>, news: News) {
+    // It is the planner that is told this.
+    inner.make_due(feed);
     inner.fetcher.counters.entry_bytes.fetch_add(news.entry_bytes, Ordering::Relaxed);
     if news.announce {
         inner.announce(feed);

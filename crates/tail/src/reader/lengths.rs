@@ -30,6 +30,7 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
     followed.mark_changed(); // what is followed already is new here
     let mut versions: BTreeMap<Page, Version> = BTreeMap::new();
     let mut read_at = Instant::default();
+    let mut tails = TailPage::empty();
     let mut all_told = false;
     let mut is_untold = false;
     loop {
@@ -69,7 +70,6 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
                 get.await
             }
         };
-        let mut changed = false;
         all_told = true;
         for (page, lookup) in pages.into_iter().zip(lookups) {
             let Lookup::Hit { version, value } = lookup else {
@@ -87,23 +87,19 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
             let is_told = is_changed || is_untold;
             let feeds = if is_alive || is_told { inner.feeds_of_page(page) } else { Vec::new() };
             if is_alive {
-                changed |= set_silent(&feeds, false);
+                inner.set_silent(&feeds, false);
             }
             if !is_told {
                 continue;
             }
-            match TailPage::decode(&value) {
-                Ok(tails) if (tails.stream, tails.page) == page => {
-                    changed |= inner.observe_page(&tails, &feeds)
-                }
-                Ok(_) => tracing::warn!(stream = %page.0, page = page.1, "a tail page of another stream"),
+            match tails.decode_into(&value) {
+                Ok(()) if (tails.stream, tails.page) == page => inner.observe_page(&tails, &feeds),
+                Ok(()) => tracing::warn!(stream = %page.0, page = page.1, "a tail page of another stream"),
                 Err(error) => tracing::warn!(stream = %page.0, page = page.1, %error, "no tail page"),
             }
         }
         is_untold = false;
-        if changed {
-            inner.plan_again();
-        }
+        inner.plan_due();
         if !all_told {
             inner.untold.notify_one();
         }
@@ -235,13 +231,10 @@ impl Inner {
             let state = self.state.lock();
             state.heard.iter().map(|(page, heard)| (*page, self.standing(heard, now))).collect()
         };
-        let mut changed = false;
         for (page, _) in pages.iter().filter(|(_, standing)| !standing.is_quiet()) {
-            changed |= set_silent(&self.feeds_of_page(*page), true);
+            self.set_silent(&self.feeds_of_page(*page), true);
         }
-        if changed {
-            self.plan_again();
-        }
+        self.plan_due();
         pages
     }
 
@@ -290,12 +283,12 @@ impl Inner {
         let stream = page.0;
         match answer {
             Ok(tails) => {
-                let (mut changed, mut has_grown) = (false, false);
+                let mut has_grown = false;
                 for (&shard, tail) in asked.iter().zip(tails) {
                     let Some(tail) = tail else { continue };
                     for feed in self.feeds_of(ShardId { stream, shard }) {
                         let known = feed.feed.lock().tail();
-                        changed |= self.observe(&feed, tail);
+                        self.observe(&feed, tail);
                         // One that nothing was heard of is new here.
                         has_grown |= known.is_some_and(|known| reach(&known) < reach(&tail));
                     }
@@ -303,9 +296,7 @@ impl Inner {
                 if has_grown {
                     self.overtaken(page);
                 }
-                if changed {
-                    self.plan_again();
-                }
+                self.plan_due();
             }
             Err(SourceError::NoStream) => self.observe_deleted(stream),
             Err(SourceError::Refused(why)) => {
@@ -338,21 +329,19 @@ impl Inner {
     }
 
     /// Takes in a page as the cell has it, for the feeds of its shards.
-    fn observe_page(&self, page: &TailPage, feeds: &[Arc<SharedFeed>]) -> bool {
+    fn observe_page(&self, page: &TailPage, feeds: &[Arc<SharedFeed>]) {
         if page.deleted {
-            self.observe_deleted(page.stream);
-            return true;
+            return self.observe_deleted(page.stream);
         }
         let first = page.page * SHARDS_PER_PAGE;
-        let mut changed = false;
         for feed in feeds {
-            let tail = page.tails.get((feed.shard.shard.0 - first) as usize).copied().flatten();
-            changed |= tail.is_some_and(|tail| self.observe(feed, tail));
+            if let Some(tail) = page.tails.get((feed.shard.shard.0 - first) as usize).copied().flatten() {
+                self.observe(feed, tail);
+            }
         }
-        changed
     }
 
-    fn observe(&self, feed: &SharedFeed, tail: Tail) -> bool {
+    fn observe(&self, feed: &Arc<SharedFeed>, tail: Tail) {
         let (is_first, is_news) = {
             let mut feed = feed.feed.lock();
             (feed.tail().is_none(), feed.observe(tail))
@@ -361,7 +350,19 @@ impl Inner {
             // Cursors wait to learn whether they are near the tail.
             self.announce(feed);
         }
-        is_news
+        if is_news {
+            self.make_due(feed);
+        }
+    }
+
+    /// Tells feeds whether the metadata cell is silent.
+    fn set_silent(&self, feeds: &[Arc<SharedFeed>], silent: bool) {
+        for feed in feeds {
+            let changed = feed.feed.lock().set_silent(silent);
+            if changed {
+                self.make_due(feed);
+            }
+        }
     }
 
     fn observe_deleted(&self, stream: StreamId) {
@@ -370,11 +371,6 @@ impl Inner {
             self.announce(&feed);
         }
     }
-}
-
-/// Tells feeds whether the metadata cell is silent; whether that is news to one of them.
-fn set_silent(feeds: &[Arc<SharedFeed>], silent: bool) -> bool {
-    feeds.iter().fold(false, |changed, feed| feed.feed.lock().set_silent(silent) | changed)
 }
 
 impl Standing {
