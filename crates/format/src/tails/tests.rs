@@ -46,6 +46,20 @@ fn the_bytes_of_a_page_never_change() {
 }
 
 #[test]
+fn what_a_page_is_decoded_into_has_nothing_of_what_it_was() {
+    let long = TailPage { deleted: true, ..page(vec![Some(tail()), None, Some(tail())]) };
+    let short = TailPage { page: 7, ..page(vec![None]) };
+    let mut decoded = TailPage::empty();
+    for page in [&long, &short, &long] {
+        assert_eq!(decoded.decode_into(&page.encode()), Ok(()));
+        assert_eq!(decoded, *page);
+    }
+    assert!(decoded.decode_into(b"nonsense").is_err());
+    assert_eq!(decoded.decode_into(&short.encode()), Ok(()));
+    assert_eq!(decoded, short);
+}
+
+#[test]
 fn the_bytes_of_a_key_never_change() {
     let key = tail_page_key(page(Vec::new()).stream, 0x0102);
     assert_eq!(key[..8], *b"TWtp\x02\x01\0\0");
