@@ -53,6 +53,10 @@ const FOUND: &[(&str, u64)] = &[
     ("broadcast", 956),
     // The scenario itself took a message that another receiver had deleted for one that is there.
     ("queue-cassandra", 1055),
+    // A message that another front end was just moving to the dead-letter queue was received once more than it may be.
+    ("queue-cassandra-letters", 236),
+    // The scenario itself took a message for kept that one of two deletes at the same time had deleted.
+    ("queue-cassandra-letters", 680),
     // The scenario itself took a receive that was answered late, after the message was deleted, for one that came after.
     ("queue", 3141),
     // The scenario itself waited for ever for a full disk to take the record of a queue.

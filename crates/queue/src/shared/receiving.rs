@@ -414,10 +414,8 @@ impl Front {
         let old_at = known.tuples_at(tuple.visible_at, tuple.number);
         let Some(Body { content, source, .. }) = body else {
             let new_at = known.tuples_at(moved.visible_at, moved.number);
-            let is_settled = level == Consistency::Quorum
-                || sent_at(tuple.number) + SETTLE_MS + self.config.skew_ms <= now;
             // Not settled: the tuple that it has now is looked at once more, later.
-            if is_settled {
+            if self.is_settled(level, tuple.number) {
                 self.rows.delete_tuple(level, new_at, moved).await?;
             }
             self.rows.delete_tuple(level, old_at, tuple).await?;
@@ -448,6 +446,11 @@ impl Front {
             source: source.map(|(source, _)| source.into()),
             content,
         })))
+    }
+
+    /// Whether a message whose body is not found has none, and not only at one replica.
+    fn is_settled(&self, level: Consistency, number: Number) -> bool {
+        level == Consistency::Quorum || sent_at(number) + SETTLE_MS + self.config.skew_ms <= self.now()
     }
 
     /// Now and then, looks whether another receiver has the message, too: then it has another tuple beside this one.
@@ -486,7 +489,7 @@ impl Front {
         Ok(self.rows.delete_tuple(level, at, tuple).await?)
     }
 
-    /// Moves a message to the dead-letter queue; `false` if there is none that it can go to.
+    /// Moves a message to the dead-letter queue, unless it is gone; `false` if there is none that it can go to.
     ///
     /// It is put there before it goes here: a crash between leaves it in both. Somebody may delete it meanwhile, by an earlier receipt.
     /// So where it goes is noted before its body is read: either the deletion is seen here, or who deletes sees the note, and deletes
@@ -507,7 +510,15 @@ impl Front {
             let letter = Letter { at: target.body_at(number), number };
             self.rows.put_letter(level, known.id, tuple.number, letter).await?;
             let body = self.rows.body(level, known.body_at(tuple.number), tuple.number).await?;
-            let Some(Body { content, source, .. }) = body else { return Ok(false) };
+            let Some(Body { content, source, .. }) = body else {
+                // Deleted, or moved by somebody else. While that is under way another read might find it.
+                let is_gone = self.is_settled(level, tuple.number);
+                if is_gone {
+                    let at = known.tuples_at(tuple.visible_at, tuple.number);
+                    self.rows.delete_tuple(level, at, tuple).await?;
+                }
+                return Ok(is_gone);
+            };
             let origin = source.map_or(tuple.number, |(_, origin)| origin);
             let body = Body { content, source: Some((record.name.clone(), origin)), group: None };
             if self.is_put_in_time(&target, number, &body).await? {

@@ -10,8 +10,7 @@
 //! - Nothing is received before its delay is over, as far as clocks agree.
 //! - At a quorum, what was deleted is not received again: in the same queue never, and as a dead letter neither, whenever it was moved
 //!   there, unless a move task may have brought it back; of a FIFO queue if its timeout was not over.
-//! - At a quorum, what was received as often as it may be, and nobody deletes, is received from the dead-letter queue only, and says where it
-//!   came from.
+//! - At a quorum, what was received as often as it may be is received from the dead-letter queue only, and says where it came from.
 //! - No move task fails.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,8 +96,8 @@ type Place = (QueueId, u64, u64);
 struct Model {
     sends: BTreeMap<u64, Sending>,
     sent: BTreeSet<u64>,
-    /// Messages that may be gone.
-    going: BTreeSet<u64>,
+    /// Messages that may be gone: how many deletes of each are under way, or were not surely in vain.
+    going: BTreeMap<u64, usize>,
     /// When deletes were answered: of messages, wherever they are, and of those in one place.
     deleted: BTreeMap<u64, Instant>,
     gone: BTreeMap<Place, Instant>,
@@ -125,9 +124,15 @@ impl Model {
         let is_going =
             self.purge.takes(sending.begun) || sending.queue == SIDE && self.drop.takes(sending.begun);
         if is_going {
-            self.going.extend(numbers.clone());
+            self.begin_deletes(numbers.clone());
         }
         numbers
+    }
+
+    fn begin_deletes(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            *self.going.entry(number).or_default() += 1;
+        }
     }
 
     /// Whether a move task may have moved a message, as a letter, before a time.
@@ -169,9 +174,7 @@ impl Model {
         let is_right =
             queue != DEAD || message.source.as_deref().is_some_and(|source| QUEUES.contains(&source));
         ensure(is_right, || format!("message {number} is a dead letter from {:?}", message.source))?;
-        // One that is just being deleted may be gone at a first look, and there at a second.
-        let is_due = message.receives > RECEIVES_MAX && !self.going.contains(&number);
-        ensure(queue == DEAD || !is_due, || {
+        ensure(queue == DEAD || message.receives <= RECEIVES_MAX, || {
             format!("message {number} was received {} times and is no dead letter", message.receives)
         })
     }
@@ -241,7 +244,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     }
     take_violation(&model)?;
     let model = model.lock();
-    let kept = || model.sent.iter().filter(|one| !model.going.contains(one));
+    let kept = || model.sent.iter().filter(|one| !model.going.contains_key(one));
     let lost: Vec<&u64> = kept().filter(|one| !model.drained.contains_key(one)).collect();
     ensure(lost.is_empty(), || format!("message {lost:?} was acknowledged and is lost"))?;
     let twice: Vec<&u64> = kept().filter(|one| model.drained.get(one) > Some(&1)).collect();
@@ -441,13 +444,15 @@ impl Front {
     /// Deletes a message, which is its receiver's until then.
     async fn delete(&self, view: &View, queue: usize, message: &Message, until: Instant) {
         let number = number_of(message);
-        let was_going = !self.model.lock().going.insert(number);
+        self.model.lock().begin_deletes([number]);
         let answer = self.store.delete(view, vec![message.receipt]).await;
         let Some(outcomes) = self.answered(queue, answer) else { return };
         let mut model = self.model.lock();
         if outcomes[0].is_err() {
             // Surely not by this one.
-            if !was_going {
+            let under_way = model.going.get_mut(&number).expect("this one is");
+            *under_way -= 1;
+            if *under_way == 0 {
                 model.going.remove(&number);
             }
             return;
@@ -470,7 +475,7 @@ impl Front {
             }
             model.purge = Once::Now;
             let all: Vec<u64> = model.sends.keys().copied().collect();
-            model.going.extend(all);
+            model.begin_deletes(all);
         }
         if self.store.purge(&view).await.is_ok() {
             let mut model = self.model.lock();
@@ -493,7 +498,7 @@ impl Front {
                 sending.queue == SIDE && !model.letters.contains(number)
             });
             let of_it: Vec<u64> = of_it.map(|(number, _)| *number).collect();
-            model.going.extend(of_it);
+            model.begin_deletes(of_it);
         }
         if self.store.delete_queue(&view).await.is_ok() {
             let mut model = self.model.lock();
