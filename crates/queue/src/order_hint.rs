@@ -5,7 +5,7 @@
 //! random one of K, so that two of them take the same one less often the larger K is, and order is given up for it.
 //!
 //! [`AutoHint`] finds the smallest K whose duplicates stay at or under a target. It knows only what it can see: after some of its
-//! receives it is told whether another receiver took the same message. Two that choose one of K each collide with a chance that is
+//! receives it is told whether another receiver took the same message before. Two that choose one of K each collide with a chance that is
 //! inverse to K: so K times the share of receives that collided is how many there are to collide with, whatever K was while it was
 //! seen, and that over the target is the K to be used. What holds:
 //! - Alone it stays at K = 1: there is nothing to be seen, and order costs nothing.

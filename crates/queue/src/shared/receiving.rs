@@ -453,7 +453,8 @@ impl Front {
         level == Consistency::Quorum || sent_at(number) + SETTLE_MS + self.config.skew_ms <= self.now()
     }
 
-    /// Now and then, looks whether another receiver has the message, too: then it has another tuple beside this one.
+    /// Now and then, looks whether another receiver took the message before: then it has another tuple beside this one. The first
+    /// of them is no duplicate: if each counted the others, two receives of a message would be two duplicates.
     async fn look(&self, known: &Known, moved: &Tuple) {
         let is_auto = known.record().settings.order_hint == OrderHint::Auto;
         let every = if is_auto { known.hint.lock().looks_every() } else { LOOKS_EVERY };
@@ -471,8 +472,8 @@ impl Front {
             let upto = (visible_at + LOOK_MS).min(begin_of(at.bucket + 1) - 1);
             let Ok(tuples) = self.rows.tuples(self.level(known), at, from, upto, 256).await else { return };
             is_duplicate |= tuples.iter().any(|other| {
-                let is_other = other.visible_at != moved.visible_at;
-                other.number == moved.number && is_other && other.moves == moved.moves
+                let is_before = (other.received_at, other.visible_at) < (moved.received_at, moved.visible_at);
+                other.number == moved.number && is_before && other.moves == moved.moves
             });
         }
         known.hint.lock().looked(is_duplicate);

@@ -172,7 +172,8 @@ fn figures(case: Case, received: &[(u64, (u64, u64))]) -> Report {
     }
     let mut sorted = firsts.clone();
     sorted.sort_unstable();
-    let displaced = |(at, place): (usize, &(u64, u64))| sorted.partition_point(|other| other < place).abs_diff(at) as u64;
+    let displaced =
+        |(at, place): (usize, &(u64, u64))| sorted.partition_point(|other| other < place).abs_diff(at) as u64;
     let displacement: u64 = firsts.iter().enumerate().map(displaced).sum();
     let mut report = Report::default();
     let k = match case.hint {
