@@ -102,6 +102,10 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
     };
     let cli =
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
+    anyhow::ensure!(
+        !cli.print_config || matches!(cli.command, Command::Serve(_)),
+        "this command has no configuration to print: it has flags only"
+    );
     match cli.command {
         Command::Serve(args) => commands::serve::run(args, cli.config.as_ref(), cli.print_config),
         Command::Stream(command) => commands::stream::run(&cli.server, command),

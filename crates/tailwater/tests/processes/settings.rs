@@ -97,4 +97,6 @@ fn what_is_misspelt_in_the_file_or_in_a_variable_is_refused_with_its_name() {
         let why = complains(&file, variables, &["stream", "ls"]);
         assert!(why.contains(named), "{why}");
     }
+    let nothing = complains(&file, &[], &["completion", "bash", "--print-config"]);
+    assert!(nothing.contains("has no configuration to print"), "{nothing}");
 }
