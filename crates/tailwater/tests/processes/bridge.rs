@@ -151,3 +151,52 @@ fn a_broadcast_stream_that_all_replicas_lost_is_filled_again_from_the_log_and_co
         node.restart();
     }
 }
+
+#[test]
+fn bridges_begin_again_with_a_region_that_began_anew_although_it_has_more_events_by_then_than_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (a, b) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let start = |region: &str, own: &str, regions: &str, bridge: &str| {
+        let environment = [
+            ("TAILWATER_BROADCAST__REGION", region),
+            ("TAILWATER_BROADCAST__REGIONS", regions),
+            ("TAILWATER_BROADCAST__DURABILITY", "memory"),
+            ("TAILWATER_BRIDGE", bridge),
+        ];
+        Node::start_at(&dir.path().join(region), own, &[], &environment)
+    };
+    let mut far = start("b", &b, &format!("{{a=[\"{a}\"]}}"), "[]");
+    let both =
+        "[{from=\"log:orders\", to=\"broadcast:b/orders\"}, {from=\"broadcast:b/flags\", to=\"log:flags\"}]";
+    let mut near = start("a", &a, &format!("{{b=[\"{b}\"]}}"), both);
+    ["orders", "flags"].iter().for_each(|name| drop(near.run(&["stream", "create", name])));
+    let publish = |node: &Node, stream: &str, count: u32| {
+        let output = node.output(&["broadcast", "publish", stream, "-k", "="], lines(0..count).as_bytes());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let held = |node: &Node, stream: &str| {
+        let streams: Value = serde_json::from_str(&node.get("/v1/broadcast/streams")?).ok()?;
+        streams.as_array()?.iter().find(|found| found["stream"] == stream)?["held"].as_u64()
+    };
+    let records = |node: &Node| {
+        let stream: Value = serde_json::from_str(&node.get("/v1/streams/flags")?).ok()?;
+        stream["shards"].as_array()?.iter().map(|shard| shard["next_offset"].as_u64()).sum::<Option<u64>>()
+    };
+    near.output(&["produce", "orders", "-k", "="], lines(0..300).as_bytes());
+    publish(&far, "flags", 200);
+    let is_carried = || (held(&far, "b/orders")? == 300 && records(&near)? == 200).then_some(());
+    wait_for("what was there", is_carried);
+    // What was carried is written down once a second.
+    near.output(&["produce", "orders", "-k", "="], lines(0..10).as_bytes());
+    wait_for("the rest", || (held(&far, "b/orders")? == 310).then_some(()));
+    near.process.kill();
+    far.process.kill();
+    far.restart();
+    publish(&far, "orders", 500);
+    publish(&far, "flags", 350);
+    near.restart();
+    wait_for("all of the log beside what others published", || {
+        (held(&far, "b/orders")? == 810).then_some(())
+    });
+    wait_for("what was there, and all that there is now", || (records(&near)? == 550).then_some(()));
+}

@@ -162,6 +162,9 @@ fn a_listener_that_does_not_read_is_cut_off_and_catches_up_with_tombstones_and_h
             let mut last = 0;
             while last < 400 {
                 let sent = quick.next();
+                if sent.event == "stale" {
+                    continue;
+                }
                 assert_eq!(sent.data["after"], last);
                 last = sent.data["last"].as_u64().expect("a number");
             }
@@ -173,15 +176,20 @@ fn a_listener_that_does_not_read_is_cut_off_and_catches_up_with_tombstones_and_h
         assert_eq!(post(&base, "local/s", &[("tailwater-collect", "keep-last=10")], &payload).0, 200);
     }
     reader.join().expect("the other one got all in order");
-    let (mut last, mut collected) = (0, 0);
-    while last < 400 {
+    let (mut last, mut collected, mut stale) = (0, 0, Vec::new());
+    while last < 400 || stale.last() != Some(&false) {
         let sent = slow.next();
+        if sent.event == "stale" {
+            stale.push(sent.data["stale"].as_bool().expect("whether it is"));
+            continue;
+        }
         assert_eq!(sent.data["after"], last);
         last = sent.data["last"].as_u64().expect("a number");
         let events = sent.data["events"].as_array().expect("events");
         collected += events.iter().filter_map(|event| event["tombstone"].as_u64()).sum::<u64>();
     }
     assert!(collected > 100, "{collected} of 400 came as tombstones");
+    assert_eq!(stale.first(), Some(&true), "it was told before it went on");
 }
 
 #[test]
