@@ -19,7 +19,7 @@ mod gate;
 mod handle;
 mod inputs;
 mod pace;
-mod region;
+pub mod region;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@
 //!   the tail.
 //! - A member connects to the proxy and stays connected; nobody is connected to from here.
 //! - What waits for a member's connection is bounded: one that has too much is told and answered nothing until it has
-//!   read, and cut off if it reads nothing for [`STALLED_MS`].
+//!   read, and cut off if it reads nothing for some seconds.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, WAITING_
 const STALLED_MS: u64 = 5_000;
 const LOOK_MS: u64 = 250;
 
-pub(crate) struct Region {
+/// The proxy's side, as a step function.
+pub struct Region {
     me: Member,
     options: Options,
     seed: u64,
@@ -69,7 +70,8 @@ pub struct RegionSnapshot {
 }
 
 impl Region {
-    pub(crate) fn new(me: &message::Member, seed: u64) -> Self {
+    /// Of a replica that is no tail yet. `seed` makes its choices.
+    pub fn new(me: &message::Member, seed: u64) -> Self {
         Self {
             me: Member { id: me.id, address: me.address.as_str().into() },
             options: Options::default(),
@@ -86,19 +88,19 @@ impl Region {
     }
 
     /// When [`outputs`](Self::outputs) has to be asked for at the latest, in milliseconds.
-    pub(crate) fn due_ms(&self) -> u64 {
+    pub fn due_ms(&self) -> u64 {
         self.proxy.as_ref().map_or(u64::MAX, ProxyPeer::due_ms)
     }
 
     /// All replicas hold more of a stream.
-    pub(crate) fn held(&mut self, stream: &Stream, replica: &Replica) {
+    pub fn held(&mut self, stream: &Stream, replica: &Replica) {
         if let Some(proxy) = &mut self.proxy {
             proxy.appended(stream, held(replica, stream), &mut self.outbox);
         }
     }
 
     /// A client wants to take part.
-    pub(crate) fn shared(
+    pub fn shared(
         &mut self,
         now_ms: u64,
         from: ConnectionId,
@@ -140,7 +142,7 @@ impl Region {
     }
 
     /// A member says something to the proxy.
-    pub(crate) fn receive(
+    pub fn receive(
         &mut self,
         now_ms: u64,
         from: ConnectionId,
@@ -157,14 +159,14 @@ impl Region {
     }
 
     /// Bytes of somebody else's message wait for a connection, maybe a member's.
-    pub(crate) fn sent(&mut self, to: ConnectionId, bytes: usize) {
+    pub fn sent(&mut self, to: ConnectionId, bytes: usize) {
         if let Some(joined) = self.members.get_mut(&to) {
             joined.waiting += bytes;
         }
     }
 
     /// So many bytes of a connection's messages have left.
-    pub(crate) fn drained(&mut self, now_ms: u64, id: ConnectionId, bytes: usize, replica: &Replica) {
+    pub fn drained(&mut self, now_ms: u64, id: ConnectionId, bytes: usize, replica: &Replica) {
         let Some(joined) = self.members.get_mut(&id) else { return };
         joined.waiting = joined.waiting.saturating_sub(bytes);
         joined.moved_ms = now_ms;
@@ -177,7 +179,7 @@ impl Region {
     }
 
     /// A connection is gone.
-    pub(crate) fn closed(&mut self, now_ms: u64, id: ConnectionId, replica: &Replica) {
+    pub fn closed(&mut self, now_ms: u64, id: ConnectionId, replica: &Replica) {
         let Some(joined) = self.members.remove(&id) else { return };
         if self.connections.get(&joined.member.id) == Some(&id) {
             self.connections.remove(&joined.member.id);
@@ -188,7 +190,7 @@ impl Region {
     }
 
     /// What is to be done after the inputs so far.
-    pub(crate) fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<Output> {
+    pub fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<Output> {
         self.follow_role(now_ms, replica);
         if let Some(proxy) = &mut self.proxy
             && proxy.due_ms() <= now_ms
@@ -258,7 +260,8 @@ impl Region {
         });
     }
 
-    pub(crate) fn snapshot(&self) -> RegionSnapshot {
+    /// What it has counted.
+    pub fn snapshot(&self) -> RegionSnapshot {
         let stats = self.proxy.as_ref().map(ProxyPeer::stats).unwrap_or_default();
         RegionSnapshot {
             members: self.members.len(),

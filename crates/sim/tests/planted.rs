@@ -215,6 +215,42 @@ fn a_publisher_that_tries_again_as_another_is_caught() {
 }
 
 #[test]
+fn a_publisher_that_takes_another_name_at_every_gap_is_caught() {
+    is_caught(Plant::RenamedOnGap, "broadcast", &["repeated"]);
+}
+
+#[test]
+fn a_listener_that_keeps_where_it_is_before_what_it_got_is_caught() {
+    is_caught(Plant::PositionKeptTooEarly, "broadcast", &["came an event that covers"]);
+}
+
+#[test]
+fn a_replica_that_counts_as_read_what_it_has_sent_is_caught() {
+    is_caught(Plant::DrainedTooEarly, "broadcast", &["bytes wait for a connection"]);
+}
+
+#[test]
+fn listeners_that_share_and_ask_the_proxy_for_nothing_that_is_old_are_caught() {
+    is_caught(Plant::FallbackLeftOut, "broadcast-sharing", &["not everything was delivered"]);
+}
+
+#[test]
+fn a_listener_that_shares_with_a_hole_in_it_is_caught() {
+    is_caught(Plant::HoleHidden, "broadcast-sharing", &["not what was published", "nothing that came later"]);
+}
+
+#[test]
+fn a_listener_that_shares_and_comes_back_one_number_too_far_is_caught() {
+    is_caught(Plant::ResumedTooFar, "broadcast-sharing", &["came an event that covers"]);
+}
+
+#[test]
+fn replicas_that_acknowledge_too_early_are_caught_by_listeners_that_share() {
+    let words = ["and is not there", "two events", "not what was published", "never given", "repeated"];
+    is_caught(Plant::HeadAcknowledgesAlone, "broadcast-sharing", &words);
+}
+
+#[test]
 fn a_listener_that_goes_on_one_number_too_far_is_caught() {
     is_caught(Plant::ResumedTooFar, "broadcast", &["came an event that covers"]);
 }
@@ -248,7 +284,8 @@ fn a_replica_s_journal_that_is_trimmed_before_the_checkpoint_counts_is_caught() 
 #[test]
 fn a_replica_that_restarts_without_its_publishers_numbers_is_caught() {
     // Others know them, and leave out what it takes: it may be one that has another event under a number.
-    let words = ["repeated", "not what was published", "not everything was delivered"];
+    let words =
+        ["repeated", "not what was published", "not everything was delivered", "misses what publisher"];
     is_caught(Plant::PublishersNotRestored, "broadcast", &words);
 }
 

@@ -142,6 +142,11 @@ fn broadcast() {
 }
 
 #[test]
+fn broadcast_sharing() {
+    holds_for("broadcast-sharing", seeds() / 5);
+}
+
+#[test]
 fn broadcast_anew() {
     holds_for("broadcast-anew", seeds() / 2);
 }

@@ -2,6 +2,7 @@
 
 use tailwater_broadcast::message::{Chain, Message, Waits};
 use tailwater_broadcast::record::Record;
+use tailwater_broadcast::region;
 use tailwater_broadcast::replica::Replica;
 use tailwater_broadcast::{Batch, Position, Stream, Writer};
 
@@ -32,6 +33,24 @@ impl Plant {
             }
             (Plant::SubscribedTooFar, Message::Subscribe { stream, after }) => {
                 Message::Subscribe { stream, after: Position { seq: after.seq + 1, ..after } }
+            }
+            (_, message) => message,
+        }
+    }
+
+    /// What a listener that shares sends another one, as the bug makes it.
+    pub fn broadcast_shared(self, message: region::Message) -> region::Message {
+        match (self, message) {
+            (
+                Plant::HoleHidden,
+                region::Message::Events { stream, lineage, after, held, count, hops, stands, mut batches },
+            ) => {
+                if let Some(first) = batches.first_mut()
+                    && let Ok(Some(rest)) = first.rest(first.after + 1)
+                {
+                    *first = Batch { after: first.after, ..rest };
+                }
+                region::Message::Events { stream, lineage, after, held, count, hops, stands, batches }
             }
             (_, message) => message,
         }
@@ -74,11 +93,14 @@ impl Plant {
     }
 }
 
-/// A batch of several events without its first one.
+/// Without a larger event a message counts for less when it has left than when it was sent: that would be another bug.
+const BYTES_MAX: usize = 4 << 10;
+
+/// A batch of several small events without its first one.
 fn without_first(batch: &Batch) -> Batch {
     let mut writer = Writer::new(batch.after);
     let mut cursor = batch.cursor();
-    let mut first = batch.count > 1;
+    let mut first = batch.count > 1 && batch.bytes.len() < BYTES_MAX;
     while let Ok(Some(event)) = cursor.next() {
         if !std::mem::take(&mut first) {
             writer.push(&event);

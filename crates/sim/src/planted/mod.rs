@@ -82,8 +82,18 @@ pub enum Plant {
     WaitsNotTold,
     /// A publisher that tries again does so as another one.
     RetryAsAnother,
+    /// A publisher takes another name at every gap that a head tells it of.
+    RenamedOnGap,
     /// A listener goes on one number behind where it was.
     ResumedTooFar,
+    /// A listener keeps where it is before it has kept what it got up to there.
+    PositionKeptTooEarly,
+    /// What a replica sends counts as read at once.
+    DrainedTooEarly,
+    /// A listener that shares asks the proxy for nothing that others do not have any more.
+    FallbackLeftOut,
+    /// A listener that shares leaves the first event out of what it sends others, as if nothing was there.
+    HoleHidden,
     /// A listener gets a tombstone for an event that nothing collected.
     TombstoneForNothing,
     /// A proxy subscribes from beyond its own count.

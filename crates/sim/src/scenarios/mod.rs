@@ -91,8 +91,13 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "broadcast",
-        about: "regions with chains of replicas, publishers and listeners; replicas die, regions are cut apart",
+        about: "regions with chains of replicas, publishers and listeners; all of them die, regions are cut apart, links are slow",
         run: broadcast::run,
+    },
+    Scenario {
+        name: "broadcast-sharing",
+        about: "the same, and listeners that share, come and go and are cut off, while replicas die",
+        run: broadcast::run_sharing,
     },
     Scenario {
         name: "broadcast-anew",

@@ -143,7 +143,7 @@ impl Sim {
         }
         let lineage = self.regions[REGION].service.chain().lineage;
         self.truths.begin_anew(REGIONS[REGION], lineage);
-        self.populate_publishers(REGION);
+        self.populate_publishers(REGION, false);
     }
 
     fn end_replica(&mut self, pid: Pid) {

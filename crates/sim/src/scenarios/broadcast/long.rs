@@ -87,7 +87,7 @@ impl Sim {
         }
         let changes = self.regions[region].service.chain().epoch - epoch;
         ensure(changes <= changes_max, || format!("{what}: the chain changed {changes} times"))?;
-        self.net.cuts.clear();
+        self.net.heal(self.now_ms);
         Ok(true)
     }
 

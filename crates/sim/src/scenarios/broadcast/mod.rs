@@ -1,19 +1,23 @@
 //! Regions with chains of replicas, their configuration services, publishers that try again and listeners:
 //! replicas die and are replaced, are cut off and suspected wrongly, regions are cut from each other, connections
-//! break, clocks differ, disks stand still. At the end one fault lasts (`long.rs`).
+//! break, links are slow, clocks differ, disks stand still, clients crash and come back with what they had kept, or stop
+//! reading (`crashes.rs`). At the end one fault lasts (`long.rs`). In a scenario of its own some listeners share (`sharing.rs`).
 //!
 //! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a
 //! later collection explains, in order; what was acknowledged is there once, in its publisher's order, under the
-//! number that was told; all regions agree on every number; whatever tails say of how old their knowledge is covers what had
+//! number that was told; no collection undoes another one, and publishers are refused nothing else; all regions agree on every number; no
+//! connection has more to send than it may; whatever tails say of how old their knowledge is covers what had
 //! been acknowledged by then. Some regions' replicas keep events on disk: all of them may
 //! end at once, and lose what was not synced. Of the others' one member of the chain survives always: what is lost with
 //! all of them is not promised.
 
 mod anew;
 mod clients;
+mod crashes;
 mod disk;
 mod long;
 mod net;
+mod sharing;
 mod truth;
 
 use std::collections::BTreeMap;
@@ -21,13 +25,17 @@ use std::collections::BTreeMap;
 use tailwater_broadcast::membership::Membership;
 use tailwater_broadcast::message::{AGE_UNKNOWN, Chain, Member, Message, Role};
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
-use tailwater_broadcast::{Durability, Stream};
+use tailwater_broadcast::replica::{
+    Config, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
+};
+use tailwater_broadcast::{Durability, Position, Stream};
+use tailwater_broadcast_server::region::Region as Sharers;
 
-use self::clients::{Client, Listener, Next, Publisher};
+use self::clients::{Client, Listener, Next, Observed, Publisher};
 use self::disk::Disk;
 use self::net::{Happening, LinkId, Net, Pid};
-use self::truth::Truths;
+use self::sharing::Sharer;
+use self::truth::{HEAVY_BYTES, KINDS, Truths, publisher_id};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
@@ -46,16 +54,23 @@ const LOST_MS: u64 = 600_000;
 const SETTLE_MS: u64 = 120_000;
 /// Once nothing fails any more tails know of all streams how far their own regions were so long ago.
 const KNOWN_MS: u64 = 2_000;
+/// Bytes that may be on their way from a replica on one connection: what its events may be, one message more, and as much again for
+/// all else.
+const WAITING_MAX: usize = WAITING_BYTES_MAX + 2 * (MESSAGE_BYTES + HEAVY_BYTES);
 /// 1970 is so long ago when a world begins.
 const WALL_MS_AT_START: u64 = 1_700_000_000_000;
 
 struct Node {
     replica: Replica,
+    /// The listeners that share, as it sees them while it is the tail.
+    sharers: Option<Sharers>,
     region: usize,
     slot: usize,
     skew_ms: u64,
     joined: bool,
     links: BTreeMap<LinkId, Pid>,
+    /// Whether something came that it has not acted on yet.
+    has_news: bool,
 }
 
 struct Region {
@@ -81,6 +96,8 @@ struct Sim {
     truths: Truths,
     /// A replica that takes itself for a member of a chain that is no more.
     late: Option<Pid>,
+    /// Whether some listeners share.
+    shares: bool,
     report: Report,
 }
 
@@ -88,19 +105,37 @@ struct Sim {
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let mut sim = Sim::new(world, plant, "broadcast", LOST_MS);
     sim.populate();
+    live(sim)
+}
+
+/// Runs the scenario in which some listeners share.
+pub fn run_sharing(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let mut sim = Sim::new(world, plant, "broadcast-sharing", LOST_MS);
+    sim.shares = true;
+    sim.populate();
+    sim.populate_sharers();
+    live(sim)
+}
+
+fn live(mut sim: Sim) -> Result<Report, Violation> {
     let quiet_ms = sim.now_ms + sim.rng.between(5_000, 20_000);
     let mut next_fault_ms = sim.now_ms + 1_000;
     while sim.now_ms < quiet_ms {
         sim.step(true)?;
         if sim.now_ms >= next_fault_ms {
-            sim.fault();
-            next_fault_ms = sim.now_ms + sim.rng.between(100, 1_500);
+            match sim.shares && sim.rng.chance(400_000) {
+                true => sim.sharing_fault()?,
+                false => sim.fault()?,
+            }
+            next_fault_ms = sim.now_ms + sim.rng.between(100, 1_000);
         }
     }
-    sim.net.cuts.clear();
+    sim.net.heal(sim.now_ms);
+    sim.net.stopped.clear();
+    sim.sharers_read();
     for region in 0..sim.regions.len() {
         // One that has to get all of it from what is left.
-        sim.client(Client::Listener(Listener::new(region, plant)));
+        sim.client(Client::Listener(Listener::new(region, sim.plant)));
     }
     sim.disks_go_on();
     sim.settle()?;
@@ -131,6 +166,7 @@ impl Sim {
             clients: BTreeMap::new(),
             truths: Truths::default(),
             late: None,
+            shares: false,
             report: Report::default(),
             rng,
         }
@@ -154,21 +190,25 @@ impl Sim {
     }
 
     fn populate_clients(&mut self) {
+        // In some worlds one stream has large events.
+        let heavy = if self.rng.chance(500_000) { self.rng.index(self.regions.len()) } else { usize::MAX };
         for region in 0..self.regions.len() {
-            self.populate_publishers(region);
+            self.populate_publishers(region, region == heavy);
             for _ in 0..2 {
                 self.client(Client::Listener(Listener::new(region, self.plant)));
             }
         }
     }
 
-    fn populate_publishers(&mut self, region: usize) {
-        for (kind, streams) in ["keys", "last"].iter().enumerate() {
-            let name = format!("{}/{streams}", REGIONS[region]);
-            let stream = Stream::parse(&name).expect("it is a name");
+    /// One stream by key or predicate, of which some events are large if it `is_heavy`, and one by number or age.
+    fn populate_publishers(&mut self, region: usize, is_heavy: bool) {
+        for (at, kinds) in [[0, 3], [1, 2]].iter().enumerate() {
+            let kind = kinds[self.rng.index(2)];
+            let stream =
+                Stream::parse(&format!("{}/{}", REGIONS[region], KINDS[kind])).expect("it is a name");
             for _ in 0..self.rng.between(1, 2) {
-                let id = u128::from(self.rng.next_u64()) * 2 + kind as u128;
-                self.client(Client::Publisher(Publisher::new(region, id, stream.clone())));
+                let id = publisher_id(self.rng.next_u64(), kind, is_heavy && at == 0);
+                self.client(Client::Publisher(Publisher::new(region, id, stream.clone(), self.plant)));
             }
         }
     }
@@ -188,11 +228,12 @@ impl Sim {
         disks.for_each(|disk| disk.stands_until_ms = 0);
     }
 
-    fn client(&mut self, client: Client) {
+    fn client(&mut self, client: Client) -> Pid {
         let pid = self.next_pid;
         self.next_pid += 1;
         self.net.sites.insert(pid, site(client.region(), 9));
         self.clients.insert(pid, client);
+        pid
     }
 
     fn step(&mut self, active: bool) -> Result<(), Violation> {
@@ -214,8 +255,10 @@ impl Sim {
                 self.tick(pid);
                 self.outputs(pid)?;
             }
+            self.disk_step(pid);
         }
         self.drive_clients(active);
+        self.drive_sharers()?;
         for region in 0..self.regions.len() {
             self.configure(region);
         }
@@ -232,7 +275,11 @@ impl Sim {
                 }
                 let (pid, replica) = self.new_replica(region, slot, name)?;
                 let skew_ms = self.rng.below(2_000);
-                let node = Node { replica, region, slot, skew_ms, joined: false, links: BTreeMap::new() };
+                let me = Member { id: pid, address: address(region, slot) };
+                let sharers = self.shares.then(|| Sharers::new(&me, self.rng.next_u64()));
+                let links = BTreeMap::new();
+                let (joined, has_news) = (false, true);
+                let node = Node { replica, sharers, region, slot, skew_ms, joined, links, has_news };
                 self.nodes.insert(pid, node);
                 self.net.sites.insert(pid, site(region, slot));
                 self.regions[region].slots[slot].0 = Some(pid);
@@ -261,6 +308,7 @@ impl Sim {
     fn tick(&mut self, pid: Pid) {
         let wanted = self.wanted(pid);
         let Some(node) = self.nodes.get_mut(&pid) else { return };
+        node.has_news = true;
         node.replica.tick(self.now_ms, WALL_MS_AT_START + self.now_ms + node.skew_ms);
         for acceptor in wanted {
             if self.net.between(pid, acceptor).is_none() {
@@ -325,16 +373,22 @@ impl Sim {
 
     fn opened(&mut self, link: LinkId) {
         let Some(Link2 { dialer, acceptor }) = self.ends(link) else { return };
+        if matches!(self.clients.get(&dialer), Some(Client::Sharer(_))) && !self.nodes.contains_key(&acceptor)
+        {
+            return self.sharers_opened(link, dialer, acceptor);
+        }
         let role = match (self.nodes.get(&dialer), self.clients.get(&dialer)) {
             (Some(node), _) => (REGIONS[node.region].to_owned(), Role::Replica(dialer)),
             (None, Some(client)) => ("client".to_owned(), Role::Client(client.id(dialer))),
             (None, None) => return,
         };
         let Some(node) = self.nodes.get_mut(&acceptor) else { return };
+        node.has_news = true;
         node.links.insert(link, dialer);
         node.replica.connected(self.now_ms, link, Peer::In(role.0, role.1));
         let (region, at) = (REGIONS[node.region].to_owned(), address(node.region, node.slot));
         if let Some(node) = self.nodes.get_mut(&dialer) {
+            node.has_news = true;
             node.links.insert(link, acceptor);
             node.replica.connected(self.now_ms, link, Peer::Out(region, acceptor));
         } else if let Some(client) = self.clients.get_mut(&dialer) {
@@ -347,12 +401,32 @@ impl Sim {
     }
 
     fn delivered(&mut self, link: LinkId, to: Pid, from: Pid, message: Message) -> Result<(), Violation> {
-        if let Some(sender) = self.nodes.get_mut(&from) {
-            sender.replica.drained(link, size_of_message(&message));
+        if let Some(sender) = self.nodes.get_mut(&from)
+            && self.plant != Plant::DrainedTooEarly
+        {
+            let bytes = size_of_message(&message);
+            sender.has_news = true;
+            sender.replica.drained(link, bytes);
+            if let Some(sharers) = &mut sender.sharers {
+                sharers.drained(self.now_ms, link, bytes, &sender.replica);
+            }
         }
+        self.sharer_drained(link, from);
         self.outside.record("message", to, from);
         if let Some(node) = self.nodes.get_mut(&to) {
-            let Node { replica, .. } = node;
+            node.has_news = true;
+            let Node { replica, sharers, .. } = node;
+            let message = match (message, sharers) {
+                (Message::Share { member, positions }, Some(sharers)) => {
+                    sharers.shared(self.now_ms, link, member, positions, replica);
+                    return Ok(());
+                }
+                (Message::Region(message), Some(sharers)) => {
+                    sharers.receive(self.now_ms, link, message, replica);
+                    return Ok(());
+                }
+                (message, _) => message,
+            };
             let (given, is_published) = match &message {
                 Message::Publish { stream, batch, .. } => (Some((stream.clone(), batch.clone())), true),
                 Message::Append { stream, batch, .. } | Message::Events { stream, batch, .. } => {
@@ -379,6 +453,9 @@ impl Sim {
                 }
             }
             return Ok(());
+        }
+        if let Some(Client::Sharer(_)) = self.clients.get(&to) {
+            return self.sharer_receives(to, link, message);
         }
         let Some(client) = self.clients.get_mut(&to) else { return Ok(()) };
         if client.link() != Some(link) {
@@ -407,7 +484,13 @@ impl Sim {
             if let Some(node) = self.nodes.get_mut(&pid)
                 && node.links.remove(&link).is_some()
             {
+                node.has_news = true;
                 node.replica.closed(self.now_ms, link);
+                if let Some(sharers) = &mut node.sharers {
+                    sharers.closed(self.now_ms, link, &node.replica);
+                }
+            } else if let Some(Client::Sharer(sharer)) = self.clients.get_mut(&pid) {
+                sharer.lost(self.now_ms, link);
             } else if let Some(client) = self.clients.get_mut(&pid)
                 && client.link() == Some(link)
             {
@@ -421,16 +504,30 @@ impl Sim {
         }
     }
 
+    /// What a replica does about what came.
     fn outputs(&mut self, pid: Pid) -> Result<(), Violation> {
         let Some(node) = self.nodes.get_mut(&pid) else { return Ok(()) };
+        let is_due = node.sharers.as_ref().is_some_and(|sharers| sharers.due_ms() <= self.now_ms);
+        if !std::mem::take(&mut node.has_news) && !is_due {
+            return Ok(());
+        }
         let region = node.region;
         let tail = self.regions[region].service.chain().tail();
         // With a bug that makes tails of others only the true one's word counts. One that does not know yet that another
         // is the tail now has settled what that one has as well.
         let tails_are_right = matches!(
             self.plant,
-            Plant::None | Plant::WaitsNotTold | Plant::TombstoneForNothing | Plant::ResumedTooFar
+            Plant::None
+                | Plant::WaitsNotTold
+                | Plant::TombstoneForNothing
+                | Plant::ResumedTooFar
+                | Plant::RenamedOnGap
+                | Plant::PositionKeptTooEarly
+                | Plant::DrainedTooEarly
+                | Plant::FallbackLeftOut
+                | Plant::HoleHidden
         ) && self.late != Some(pid);
+        let mut ended = Vec::new();
         if node.replica.chain().tail() == Some(pid) && (tails_are_right || tail == Some(pid)) {
             for (stream, state) in node.replica.streams() {
                 if stream.region() == REGIONS[region] {
@@ -438,7 +535,19 @@ impl Sim {
                 }
             }
         }
-        for output in node.replica.outputs() {
+        let mut outputs = node.replica.outputs();
+        let of_the_replica = outputs.len();
+        if let Some(sharers) = &mut node.sharers {
+            for output in &outputs {
+                match output {
+                    Output::Held { stream, .. } => sharers.held(stream, &node.replica),
+                    Output::Send(to, message) => sharers.sent(*to, size_of_message(message)),
+                    _ => {}
+                }
+            }
+            outputs.extend(sharers.outputs(self.now_ms, &node.replica));
+        }
+        for (at, output) in outputs.into_iter().enumerate() {
             match output {
                 Output::Send(link, message) => {
                     let message = self.plant.broadcast_message(&node.replica, message);
@@ -457,8 +566,18 @@ impl Sim {
                         }
                         _ => {}
                     }
-                    self.net.send(self.now_ms, &mut self.rng, link, pid, message);
+                    if self.plant == Plant::DrainedTooEarly {
+                        node.replica.drained(link, size_of_message(&message));
+                    }
+                    let bytes = self.net.send(self.now_ms, &mut self.rng, link, pid, message);
+                    ensure(bytes <= WAITING_MAX, || {
+                        format!(
+                            "{bytes} bytes wait for a connection of replica {pid}, which may be {WAITING_MAX}"
+                        )
+                    })?;
+                    self.report.count("messages to full connections", u64::from(bytes > WAITING_BYTES_MAX));
                 }
+                Output::Close(link, _) if at >= of_the_replica => ended.push(link),
                 Output::Close(link, why) => {
                     return Err(Violation::new(format!("replica {pid} ended connection {link}: {why}")));
                 }
@@ -480,22 +599,37 @@ impl Sim {
                 }
             }
         }
-        if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
-            for ticket in disk.step(self.now_ms, &mut self.rng, self.plant, &node.replica) {
-                node.replica.persisted(self.now_ms, &ticket);
-            }
-        }
+        self.report.count("sharing connections ended by the proxy", ended.len() as u64);
+        ended.into_iter().for_each(|link| self.broken(link));
         Ok(())
     }
 
+    /// Its disk goes on.
+    fn disk_step(&mut self, pid: Pid) {
+        let Some(node) = self.nodes.get_mut(&pid) else { return };
+        let Some(disk) = self.regions[node.region].disks.get_mut(&node.slot) else { return };
+        for ticket in disk.step(self.now_ms, &mut self.rng, self.plant, &node.replica) {
+            node.has_news = true;
+            node.replica.persisted(self.now_ms, &ticket);
+        }
+    }
+
     fn drive_clients(&mut self, active: bool) {
+        self.clients_keep();
         let pids: Vec<Pid> = self.clients.keys().copied().collect();
         for pid in pids {
             let Some(client) = self.clients.get_mut(&pid) else { continue };
             if client.link().is_none() && !matches!(client, Client::Listener(listener) if listener.is_away) {
                 let region = client.region();
                 let wanted = client.wanted().take();
-                if !self.net.of(pid).is_empty() || self.rng.chance(800_000) {
+                let is_dialling = match client {
+                    Client::Sharer(_) => {
+                        let mut links = self.net.links.values().filter(|link| link.dialer == pid);
+                        links.any(|link| self.nodes.contains_key(&link.acceptor))
+                    }
+                    _ => !self.net.of(pid).is_empty(),
+                };
+                if is_dialling || self.rng.chance(800_000) {
                     continue;
                 }
                 let slot = self.rng.index(self.regions[region].slots.len());
@@ -507,7 +641,7 @@ impl Sim {
                 && let Client::Publisher(publisher) = client
                 && self.rng.chance(100_000)
             {
-                let messages = publisher.publish(self.rng.between(1, 5));
+                let messages = publisher.publish(self.now_ms, self.rng.between(1, 5));
                 self.report.count("publishes", messages.len() as u64);
                 for (message, link) in messages.into_iter().zip(publisher.link.into_iter().cycle()) {
                     self.net.send(self.now_ms, &mut self.rng, link, pid, message);
@@ -516,12 +650,16 @@ impl Sim {
         }
     }
 
-    fn fault(&mut self) {
+    fn fault(&mut self) -> Result<(), Violation> {
         let region = self.rng.index(self.regions.len());
         let slots = self.regions[region].slots.len();
         let slot = self.rng.index(slots);
-        match self.rng.below(13) {
+        match self.rng.below(20) {
             0..=3 => self.crash(region, slot),
+            13..=15 => self.crash_client()?,
+            16 | 17 => self.slow_link(),
+            18 => self.stop_listener(),
+            19 => self.head_alone(region),
             10 if self.regions[region].durable => {
                 (0..slots).for_each(|slot| self.crash(region, slot));
                 self.report.count("regions ended", 1);
@@ -554,7 +692,7 @@ impl Sim {
             5 => {
                 // A replica is cut off from its region, its clients perhaps excepted, or its configuration service as well.
                 if !self.regions[region].slots[slot].0.is_some_and(|pid| self.can_spare(region, pid)) {
-                    return;
+                    return Ok(());
                 }
                 for other in 0..self.rng.between(8, 10) as usize {
                     self.cut(site(region, slot), site(region, other));
@@ -576,10 +714,11 @@ impl Sim {
                 self.report.count("services restarted", 1);
             }
             _ => {
-                self.net.cuts.clear();
+                self.net.heal(self.now_ms);
                 self.report.count("healed", 1);
             }
         }
+        Ok(())
     }
 
     /// Replicas that are in the chain say so again to a service that started.
@@ -643,11 +782,16 @@ impl Sim {
             })
             && self.clients.values().all(|client| match client {
                 Client::Publisher(publisher) => publisher.is_done(),
-                Client::Listener(listener) => self.truths.streams().all(|stream| {
-                    let at = listener.positions.streams.get(stream).copied().unwrap_or_default();
-                    at.seq == self.truths.last(stream) && !self.truths.is_earlier(stream, at.lineage)
-                }),
+                Client::Listener(Listener { observed, .. }) | Client::Sharer(Sharer { observed, .. }) => {
+                    self.truths.streams().all(|stream| self.has_all(observed, stream))
+                }
             })
+    }
+
+    /// Whether a listener is at the end of a stream, of its newest lineage.
+    fn has_all(&self, observed: &Observed, stream: &Stream) -> bool {
+        let at = observed.positions.streams.get(stream).copied().unwrap_or_default();
+        at.seq == self.truths.last(stream) && !self.truths.is_earlier(stream, at.lineage)
     }
 
     fn stuck(&self) -> String {
@@ -657,13 +801,15 @@ impl Sim {
                 Client::Publisher(publisher) if !publisher.is_done() => {
                     text += &format!(" publisher {pid} of {} waits;", publisher.stream);
                 }
-                Client::Listener(listener) => {
-                    for (stream, last) in self.truths.streams().map(|s| (s, self.truths.last(s))) {
-                        let at = listener.observers.get(stream).map_or(0, |observer| observer.at());
-                        if at != last {
-                            text += &format!(" listener {pid} is at {at} of {last} of {stream};");
-                        }
+                Client::Listener(Listener { observed, .. }) | Client::Sharer(Sharer { observed, .. }) => {
+                    for stream in self.truths.streams().filter(|stream| !self.has_all(observed, stream)) {
+                        let at = observed.positions.streams.get(stream).copied().unwrap_or_default();
+                        let (Position { lineage, seq }, last) = (at, self.truths.last(stream));
+                        text += &format!(
+                            " listener {pid} is at {seq} of {last} of {stream}, in lineage {lineage};"
+                        );
                     }
+                    text += &self.sharing_text(*pid);
                 }
                 Client::Publisher(_) => {}
             }
@@ -686,16 +832,20 @@ impl Sim {
     fn finish(mut self) -> Result<Report, Violation> {
         let acknowledged = self.truths.check_acknowledged()?;
         self.report.count("acknowledged", acknowledged);
+        self.truths.check_final()?;
         for client in self.clients.values() {
-            if let Client::Listener(listener) = client {
-                self.report.count("listeners told that a region begins anew", listener.anew);
-                for (stream, observer) in &listener.observers {
+            if let Client::Listener(Listener { observed, .. }) | Client::Sharer(Sharer { observed, .. }) =
+                client
+            {
+                self.report.count("listeners told that a region begins anew", observed.anew);
+                for (stream, observer) in &observed.observers {
                     self.truths.finish(stream, observer)?;
                     self.report.count("delivered", observer.at() - observer.missed());
                     self.report.count("tombstoned", observer.missed());
                 }
             }
         }
+        self.count_shared();
         for node in self.nodes.values() {
             self.report.count("repeats left out", node.replica.counters.repeated);
             self.report.count("subscriptions moved", node.replica.counters.moved);

@@ -1,8 +1,10 @@
-//! Connections between processes: in order while they last, late, cut, and lost with everything on them.
+//! Connections between processes: in order while they last, late, slow, cut, and lost with everything on them. Whoever stops
+//! reading gets nothing, and keeps its connections.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tailwater_broadcast::message::Message;
+use tailwater_broadcast::replica::size_of_message;
 
 use crate::rng::Rng;
 
@@ -14,6 +16,34 @@ pub(super) type LinkId = u64;
 /// After this a message that waits for a cut network ends its connection, in milliseconds.
 const UNACKNOWLEDGED_MS: u64 = 3_000;
 
+/// A way between two sites that is slow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slow {
+    /// How long a message is on its way, at least and at most.
+    pub(super) latency_ms: (u64, u64),
+    /// How much of it comes through in a millisecond, on each connection.
+    pub(super) bytes_ms: u64,
+}
+
+/// A message on its way.
+struct Sent {
+    /// When its first byte comes, and its last.
+    begins_ms: u64,
+    at_ms: u64,
+    bytes: usize,
+    message: Message,
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+struct Way {
+    sent: VecDeque<Sent>,
+    /// When all that was sent has left.
+    left_ms: u64,
+    /// Bytes of all that is on its way.
+    bytes: usize,
+}
+
 /// A connection.
 pub(super) struct Link {
     /// Who opened it.
@@ -23,9 +53,11 @@ pub(super) struct Link {
     /// When its ends are told that it is open; `None` afterwards.
     pub(super) opens_ms: Option<u64>,
     /// To the acceptor, to the dialer.
-    queues: [VecDeque<(u64, Message)>; 2],
+    ways: [Way; 2],
     /// When something last came, at the dialer.
     pub(super) heard_ms: u64,
+    /// Whether it may be silent for as long as it likes.
+    pub(super) may_be_silent: bool,
 }
 
 /// What the network does next.
@@ -41,20 +73,50 @@ pub(super) struct Net {
     next: LinkId,
     /// Pairs of sites between which nothing passes, smaller first.
     pub(super) cuts: BTreeSet<(u32, u32)>,
+    /// Pairs of sites with a slow way between them, smaller first.
+    pub(super) slow: BTreeMap<(u32, u32), Slow>,
     /// Where each process is.
     pub(super) sites: BTreeMap<Pid, u32>,
+    /// Processes that read nothing, and until when.
+    pub(super) stopped: BTreeMap<Pid, u64>,
     latency_ms: u64,
 }
 
 impl Net {
     pub(super) fn new(latency_ms: u64) -> Self {
-        Self { links: BTreeMap::new(), next: 1, cuts: BTreeSet::new(), sites: BTreeMap::new(), latency_ms }
+        Self {
+            links: BTreeMap::new(),
+            next: 1,
+            cuts: BTreeSet::new(),
+            slow: BTreeMap::new(),
+            sites: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            latency_ms,
+        }
+    }
+
+    fn between_sites(&self, a: Pid, b: Pid) -> (u32, u32) {
+        let site = |pid| self.sites.get(&pid).copied().unwrap_or(0);
+        let (a, b) = (site(a), site(b));
+        (a.min(b), a.max(b))
     }
 
     pub(super) fn is_cut(&self, a: Pid, b: Pid) -> bool {
-        let site = |pid| self.sites.get(&pid).copied().unwrap_or(0);
-        let (a, b) = (site(a), site(b));
-        self.cuts.contains(&(a.min(b), a.max(b)))
+        self.cuts.contains(&self.between_sites(a, b))
+    }
+
+    /// Nothing is cut or slow any more: what is on its way comes soon.
+    pub(super) fn heal(&mut self, now_ms: u64) {
+        self.cuts.clear();
+        self.slow.clear();
+        let soon_ms = now_ms + self.latency_ms;
+        for way in self.links.values_mut().flat_map(|link| &mut link.ways) {
+            way.left_ms = way.left_ms.min(now_ms);
+            for sent in &mut way.sent {
+                sent.begins_ms = sent.begins_ms.min(soon_ms);
+                sent.at_ms = sent.at_ms.min(soon_ms);
+            }
+        }
     }
 
     /// Opens a connection, unless the network is cut.
@@ -64,25 +126,50 @@ impl Net {
         }
         let id = self.next;
         self.next += 1;
-        let opens_ms = Some(now_ms + rng.between(1, 2 * self.latency_ms));
-        self.links
-            .insert(id, Link { dialer, acceptor, opens_ms, queues: Default::default(), heard_ms: now_ms });
+        let slow = self.slow.get(&self.between_sites(dialer, acceptor));
+        let latency_ms = slow.map_or(2 * self.latency_ms, |slow| 2 * slow.latency_ms.1);
+        let opens_ms = Some(now_ms + rng.between(1, latency_ms));
+        let (ways, heard_ms, may_be_silent) = (Default::default(), now_ms, false);
+        let link = Link { dialer, acceptor, opens_ms, ways, heard_ms, may_be_silent };
+        self.links.insert(id, link);
         Some(id)
     }
 
-    /// Sends a message along a connection; it may never arrive.
-    pub(super) fn send(&mut self, now_ms: u64, rng: &mut Rng, link: LinkId, from: Pid, message: Message) {
-        let latency_ms = self.latency_ms;
-        let Some(link) = self.links.get_mut(&link) else { return };
-        let queue = &mut link.queues[usize::from(from != link.dialer)];
-        let at_ms = now_ms + rng.between(1, latency_ms);
-        let after = queue.back().map_or(0, |(at_ms, _)| *at_ms);
-        queue.push_back((at_ms.max(after), message));
+    /// Sends a message along a connection; it may never arrive. Answers how many bytes are on their way with it.
+    pub(super) fn send(
+        &mut self,
+        now_ms: u64,
+        rng: &mut Rng,
+        link: LinkId,
+        from: Pid,
+        message: Message,
+    ) -> usize {
+        let Some(ends) = self.links.get(&link).map(|link| (link.dialer, link.acceptor)) else { return 0 };
+        let slow = self.slow.get(&self.between_sites(ends.0, ends.1)).copied();
+        let (low_ms, high_ms) = slow.map_or((1, self.latency_ms), |slow| slow.latency_ms);
+        let Some(link) = self.links.get_mut(&link) else { return 0 };
+        let way = &mut link.ways[usize::from(from != link.dialer)];
+        let bytes = size_of_message(&message);
+        let latency_ms = rng.between(low_ms, high_ms);
+        let after_ms = way.sent.back().map_or(0, |sent| sent.at_ms);
+        let leaves_ms = way.left_ms.max(now_ms);
+        way.left_ms = leaves_ms + slow.map_or(0, |slow| bytes as u64 / slow.bytes_ms);
+        let begins_ms = (leaves_ms + latency_ms).max(after_ms);
+        let at_ms = (way.left_ms + latency_ms).max(after_ms);
+        way.bytes += bytes;
+        way.sent.push_back(Sent { begins_ms, at_ms, bytes, message });
+        way.bytes
+    }
+
+    /// Bytes that are on their way from one end of a connection.
+    pub(super) fn bytes(&self, link: LinkId, from: Pid) -> usize {
+        self.links.get(&link).map_or(0, |link| link.ways[usize::from(from != link.dialer)].bytes)
     }
 
     /// Everything that happens up to now, in a fixed order.
     pub(super) fn step(&mut self, now_ms: u64) -> Vec<Happening> {
         let mut happenings = Vec::new();
+        self.stopped.retain(|_, until_ms| *until_ms > now_ms);
         let ids: Vec<LinkId> = self.links.keys().copied().collect();
         for id in ids {
             let Some(link) = self.links.get(&id) else { continue };
@@ -93,29 +180,43 @@ impl Net {
                     link.opens_ms = None;
                     link.heard_ms = now_ms;
                     happenings.push(Happening::Opened(id));
+                } else if opens_ms + UNACKNOWLEDGED_MS < now_ms {
+                    happenings.push(Happening::Broken(id));
                 }
                 continue;
             }
+            let mut stuck = false;
             for direction in 0..2 {
                 let (from, to) = match direction {
                     0 => (link.dialer, link.acceptor),
                     _ => (link.acceptor, link.dialer),
                 };
-                while let Some((at_ms, _)) = link.queues[direction].front() {
-                    if cut || *at_ms > now_ms {
+                let stopped = self.stopped.contains_key(&to);
+                let way = &mut link.ways[direction];
+                while let Some(next) = way.sent.front() {
+                    if cut || stopped {
                         break;
                     }
-                    let Some((_, message)) = link.queues[direction].pop_front() else { break };
-                    if direction == 1 {
+                    if direction == 1 && next.begins_ms <= now_ms {
+                        // A part of it is there, at least.
                         link.heard_ms = now_ms;
                     }
+                    if next.at_ms > now_ms {
+                        break;
+                    }
+                    let Some(Sent { message, bytes, .. }) = way.sent.pop_front() else { break };
+                    way.bytes -= bytes;
                     let message = Box::new(message);
                     happenings.push(Happening::Delivered { link: id, to, from, message });
                 }
+                if direction == 1 && stopped {
+                    link.heard_ms = now_ms;
+                }
+                let oldest = way.sent.front().filter(|_| !stopped);
+                stuck |= oldest.is_some_and(|sent| sent.at_ms + UNACKNOWLEDGED_MS < now_ms);
             }
-            let oldest = link.queues.iter().filter_map(|queue| queue.front()).map(|(at_ms, _)| *at_ms).min();
-            let stuck = oldest.is_some_and(|at_ms| at_ms + UNACKNOWLEDGED_MS < now_ms);
-            if stuck || link.heard_ms + UNACKNOWLEDGED_MS < now_ms {
+            let silent = !link.may_be_silent && link.heard_ms + UNACKNOWLEDGED_MS < now_ms;
+            if stuck || silent {
                 happenings.push(Happening::Broken(id));
             }
         }

@@ -1,6 +1,6 @@
 //! What was published, and what may be seen of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use tailwater_broadcast::checks::{Observer, Published};
@@ -9,20 +9,68 @@ use tailwater_broadcast::{Batch, Collect, Content, Event, Position, Stream};
 
 use crate::checkers::{Violation, ensure};
 
-/// A publisher's event: everything about it follows from who published it and its number there.
-pub(super) fn content(publisher: PublisherId, number: u64) -> (Content, Option<Collect>) {
+/// What a stream's events collect.
+pub(super) const KINDS: [&str; 4] = ["keys", "last", "old", "some"];
+/// By key.
+const KEYS: u128 = 0;
+/// By number.
+const LAST: u128 = 1;
+/// By age, and by number.
+const OLD: u128 = 2;
+/// By predicate, and by key: some of these would undo others, and are refused.
+const SOME: u128 = 3;
+/// In the number of a publisher some of whose events are large.
+const HEAVY: u128 = 1 << 100;
+/// So large.
+pub(super) const HEAVY_BYTES: usize = 100 << 10;
+
+/// The number of a publisher, one of `random` ones.
+pub(super) fn publisher_id(random: u64, kind: usize, is_heavy: bool) -> PublisherId {
+    u128::from(random) * 4 + kind as u128 + if is_heavy { HEAVY } else { 0 }
+}
+
+/// Whether some of what a publisher's events collect may be refused.
+pub(super) fn may_be_refused(publisher: PublisherId) -> bool {
+    publisher % 4 == SOME
+}
+
+/// A publisher's event: everything about it follows from who published it and its number there, but for ages.
+pub(super) fn content(publisher: PublisherId, number: u64, wall_ms: u64) -> (Content, Option<Collect>) {
     let mut payload = publisher.to_le_bytes().to_vec();
     payload.extend_from_slice(&number.to_le_bytes());
+    if publisher & HEAVY != 0 && number % 12 == 5 {
+        payload.resize(HEAVY_BYTES, 0);
+    }
     let key = Bytes::from(format!("key-{}", (publisher as u64).wrapping_add(number * 7) % 5));
-    let content = Content { payload: payload.into(), key: Some(key), ..Content::default() };
-    // Streams of even publishers are by key, the others by number: no collection is ever refused.
-    let collect = match (publisher % 2, number % 4) {
+    let mut content = Content { payload: payload.into(), key: Some(key), ..Content::default() };
+    let collect = match (publisher % 4, number % 4) {
         (_, 0) => None,
-        (0, _) => Some(Collect::SameKey),
-        (_, 1) => Some(Collect::KeepLast(20)),
+        (KEYS, _) | (SOME, 1) => Some(Collect::SameKey),
+        (LAST, 1) => Some(Collect::KeepLast(20)),
+        (OLD, 1) => Some(Collect::OlderThan(wall_ms.saturating_sub(1_000 + number * 37 % 4_000))),
+        (OLD, 3) => Some(Collect::KeepLast(200)),
+        (SOME, 3) => {
+            // Of events with a key those would be undone that collect by it.
+            content.key = None;
+            Some(Collect::Matching(predicate(number / 4, wall_ms).into()))
+        }
         _ => None,
     };
+    if publisher % 4 == SOME && number.is_multiple_of(3) {
+        content.headers = vec![(Bytes::from_static(b"kind"), Bytes::from_static(b"temp"))];
+    }
     (content, collect)
+}
+
+fn predicate(number: u64, wall_ms: u64) -> String {
+    match number % 6 {
+        0 => format!("key = \"key-{}\"", number / 6 % 5),
+        1 => "key in (\"key-0\", \"key-2\")".to_owned(),
+        2 => format!("time < {}", wall_ms.saturating_sub(3_000)),
+        3 => "header.kind = \"temp\"".to_owned(),
+        4 => format!("key starts with \"key-\" and seq < {}", number * 2),
+        _ => "key is missing and header.kind is missing".to_owned(),
+    }
 }
 
 /// Who published an event, and under which number.
@@ -39,6 +87,8 @@ struct Truth {
     publishers: BTreeMap<PublisherId, u64>,
     /// Which number an event got.
     seqs: BTreeMap<(PublisherId, u64), u64>,
+    /// What publishers were told is refused.
+    refused: BTreeSet<(PublisherId, u64)>,
     /// What publishers were answered: a number, and whether it was published earlier and so has that one or a smaller.
     acknowledged: BTreeMap<(PublisherId, u64), (u64, bool)>,
     /// When its head answered publishers, and up to which number.
@@ -111,7 +161,8 @@ impl Truths {
             let (publisher, number) =
                 identity(&event).ok_or_else(|| Violation::new("an event that nobody published"))?;
             let before = truth.publishers.insert(publisher, number).unwrap_or(0);
-            ensure(number == before + 1, || {
+            let is_next = (before + 1..number).all(|left| truth.refused.contains(&(publisher, left)));
+            ensure(number > before && is_next, || {
                 format!(
                     "{stream}: publisher {publisher}'s event {number} follows its event {before} (repeated, or out of order)"
                 )
@@ -164,7 +215,16 @@ impl Truths {
         told: (u64, bool),
     ) {
         let truth = self.streams.entry(stream.clone()).or_default();
-        truth.acknowledged.insert((publisher, number), told);
+        let known = truth.acknowledged.entry((publisher, number)).or_insert(told);
+        // One that forgot this may publish it again, and is told how far the stream is.
+        if known.1 {
+            *known = told;
+        }
+    }
+
+    /// A publisher was told that its event is refused.
+    pub(super) fn refused(&mut self, stream: &Stream, publisher: PublisherId, number: u64) {
+        self.streams.entry(stream.clone()).or_default().refused.insert((publisher, number));
     }
 
     /// A listener was delivered an event.
@@ -193,6 +253,15 @@ impl Truths {
     pub(super) fn finish(&self, stream: &Stream, observer: &Observer) -> Result<(), Violation> {
         let truth = &self.streams[stream];
         observer.finish(&truth.published).map_err(|error| Violation::new(format!("{stream}: {error}")))
+    }
+
+    /// That garbage collection was final.
+    pub(super) fn check_final(&self) -> Result<(), Violation> {
+        for (stream, truth) in &self.streams {
+            let checked = truth.published.check_final(truth.published.last());
+            checked.map_err(|error| Violation::new(format!("{stream}: {error}")))?;
+        }
+        Ok(())
     }
 
     /// That what was acknowledged is there, under the number that was told.

@@ -1,0 +1,119 @@
+//! Clients that crash, and come back with what they had kept; listeners that stop reading; slow links.
+
+use super::clients::{Client, Publisher};
+use super::net::{Pid, Slow};
+use super::truth::{may_be_refused, publisher_id};
+use super::{Sim, site};
+use crate::checkers::Violation;
+
+/// Of all clients, one in so many keeps how far it is in a step.
+const KEEPS_ONE_IN: usize = 20;
+
+impl Sim {
+    /// Some keep how far they are.
+    pub(super) fn clients_keep(&mut self) {
+        let pids: Vec<Pid> = self.clients.keys().copied().collect();
+        for _ in 0..pids.len().div_ceil(KEEPS_ONE_IN) {
+            match self.clients.get_mut(&pids[self.rng.index(pids.len())]) {
+                Some(Client::Publisher(publisher)) => publisher.keep(),
+                Some(Client::Listener(listener)) => listener.keep(),
+                Some(Client::Sharer(sharer)) => sharer.keep(),
+                None => {}
+            }
+        }
+    }
+
+    /// One crashes, and comes back at once, as soon as it is connected: with what it had kept, or with nothing. A listener may come
+    /// back in another region.
+    pub(super) fn crash_client(&mut self) -> Result<(), Violation> {
+        let are_alone = self.clients.iter().filter(|(_, client)| !matches!(client, Client::Sharer(_)));
+        let pids: Vec<Pid> = are_alone.map(|(pid, _)| *pid).collect();
+        let pid = pids[self.rng.index(pids.len())];
+        self.net.of(pid).into_iter().for_each(|link| self.broken(link));
+        self.net.stopped.remove(&pid);
+        let with_nothing = self.rng.chance(250_000);
+        let other = self.rng.index(self.regions.len());
+        let region = if self.rng.chance(250_000) { Some(other) } else { None };
+        let random = self.rng.next_u64();
+        let what = match self.clients.get_mut(&pid) {
+            Some(Client::Publisher(publisher)) if with_nothing || may_be_refused(publisher.id) => {
+                // Nobody knows what it had published: it is another one.
+                let (region, stream, kind) = (publisher.region, publisher.stream.clone(), publisher.kind());
+                let id = publisher_id(random, kind, false);
+                *publisher = Publisher::new(region, id, stream, self.plant);
+                "publishers that came back with nothing"
+            }
+            Some(Client::Publisher(publisher)) => {
+                publisher.crashed();
+                "publishers that came back"
+            }
+            Some(Client::Listener(listener)) => {
+                listener.crashed(with_nothing)?;
+                if let Some(region) = region {
+                    listener.region = region;
+                    self.net.sites.insert(pid, site(region, 9));
+                }
+                if with_nothing {
+                    "listeners that came back with nothing"
+                } else {
+                    "listeners that came back"
+                }
+            }
+            Some(Client::Sharer(_)) | None => return Ok(()),
+        };
+        self.outside.record("client crash", pid, 0);
+        self.report.count(what, 1);
+        Ok(())
+    }
+
+    /// A listener reads nothing for a while.
+    pub(super) fn stop_listener(&mut self) {
+        let listeners = self.clients.iter().filter(|(_, client)| matches!(client, Client::Listener(_)));
+        let pids: Vec<Pid> = listeners.map(|(pid, _)| *pid).collect();
+        let pid = pids[self.rng.index(pids.len())];
+        let until_ms = self.now_ms + self.rng.between(100, 10_000);
+        self.net.stopped.insert(pid, until_ms);
+        self.report.count("listeners that stopped reading", 1);
+    }
+
+    /// A link becomes slow, or slow in another way: between two replicas of a region, two regions, or a replica and its region's
+    /// clients.
+    pub(super) fn slow_link(&mut self) {
+        let (region, other) = (self.rng.index(self.regions.len()), self.rng.index(self.regions.len()));
+        let slots = self.regions[region].slots.len();
+        let (low_ms, more_ms) = (self.rng.between(1, 500), self.rng.below(1_500));
+        let latency_ms = (low_ms, low_ms + more_ms);
+        // Some seconds for what may wait for a connection, or a minute.
+        let slow = Slow { latency_ms, bytes_ms: self.rng.between(20, 200) };
+        let slot = self.rng.index(slots);
+        let pairs: Vec<(u32, u32)> = match self.rng.below(3) {
+            0 if other != region => {
+                let pairs = (0..10).flat_map(|a| (0..10).map(move |b| (a, b)));
+                pairs.map(|(a, b)| (site(region, a), site(other, b))).collect()
+            }
+            1 if slots > 1 => {
+                let next = (slot + 1 + self.rng.index(slots - 1)) % slots;
+                vec![(site(region, slot), site(region, next))]
+            }
+            _ => vec![(site(region, slot), site(region, 9))],
+        };
+        for (a, b) in pairs {
+            self.net.slow.insert((a.min(b), a.max(b)), slow);
+        }
+        self.report.count("links made slow", 1);
+    }
+
+    /// The head is cut off from its region and its configuration service, and not from its clients: it takes itself for the head
+    /// while there is another one.
+    pub(super) fn head_alone(&mut self, region: usize) {
+        let Some(head) = self.regions[region].service.chain().head() else { return };
+        let Some(slot) = self.nodes.get(&head).map(|node| node.slot) else { return };
+        if !self.can_spare(region, head) {
+            return;
+        }
+        for other in (0..9).filter(|other| *other != slot) {
+            self.cut(site(region, slot), site(region, other));
+        }
+        self.report.count("heads cut off from all but clients", 1);
+    }
+}
