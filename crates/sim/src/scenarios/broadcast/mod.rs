@@ -77,6 +77,8 @@ struct Region {
     service: Membership,
     /// The replica in each slot, and when a new one starts there.
     slots: Vec<(Option<Pid>, u64)>,
+    /// What its streams' events collect: by key or predicate, and by number or age.
+    kinds: [usize; 2],
     /// Whether its replicas keep what they have, and the disks in the slots.
     durable: bool,
     disks: BTreeMap<usize, Disk>,
@@ -186,7 +188,8 @@ impl Sim {
         let chain = Chain { region: name.to_owned(), ..Chain::default() };
         let service = Membership::new(self.now_ms, chain, SILENCE_MS, self.lost_ms);
         let slots = vec![(None, 0); slots];
-        self.regions.push(Region { service, slots, durable, disks: BTreeMap::new() });
+        let kinds = [[0, 3], [1, 2]].map(|kinds| kinds[self.rng.index(2)]);
+        self.regions.push(Region { service, slots, kinds, durable, disks: BTreeMap::new() });
     }
 
     fn populate_clients(&mut self) {
@@ -200,10 +203,9 @@ impl Sim {
         }
     }
 
-    /// One stream by key or predicate, of which some events are large if it `is_heavy`, and one by number or age.
+    /// Those of its streams; some events of the first one are large if it `is_heavy`.
     fn populate_publishers(&mut self, region: usize, is_heavy: bool) {
-        for (at, kinds) in [[0, 3], [1, 2]].iter().enumerate() {
-            let kind = kinds[self.rng.index(2)];
+        for (at, kind) in self.regions[region].kinds.into_iter().enumerate() {
             let stream =
                 Stream::parse(&format!("{}/{}", REGIONS[region], KINDS[kind])).expect("it is a name");
             for _ in 0..self.rng.between(1, 2) {
