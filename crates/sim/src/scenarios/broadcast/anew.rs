@@ -4,14 +4,14 @@
 //!
 //! Checked, as in the scenario beside it, for those who publish and listen after that, in all regions, and for those who listened
 //! before, some of whom were away meanwhile: whichever replica they ask, the late one as well, they get what was published, and
-//! after they were told none of what was before. And what the late one had lies aside on its disk.
+//! after they were told none of what was before. In every second world some of them share. And what the late one had lies aside on its disk.
 
 use std::collections::BTreeMap;
 
 use tailwater_broadcast::Stream;
 use tailwater_broadcast::replica::stream::StreamState;
 
-use super::clients::{Client, Listener};
+use super::clients::{Client, Listener, Observed};
 use super::net::Pid;
 use super::{REGIONS, SETTLE_MS, Sim, site};
 use crate::checkers::{Report, Violation, ensure};
@@ -31,6 +31,10 @@ pub(super) fn run(mut sim: Sim) -> Result<Report, Violation> {
         sim.region(name, slots, durable);
     }
     sim.populate_clients();
+    sim.shares = sim.rng.chance(500_000);
+    if sim.shares {
+        sim.populate_sharers();
+    }
     sim.publish_for(1_000, 4_000)?;
     sim.settle()?;
 
@@ -45,12 +49,12 @@ pub(super) fn run(mut sim: Sim) -> Result<Report, Violation> {
     let before = sim.truths.streams().filter(of_region);
     let before: BTreeMap<Stream, u64> =
         before.map(|stream| (stream.clone(), sim.truths.last(stream))).collect();
-    sim.some_go_away();
+    let away = sim.some_go_away();
     sim.lose_all_but(slot);
     sim.until(true, |sim| before.iter().all(|(stream, last)| sim.truths.last(stream) > *last))?;
 
     let had = sim.comes_back(late, slot)?;
-    sim.all_come_back();
+    sim.all_come_back(away)?;
     sim.settle()?;
     if sim.rng.chance(500_000) {
         sim.publish_for(0, 1_000)?;
@@ -106,24 +110,36 @@ impl Sim {
         }
     }
 
-    /// Listeners of all regions, who are not there when the region begins anew.
-    fn some_go_away(&mut self) {
+    /// Listeners of all regions, who are not there when the region begins anew. Of those that share, where, and what they had kept.
+    fn some_go_away(&mut self) -> Vec<(usize, Observed)> {
+        let mut away = Vec::new();
         for pid in self.clients.keys().copied().collect::<Vec<_>>() {
-            if let Some(Client::Listener(listener)) = self.clients.get_mut(&pid)
-                && self.rng.chance(500_000)
-            {
-                listener.is_away = true;
-                self.net.of(pid).into_iter().for_each(|link| self.broken(link));
+            match self.clients.get_mut(&pid) {
+                Some(Client::Listener(listener)) if self.rng.chance(500_000) => {
+                    listener.is_away = true;
+                    self.net.of(pid).into_iter().for_each(|link| self.broken(link));
+                }
+                Some(Client::Sharer(sharer)) if self.rng.chance(500_000) => {
+                    let region = sharer.region;
+                    away.push((region, self.sharer_ends(pid)));
+                }
+                _ => {}
             }
         }
+        away
     }
 
-    fn all_come_back(&mut self) {
+    /// Some with what they have, and some with what they had kept.
+    fn all_come_back(&mut self, sharers: Vec<(usize, Observed)>) -> Result<(), Violation> {
         for client in self.clients.values_mut() {
-            if let Client::Listener(listener) = client {
-                listener.is_away = false;
+            if let Client::Listener(listener) = client
+                && std::mem::take(&mut listener.is_away)
+                && self.rng.chance(500_000)
+            {
+                listener.crashed(false)?;
             }
         }
+        sharers.into_iter().try_for_each(|(region, kept)| self.sharer(region, kept))
     }
 
     /// All others end, and their disks with them; empty ones take their places. Whoever publishes there begins anew.

@@ -187,7 +187,7 @@ impl Sim {
     }
 
     /// One more, with what an earlier one had kept.
-    fn sharer(&mut self, region: usize, kept: Observed) -> Result<(), Violation> {
+    pub(super) fn sharer(&mut self, region: usize, kept: Observed) -> Result<(), Violation> {
         let pid = self.next_pid;
         // In some places one that nobody can connect to.
         let address = if self.rng.chance(100_000) { String::new() } else { pid.to_string() };
@@ -262,7 +262,7 @@ impl Sim {
     }
 
     /// One ends; what it had kept.
-    fn sharer_ends(&mut self, pid: Pid) -> Observed {
+    pub(super) fn sharer_ends(&mut self, pid: Pid) -> Observed {
         let sharer = self.clients.remove(&pid);
         self.net.of(pid).into_iter().for_each(|link| self.broken(link));
         self.net.stopped.remove(&pid);
