@@ -52,9 +52,9 @@ use buffer::Buffer;
 const PIPELINE_MAX: usize = 64;
 /// Bytes that are read ahead of the request that is carried out.
 const AHEAD_BYTES: usize = 128 << 10;
-/// Bytes that the buffer has room for at least before each read.
+/// Bytes that the buffer has room for at least before each read, but for the end of a frame.
 const READ_BYTES: usize = 16 << 10;
-/// Bytes that it grows by at most before each read, for a frame that has its room; or as many as there are already.
+/// Bytes that it grows by at most at once, for a frame that has its room; or as many as there are already.
 const GROW_BYTES: usize = 1 << 20;
 /// Frames up to this size take nothing of what all large ones share.
 const SMALL_FRAME_BYTES: usize = 64 << 10;
@@ -204,8 +204,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let has_room = matches!(self.room, Room::Taken { .. });
             self.go_on_arriving();
             let may_read = !wants_room && (!is_waiting || has_room || self.buffer.len() < AHEAD_BYTES);
-            let wanted = if may_read { self.wanted() } else { 0 };
-            let mut space = self.buffer.space(wanted);
+            let (least, count) = if may_read { self.wanted() } else { (0, 0) };
+            let mut space = self.buffer.space(least, count);
             let (room, arrival) = match &mut self.room {
                 Room::None => (None, None),
                 Room::Wanted { permit, len } => (Some((permit, *len)), None),
@@ -249,18 +249,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// For how many bytes there has to be room next: for the rest of the frame that has begun, in steps; in small ones as
-    /// long as it counts against nothing.
-    fn wanted(&self) -> usize {
-        let wanted = match self.frame_len() {
-            Ok(Some(len)) => (len + 4).saturating_sub(self.buffer.len()),
-            _ => 0,
+    /// For how many bytes there has to be room next, and for how many if there is not: for the rest of the frame that has
+    /// begun, in steps; in small ones as long as it counts against nothing.
+    fn wanted(&self) -> (usize, usize) {
+        let rest = match self.frame_len() {
+            Ok(Some(len)) => Some((len + 4).saturating_sub(self.buffer.len())),
+            _ => None,
         };
         let most = match self.room {
             Room::Taken { .. } => GROW_BYTES.max(self.buffer.len()),
             Room::None | Room::Wanted { .. } => SMALL_FRAME_BYTES,
         };
-        wanted.clamp(READ_BYTES, most)
+        // A frame's memory is made for exactly its rest: there is no need of more for the last bytes of it. Into no room
+        // at all nothing could be read, which would look like the end of the stream.
+        let least = rest.map_or(READ_BYTES, |rest| rest.clamp(1, READ_BYTES));
+        (least, rest.unwrap_or(0).clamp(READ_BYTES, most))
     }
 
     /// Length of the frame at the front of the buffer, without the four bytes that say it.

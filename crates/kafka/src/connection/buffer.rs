@@ -38,9 +38,10 @@ impl Buffer {
         self.bytes.capacity()
     }
 
-    /// Where the next bytes go: as many as fit into its memory, in which there is room for `count` at least.
-    pub fn space(&mut self, count: usize) -> Limit<&mut Vec<u8>> {
-        if self.bytes.capacity() - self.bytes.len() < count {
+    /// Where the next bytes go: as many as fit into its memory. If that has room for fewer than `least` it grows, until
+    /// there is room for `count`: were both the same, it would grow, and be copied, for nearly every read.
+    pub fn space(&mut self, least: usize, count: usize) -> Limit<&mut Vec<u8>> {
+        if self.bytes.capacity() - self.bytes.len() < least {
             self.bytes.drain(..self.begin);
             self.begin = 0;
             self.bytes.reserve_exact(count);
@@ -81,7 +82,7 @@ mod tests {
     fn put(buffer: &mut Buffer, mut bytes: &[u8], at_once: usize) {
         while !bytes.is_empty() {
             let count = at_once.min(bytes.len());
-            let mut space = buffer.space(at_once);
+            let mut space = buffer.space(at_once, at_once);
             assert!(space.remaining_mut() >= at_once);
             space.put_slice(&bytes[..count]);
             bytes = &bytes[count..];

@@ -1,5 +1,7 @@
 //! What is kept of requests and answers, and for how long, counts as long as it is kept.
 
+use bytes::BufMut;
+
 use super::*;
 
 /// A topic of one partition that flushes when it has so many bytes.
@@ -213,4 +215,36 @@ async fn a_connection_keeps_nothing_of_the_large_requests_that_it_has_carried_ou
         () = talk => {}
     }
     assert!(connection.buffer.memory() <= AHEAD_BYTES + SMALL_FRAME_BYTES, "{}", connection.buffer.memory());
+}
+
+#[tokio::test]
+async fn the_memory_of_a_large_frame_grows_seldom_however_small_the_pieces_are_in_which_it_comes() {
+    const LEN: usize = 30 << 20;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_log, _, broker) = broker(dir.path()).await;
+    let (_client, stream) = tokio::io::duplex(1);
+    let mut connection = connection(stream, &broker);
+    let mut frame = vec![0; LEN + 4];
+    frame[..4].copy_from_slice(&(LEN as u32).to_be_bytes());
+    let (mut grown, mut memory) = (0, 0);
+    let mut rest = &frame[..];
+    while !rest.is_empty() {
+        if connection.buffer.len() >= SMALL_FRAME_BYTES && matches!(connection.room, Room::None) {
+            let permit = Arc::clone(&broker).take_room(LEN).await;
+            connection.room = connection.taken(permit, LEN);
+        }
+        let (least, count) = connection.wanted();
+        let mut space = connection.buffer.space(least, count);
+        let piece = space.remaining_mut().min(1 << 10).min(rest.len());
+        assert!(piece > 0, "it would look like the end of the stream");
+        space.put_slice(&rest[..piece]);
+        rest = &rest[piece..];
+        let before = std::mem::replace(&mut memory, connection.buffer.memory());
+        grown += usize::from(memory != before);
+        assert!(memory <= 2 * connection.buffer.len() + GROW_BYTES, "{memory}: it takes memory as it comes");
+    }
+    // Small steps up to 64 KiB, one to a MiB, and then it doubles.
+    assert!(grown <= 15, "{grown}");
+    assert!(memory <= LEN + 4 + READ_BYTES, "{memory}");
+    assert_eq!(connection.buffer.take(LEN), frame[4..]);
 }
