@@ -31,6 +31,7 @@ use crate::fetch::{ByteRange, Fetched};
 use crate::layer::DelayedDurable;
 use crate::limits::{
     FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, READERS_WAIT_MAX, SEGMENTS_KEPT_MAX,
+    WINDOW_BYTES,
 };
 use crate::rate::RateLimit;
 use crate::{SegmentInfo, SourceError};
@@ -244,20 +245,26 @@ impl Feed {
 
     /// Whether a window's worth of bytes at most lies between `place` and the tail.
     fn is_near(&self, place: Place) -> bool {
-        let Some(tail) = self.tail else { return false };
-        let rest = if place.segment > tail.segment {
-            0
-        } else if place.segment == tail.segment {
-            tail.durable.0.saturating_sub(place.position.0)
-        } else {
-            match tail.previous {
-                Some((number, _, end)) if number == place.segment => {
-                    end.0.saturating_sub(place.position.0).saturating_add(tail.durable.0)
-                }
-                _ => return false,
-            }
-        };
-        rest <= self.config.window_bytes as u64
+        self.rest(place).is_some_and(|rest| rest <= self.config.window_bytes as u64)
+    }
+
+    /// Whether a node makes a durable read from `place` on wait for its turn among those that catch up: that does not
+    /// depend on this feed's window.
+    pub(crate) fn is_far(&self, place: Place) -> bool {
+        self.rest(place).is_none_or(|rest| rest > WINDOW_BYTES as u64)
+    }
+
+    /// Bytes between `place` and the tail, as far as the tail tells of them.
+    fn rest(&self, place: Place) -> Option<u64> {
+        let tail = self.tail?;
+        if place.segment > tail.segment {
+            return Some(0);
+        }
+        if place.segment == tail.segment {
+            return Some(tail.durable.0.saturating_sub(place.position.0));
+        }
+        let (_, _, end) = tail.previous.filter(|(number, ..)| *number == place.segment)?;
+        Some(end.0.saturating_sub(place.position.0).saturating_add(tail.durable.0))
     }
 
     /// Begins to read at `place`, where an entry begins, if that is near the tail; whether it did. A feed that is

@@ -116,8 +116,8 @@ pub(crate) struct FetchCounters {
     pub(crate) entry_bytes: AtomicU64,
 }
 
-/// Who a durable read is for. Each has turns of its own, so that consumers near the tail do not wait behind those
-/// that catch up.
+/// Who is fetched for, and what a durable read of it is. Each has turns of its own, so that consumers near the tail do
+/// not wait behind those that catch up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Tail,

@@ -135,6 +135,16 @@ impl SharedFeed {
         }
     }
 
+    /// Whose turns a durable read of a range takes. A shared feed that is far behind is made to wait by the node, as all are
+    /// that catch up: meanwhile it holds no turn of those that are at their tail.
+    fn read_lane(&self, range: &ByteRange) -> Lane {
+        let from = Place { segment: range.segment.number, position: range.from };
+        match self.lane {
+            Lane::Tail if !self.feed.lock().is_far(from) => Lane::Tail,
+            Lane::Tail | Lane::CatchUp => Lane::CatchUp,
+        }
+    }
+
     /// As long as this is the same as before a look that found the front, the next look finds it, too.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
@@ -512,12 +522,12 @@ async fn relaxed_round(fetcher: Fetcher, round: Vec<(Arc<SharedFeed>, ByteRange)
 
 async fn finish(fetcher: Fetcher, feed: Arc<SharedFeed>, assembly: Assembly) -> Done {
     let range = assembly.range;
-    let fetched = fetcher.finish(assembly, feed.lane).await;
+    let fetched = fetcher.finish(assembly, feed.read_lane(&range)).await;
     Done::Bytes { feed, range, durable: false, fetched }
 }
 
 async fn durable_read(fetcher: Fetcher, feed: Arc<SharedFeed>, range: ByteRange) -> Done {
-    let fetched = fetcher.durable(&range, feed.lane).await;
+    let fetched = fetcher.durable(&range, feed.read_lane(&range)).await;
     Done::Bytes { feed, range, durable: true, fetched }
 }
 

@@ -754,6 +754,24 @@ fn a_shared_feed_does_not_begin_far_behind_the_tail() {
 }
 
 #[test]
+fn what_is_far_from_the_tail_is_the_same_for_feeds_of_any_window() {
+    let far = WINDOW_BYTES as u64 + 1;
+    let at = |number, position| Place { segment: SegmentNumber(number), position: Position(position) };
+    for window_bytes in [1_000, 100 << 20] {
+        let mut feed = Feed::shared(shard(), config(true, window_bytes), Instant::default());
+        assert!(feed.is_far(at(3, 0)), "who knows");
+        let mut rig = Rig::new();
+        rig.append(1);
+        let tail = rig.log.tail(shard()).expect("it is there");
+        let previous = Some((SegmentNumber(2), tail.term, Position(1_000)));
+        feed.observe(Tail { segment: SegmentNumber(3), durable: Position(far), previous, ..tail });
+        assert!(feed.is_far(at(3, 0)));
+        assert!(!feed.is_far(at(3, 1)) && !feed.is_far(at(3, far)) && !feed.is_far(at(4, 0)));
+        assert!(feed.is_far(at(2, 1_000)) && feed.is_far(at(1, 1_000)));
+    }
+}
+
+#[test]
 fn a_private_feed_reads_no_further_than_its_reader_has_room_for() {
     let mut rig = Rig::with(Feed::private(shard(), config(false, 5_000), Instant::default(), start(), None));
     // More than one fetch: chunks of 64 bytes are fetched 512 at a time.

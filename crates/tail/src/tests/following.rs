@@ -1,6 +1,7 @@
 //! Cursors follow a log, whatever happens to the cells.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tailwater_format::batch::Records;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
 
 use super::{TestCell, in_runtime, until};
-use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX};
+use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX, TAIL_READS_MAX, WINDOW_BYTES};
 use crate::lock::LockTiming;
 use crate::testing::MemoryLog;
 use crate::{
@@ -340,10 +341,12 @@ fn without_cells_everything_comes_from_the_durable_layer() {
     });
 }
 
-/// A log of which one shard's bytes never come.
+/// A log of which some shards' bytes never come.
 struct Stalled {
     log: MemoryLog,
-    shard: ShardId,
+    shards: Range<u32>,
+    /// So many bytes more than they are their tails tell of.
+    more: u64,
 }
 
 impl DurableSource for Stalled {
@@ -353,7 +356,7 @@ impl DurableSource for Stalled {
         from: Position,
         len: u32,
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
-        if segment.shard == self.shard {
+        if self.shards.contains(&segment.shard.shard.0) {
             return Box::pin(std::future::pending());
         }
         self.log.read(segment, from, len)
@@ -364,7 +367,14 @@ impl DurableSource for Stalled {
         stream: StreamId,
         shards: &'a [ShardNumber],
     ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
-        self.log.tails(stream, shards)
+        Box::pin(async move {
+            let mut tails = self.log.tails(stream, shards).await?;
+            let stalled = shards.iter().zip(&mut tails).filter(|(shard, _)| self.shards.contains(&shard.0));
+            for tail in stalled.filter_map(|(_, tail)| tail.as_mut()) {
+                tail.durable.0 += self.more;
+            }
+            Ok(tails)
+        })
     }
 
     fn segments(
@@ -385,7 +395,7 @@ fn any_number_of_cursors_that_wait_for_a_slow_durable_layer_hold_no_cursor_at_th
         for _ in 0..100 {
             log.append(shard(0), &[&[7; 90]]);
         }
-        let source = Arc::new(Stalled { log: log.clone(), shard: shard(0) });
+        let source = Arc::new(Stalled { log: log.clone(), shards: 0..1, more: 0 });
         let config = ReaderConfig { window_bytes: 3_000, ..reader_config() };
         let reader = TailReader::start(&env, None, source, config);
         let mut hot = Cursor::new(&reader, shard(1), place, Offset(0), Arc::default());
@@ -401,6 +411,32 @@ fn any_number_of_cursors_that_wait_for_a_slow_durable_layer_hold_no_cursor_at_th
         for _ in 0..FETCHES_MAX {
             log.append(shard(1), &[b"more"]);
             assert_eq!(values(&hot.next().await.expect("it is durable"))[0].1, &b"more"[..]);
+        }
+    });
+}
+
+#[test]
+fn shards_far_behind_whose_reads_wait_for_their_turn_hold_no_shard_at_its_tail_back() {
+    in_runtime(|env| async move {
+        let log = MemoryLog::new(256);
+        let place = Place { segment: SegmentNumber(1), position: Position(0) };
+        let far = 1..TAIL_READS_MAX as u32 + 1;
+        (0..far.end).for_each(|number| drop(log.append(shard(number), &[b"first"])));
+        let source = Arc::new(Stalled { log: log.clone(), shards: far.clone(), more: WINDOW_BYTES as u64 });
+        // All of them are near enough for a feed that is shared.
+        let config = ReaderConfig { window_bytes: 2 * WINDOW_BYTES, ..reader_config() };
+        let reader = TailReader::start(&env, None, source, config);
+        let cursor = |number| Cursor::new(&reader, shard(number), place, Offset(0), Arc::default());
+        let mut behind: Vec<_> = far.map(cursor).collect();
+        until(&env, "their reads are under way", || {
+            behind.iter_mut().all(|cursor| matches!(cursor.poll(), Ok(None)))
+                && reader.stats().durable >= CATCH_UP_READS_MAX as u64
+        })
+        .await;
+        let mut hot = cursor(0);
+        for _ in 0..3 {
+            until(&env, "it reads", || hot.poll().expect("it is durable").is_some()).await;
+            log.append(shard(0), &[b"more"]);
         }
     });
 }
