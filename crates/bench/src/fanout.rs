@@ -169,8 +169,8 @@ struct Report {
     cpu_cores: Cpu,
     wall_s: f64,
     reads: Reads,
-    /// `bytes`: read for each byte that became readable; `reads`: for each chunk's worth of bytes.
-    read_amplification: Amplification,
+    /// Of those who read one-sidedly, if there are any.
+    read_amplification: Option<Amplification>,
     core_to_core_ns: Option<f64>,
     consumers_started_ms: f64,
     /// How long after the last acknowledgement the last consumer had everything.
@@ -184,10 +184,26 @@ struct Report {
     series: Vec<Sample>,
 }
 
-#[derive(Serialize)]
+/// What is read more than once.
+#[derive(Debug, PartialEq, Serialize)]
 struct Amplification {
+    /// Read for each byte that became readable.
     bytes: f64,
+    /// Reads for each chunk's worth of those bytes.
     reads: f64,
+}
+
+impl Amplification {
+    /// None if nothing became readable, as where all consumers speak Kafka's protocol: 0 would say that nothing had to
+    /// be read.
+    fn of(reads: &Reads) -> Option<Self> {
+        let useful = (reads.entry_bytes > 0).then_some(reads.entry_bytes as f64)?;
+        let asked = (reads.relaxed + reads.hedged + reads.consistent + reads.durable) as f64;
+        Some(Self {
+            bytes: round((reads.cell_bytes + reads.durable_bytes) as f64 / useful, 3),
+            reads: round(asked / (useful / CHUNK_BYTES), 3),
+        })
+    }
 }
 
 /// Runs it.
@@ -321,8 +337,6 @@ fn report(
     let rate = plan.appending.as_ref().map_or(0.0, |config| config.rate);
     let kafka = args.target.protocol() == Protocol::Kafka;
     let reads = consumed.reads;
-    let useful = reads.entry_bytes.max(1) as f64;
-    let asked = (reads.relaxed + reads.hedged + reads.consistent + reads.durable) as f64;
     let producer_rate = produced.measured as f64 / produced.measured_s / rate;
     let ended_after_ms = outcome.ended_after_ms().map(|ms| round(ms, 2));
     let cores = |seconds: f64| round(seconds / wall_s, 3);
@@ -377,10 +391,7 @@ fn report(
         },
         wall_s: round(*wall_s, 2),
         reads,
-        read_amplification: Amplification {
-            bytes: round((reads.cell_bytes + reads.durable_bytes) as f64 / useful, 3),
-            reads: round(asked / (useful / CHUNK_BYTES), 3),
-        },
+        read_amplification: Amplification::of(&reads),
         core_to_core_ns,
         consumers_started_ms: round(outcome.started_ms, 1),
         ended_after_ms,
@@ -414,5 +425,24 @@ impl Observer for Watch {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_more_than_once_is_told_of_those_who_read_one_sidedly_and_of_nobody_else() {
+        assert_eq!(Amplification::of(&Reads::default()), None);
+        let reads = Reads {
+            relaxed: 4,
+            consistent: 2,
+            cell_bytes: 10_000,
+            durable_bytes: 240,
+            entry_bytes: 8_192,
+            ..Reads::default()
+        };
+        assert_eq!(Amplification::of(&reads), Some(Amplification { bytes: 1.25, reads: 3.0 }));
     }
 }

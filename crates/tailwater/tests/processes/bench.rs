@@ -102,6 +102,7 @@ fn a_fan_out_load_in_kafka_s_protocol_tells_of_its_consumers_and_of_the_one_side
     assert!(produced > 0);
     assert_eq!(json["delivered"].as_u64(), Some((3 + 2) * produced), "{json}");
     // The one-sided ones read from cells.
+    assert_numbers(&json, &["read_amplification.bytes", "read_amplification.reads"]);
     assert!(json["reads"]["relaxed"].as_u64() > Some(0), "{json}");
 }
 
@@ -128,6 +129,7 @@ fn loads_in_kafka_s_protocol_on_a_broker_that_is_there_agree_with_its_own_counte
     let fanout = ["fanout", "--consumers", "3", "--rate-mbit", "1", "--message-bytes", "200"];
     let json = measured(&[&fanout[..], &there].concat());
     assert_eq!(json["bootstrap"], node.kafka);
+    assert_eq!(json.get("read_amplification"), Some(&serde_json::Value::Null), "nobody reads one-sidedly");
     let [produced, delivered] = ["produced", "delivered"].map(|name| json[name].as_u64().expect("a count"));
     assert!(produced > 0 && counted(records) - appended >= produced, "{json}");
     assert_eq!(delivered, 3 * produced, "{json}");
