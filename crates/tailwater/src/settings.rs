@@ -4,12 +4,15 @@
 //! This goes by clap's own description of the commands: whatever takes a value can be set in all these ways. The flag
 //! `--deadline-ms` of `tailwater produce` is `TAILWATER_PRODUCE_DEADLINE_MS`, and `deadline_ms` in `[client.produce]`.
 //! What only says what to do this time, `--follow` and the like, is a flag and nothing else.
+//!
+//! What may not be beside something that goes over it does not count: with `--shard` no group from the file.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::builder::{Resettable, StyledStr};
-use clap::{Arg, ArgMatches, Command};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, Id};
 use toml::{Table, Value};
 
 /// Commands without any: a node has a configuration of its own, and the others are told everything when they are run.
@@ -33,7 +36,7 @@ pub fn parse(command: &Command) -> anyhow::Result<Parsed> {
     let client = first.as_ref().filter(|first| first.subcommand_name().is_some_and(has_settings));
     let Some(first) = client else {
         // Without any of them, but help names the variables.
-        let command = Settings { file: Table::new(), variables: Vec::new() }.fill(command.clone())?;
+        let command = Settings { file: Table::new(), variables: Vec::new() }.fill(command.clone(), None)?;
         return Ok(Parsed::Run(command.get_matches()));
     };
     let file = first.get_one::<PathBuf>("config").map(|file| read(file)).transpose()?;
@@ -42,7 +45,7 @@ pub fn parse(command: &Command) -> anyhow::Result<Parsed> {
             .filter(|(name, _)| name.starts_with("TAILWATER_"))
     });
     let settings = Settings { file: file.unwrap_or_default(), variables: variables.collect() };
-    let mut command = settings.fill(command.clone())?;
+    let mut command = settings.fill(command.clone(), Some(first))?;
     let path = path_of(first);
     settings.check_variables(&command, &path)?;
     if first.get_flag("print_config") {
@@ -79,13 +82,27 @@ struct Settings {
     variables: Vec<(String, String)>,
 }
 
+/// What one of them gives to an option.
+struct Given {
+    arg: Arg,
+    is_variable: bool,
+    values: Vec<String>,
+}
+
 impl Settings {
-    /// The commands with these values as their defaults.
-    fn fill(&self, command: Command) -> anyhow::Result<Command> {
-        self.fill_below(command, &[], &self.file)
+    /// The commands with these values as their defaults. `first` is what the command line says by itself.
+    fn fill(&self, command: Command, first: Option<&ArgMatches>) -> anyhow::Result<Command> {
+        self.fill_below(command, first, &[], &self.file)
     }
 
-    fn fill_below(&self, mut command: Command, path: &[String], table: &Table) -> anyhow::Result<Command> {
+    /// `first` is none where the command line is of another command.
+    fn fill_below(
+        &self,
+        mut command: Command,
+        first: Option<&ArgMatches>,
+        path: &[String],
+        table: &Table,
+    ) -> anyhow::Result<Command> {
         let args: Vec<Arg> = command.get_arguments().filter(|arg| is_setting(arg)).cloned().collect();
         let below = command.get_subcommands().map(|sub| sub.get_name().to_owned());
         let below: Vec<String> = below.filter(|name| !path.is_empty() || has_settings(name)).collect();
@@ -96,19 +113,24 @@ impl Settings {
             };
             ensure!(is_known, "{} has no {key}: `{} --help` lists what there is", section(path), words(path));
         }
-        for arg in args {
-            let key = key_of_arg(&arg);
-            let variable = arg.get_env().is_none().then(|| variable(path, &key));
-            let from_variable =
-                variable.as_ref().and_then(|name| self.variable(name).map(|value| (name, value)));
-            let given = match (from_variable, table.get(&key)) {
-                (Some((name, value)), _) => Some((name.clone(), vec![value.to_owned()])),
-                (None, Some(value)) => Some((format!("{} {key}", section(path)), texts(value)?)),
-                (None, None) => None,
+        let mut given = Vec::new();
+        for arg in &args {
+            let key = key_of_arg(arg);
+            let variable = variable_of(path, arg);
+            let from_variable = variable.and_then(|name| self.variable(&name).map(|value| (name, value)));
+            let (from, is_variable, values) = match (from_variable, table.get(&key)) {
+                (Some((name, value)), _) => (name, true, vec![value.to_owned()]),
+                (None, Some(value)) => (format!("{} {key}", section(path)), false, texts(value)?),
+                (None, None) => continue,
             };
-            if let Some((from, values)) = &given {
-                check(&arg, values).with_context(|| from.clone())?;
-            }
+            check(arg, &values).context(from)?;
+            given.push(Given { arg: arg.clone(), is_variable, values });
+        }
+        let mut defaults = counting(&command, first, given);
+        for arg in args {
+            let values = defaults.iter().position(|(id, _)| id == arg.get_id());
+            let values = values.map(|place| defaults.swap_remove(place).1);
+            let variable = variable_of(path, &arg);
             command = command.mut_arg(arg.get_id().clone(), |mut arg| {
                 if let Some(variable) = variable {
                     let told = |help: &StyledStr| StyledStr::from(format!("{help} [env: {variable}]"));
@@ -116,8 +138,8 @@ impl Settings {
                     arg = help.into_iter().fold(arg, Arg::help);
                     arg = long_help.into_iter().fold(arg, Arg::long_help);
                 }
-                match given {
-                    Some((_, values)) => arg.required(false).default_values(values),
+                match values {
+                    Some(values) => arg.required(false).default_values(values),
                     None => arg,
                 }
             });
@@ -133,7 +155,9 @@ impl Settings {
                 Some(Value::Table(below)) => below,
                 _ => &Table::new(),
             };
-            self.fill_below(sub.clone(), &[path, &[name]].concat(), below).unwrap_or_else(|error| {
+            let first = first.and_then(ArgMatches::subcommand).filter(|(typed, _)| *typed == name);
+            let first = first.map(|(_, matches)| matches);
+            self.fill_below(sub.clone(), first, &[path, &[name]].concat(), below).unwrap_or_else(|error| {
                 filled = Err(error);
                 sub
             })
@@ -183,6 +207,11 @@ fn variable(path: &[String], key: &str) -> String {
     format!("TAILWATER_{}", words.collect::<Vec<_>>().join("_").to_uppercase())
 }
 
+/// The variable of an option that clap itself knows no variable of.
+fn variable_of(path: &[String], arg: &Arg) -> Option<String> {
+    arg.get_env().is_none().then(|| variable(path, &key_of_arg(arg)))
+}
+
 fn section(path: &[String]) -> String {
     let below: String = path.iter().map(|name| format!(".{}", key_of(name))).collect();
     format!("[client{below}]")
@@ -210,11 +239,39 @@ fn texts(value: &Value) -> anyhow::Result<Vec<String>> {
     }
 }
 
+/// The values of these that count: defaults are beside everything for clap, so what may not be beside an option that
+/// was typed is left out here, and then what comes from the file and may not be beside what a variable says.
+fn counting(command: &Command, first: Option<&ArgMatches>, given: Vec<Given>) -> Vec<(Id, Vec<String>)> {
+    let is_typed = |arg: &&Arg| {
+        let id = arg.get_id().as_str();
+        first.is_some_and(|first| {
+            first.try_contains_id(id).is_ok() && first.value_source(id) == Some(ValueSource::CommandLine)
+        })
+    };
+    let mut over: Vec<Arg> = command.get_arguments().filter(is_typed).cloned().collect();
+    let mut counting = Vec::new();
+    let (variables, file): (Vec<Given>, Vec<Given>) = given.into_iter().partition(|given| given.is_variable);
+    for mut source in [variables, file] {
+        source.retain(|given| !over.iter().any(|other| conflict(command, &given.arg, other)));
+        over.extend(source.iter().map(|given| given.arg.clone()));
+        counting.extend(source.into_iter().map(|given| (given.arg.get_id().clone(), given.values)));
+    }
+    counting
+}
+
+/// Whether two options of a command may not be beside each other. Only one of them says so.
+fn conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
+    let names = |one: &Arg, other: &Arg| {
+        command.get_arg_conflicts_with(one).iter().any(|named| named.get_id() == other.get_id())
+    };
+    names(one, other) || names(other, one)
+}
+
 /// Whether an option takes these values.
 fn check(arg: &Arg, values: &[String]) -> anyhow::Result<()> {
     let long = arg.get_long().unwrap_or_default().to_owned();
     // Alone: what it may not be beside is on the command line, and goes over this.
-    let alone = arg.clone().global(false).required(false).conflicts_with(Resettable::<clap::Id>::Reset);
+    let alone = arg.clone().global(false).required(false).conflicts_with(Resettable::<Id>::Reset);
     let line = values.iter().map(|value| format!("--{long}={value}"));
     let command = Command::new("tailwater").no_binary_name(true).disable_help_flag(true).arg(alone);
     match command.try_get_matches_from(line) {
@@ -266,23 +323,30 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    fn filled(file: &str, variables: &[(&str, &str)]) -> anyhow::Result<Command> {
+    fn filled(file: &str, variables: &[(&str, &str)], first: Option<&ArgMatches>) -> anyhow::Result<Command> {
         let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let settings = Settings { file: client_of(file)?, variables };
-        let command = settings.fill(Cli::command())?;
+        let command = settings.fill(Cli::command(), first)?;
         settings.check_variables(&command, &["produce".to_owned()])?;
         Ok(command)
     }
 
-    /// What `produce s` is run with.
-    fn produce(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Table {
-        let command = filled(file, variables).expect("it makes sense");
-        let line = ["tailwater", "produce", "s"].iter().chain(flags);
+    /// What the command of a line is run with.
+    fn run_with(file: &str, variables: &[(&str, &str)], line: &[&str]) -> Table {
+        let line = [&["tailwater"], line].concat();
+        let first = Cli::command().ignore_errors(true).try_get_matches_from(&line).expect("a command line");
+        let command = filled(file, variables, Some(&first)).expect("it makes sense");
         let matches = command.clone().try_get_matches_from(line).expect("a command line");
-        match printed(&command, &matches)["client"]["produce"].clone() {
-            Value::Table(produce) => produce,
+        let client = printed(&command, &matches)["client"].clone();
+        match path_of(&matches).iter().fold(client, |table, name| table[key_of(name)].clone()) {
+            Value::Table(given) => given,
             other => panic!("{other}"),
         }
+    }
+
+    /// What `produce s` is run with.
+    fn produce(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Table {
+        run_with(file, variables, &[&["produce", "s"], flags].concat())
     }
 
     #[test]
@@ -301,6 +365,50 @@ mod tests {
     fn a_flag_goes_over_what_it_may_not_be_beside_on_the_command_line() {
         let given = produce("[client.produce]\npartitioner = 'random'\n", &[], &["--shard", "3"]);
         assert_eq!(given["shard"], 3.into());
+    }
+
+    #[test]
+    fn what_may_not_be_beside_what_goes_over_it_does_not_count() {
+        let consume = &["consume", "s"][..];
+        let of_shard = &["consume", "s", "--shard", "0"][..];
+        let group = &[("TAILWATER_CONSUME_GROUP", "g")][..];
+        for (file, variables, line, goes, stays) in [
+            ("[client.consume]\ngroup = 'g'\n", &[][..], of_shard, "group", "shard"),
+            ("", group, of_shard, "group", "shard"),
+            (
+                "[client.produce]\nshard = 3\n",
+                &[],
+                &["produce", "s", "--partitioner", "random"],
+                "shard",
+                "partitioner",
+            ),
+            (
+                "[client.broadcast.listen]\ntoken_file = 't'\n",
+                &[],
+                &["broadcast", "listen", "--from", "now"],
+                "token_file",
+                "from",
+            ),
+            // A body and a flag are no settings; that they conflict is said by the flag.
+            ("[client.queue.send]\nfile = 'f'\n", &[], &["queue", "send", "q", "body"], "file", "output"),
+            (
+                "[client.queue.receive]\nexec = 'cat'\n",
+                &[],
+                &["queue", "receive", "q", "--delete"],
+                "exec",
+                "output",
+            ),
+            // Variables go over the file, but not those that don't count.
+            ("[client.consume]\nshard = [1]\n", group, consume, "shard", "group"),
+            ("[client.consume]\nstats = 9\n", group, consume, "stats", "group"),
+            ("[client.consume]\nstats = 9\n", group, of_shard, "group", "stats"),
+        ] {
+            let given = run_with(file, variables, line);
+            assert!(!given.contains_key(goes) && given.contains_key(stays), "{line:?}: {given:?}");
+        }
+        // Elsewhere they count.
+        let given = run_with("[client.queue.send]\nfile = 'f'\n", &[], &["queue", "send", "q"]);
+        assert_eq!(given["file"], "f".into());
     }
 
     #[test]
@@ -338,18 +446,15 @@ mod tests {
             ),
             ("", &[("TAILWATER_PRODUCE_FILE", "x")], "TAILWATER_PRODUCE_FILE names no option"),
         ] {
-            let error = filled(file, variables).expect_err(named);
+            let error = filled(file, variables, None).expect_err(named);
             assert!(format!("{error:#}").contains(named), "{error:#}");
         }
     }
 
     #[test]
     fn several_values_are_a_list() {
-        let command = filled("[client.consume]\nshard = [1, 2]\n", &[]).expect("it makes sense");
-        let line = ["tailwater", "consume", "s"];
-        let matches = command.clone().try_get_matches_from(line).expect("a command line");
-        let given = printed(&command, &matches);
-        assert_eq!(given["client"]["consume"]["shard"], Value::Array(vec![1.into(), 2.into()]));
+        let given = run_with("[client.consume]\nshard = [1, 2]\n", &[], &["consume", "s"]);
+        assert_eq!(given["shard"], Value::Array(vec![1.into(), 2.into()]));
     }
 
     #[test]
@@ -367,7 +472,7 @@ mod tests {
         let count = all.len();
         all.dedup();
         assert!(count > 50 && all.len() == count, "{all:?}");
-        filled("", &[]).expect("nothing").debug_assert();
+        filled("", &[], None).expect("nothing").debug_assert();
         optional(Cli::command()).debug_assert();
     }
 }

@@ -77,6 +77,22 @@ fn a_node_and_the_commands_that_talk_to_it_have_one_file_under_variables_under_f
 }
 
 #[test]
+fn a_consumer_that_is_told_its_shard_is_not_in_the_group_that_a_variable_names() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let file = dir.path().join("tailwater.toml");
+    std::fs::write(&file, format!("[client]\nserver = '{}'\n", node.admin)).expect("written");
+    says(&file, &[], &["stream", "create", "s", "--shards", "2"], "");
+    says(&file, &[], &["produce", "s", "--shard", "1"], "one\n");
+    let group = [("TAILWATER_CONSUME_GROUP", "g")];
+    let of_shard = ["consume", "s", "--shard", "1", "--exit-at-end"];
+    assert_eq!(says(&file, &group, &of_shard, ""), "one\n");
+    assert!(!says(&file, &[], &["group", "ls", "-o", "json"], "").contains("\"g\""));
+    assert_eq!(says(&file, &group, &["consume", "s", "--exit-at-end"], ""), "one\n");
+    assert!(says(&file, &[], &["group", "ls", "-o", "json"], "").contains("\"g\""));
+}
+
+#[test]
 fn what_is_misspelt_in_the_file_or_in_a_variable_is_refused_with_its_name() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tailwater.toml");
