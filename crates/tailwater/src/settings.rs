@@ -270,8 +270,9 @@ fn conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
 /// Whether an option takes these values.
 fn check(arg: &Arg, values: &[String]) -> anyhow::Result<()> {
     let long = arg.get_long().unwrap_or_default().to_owned();
-    // Alone: what it may not be beside is on the command line, and goes over this.
-    let alone = arg.clone().global(false).required(false).conflicts_with(Resettable::<Id>::Reset);
+    // Alone: what it may not be beside, and what it has to be beside, clap would look for here.
+    let alone = arg.clone().global(false).required(false);
+    let alone = alone.conflicts_with(Resettable::<Id>::Reset).requires(Resettable::<Id>::Reset);
     let line = values.iter().map(|value| format!("--{long}={value}"));
     let command = Command::new("tailwater").no_binary_name(true).disable_help_flag(true).arg(alone);
     match command.try_get_matches_from(line) {
@@ -409,6 +410,21 @@ mod tests {
         // Elsewhere they count.
         let given = run_with("[client.queue.send]\nfile = 'f'\n", &[], &["queue", "send", "q"]);
         assert_eq!(given["file"], "f".into());
+    }
+
+    #[test]
+    fn each_option_is_checked_without_those_that_it_needs() {
+        fn check_all(command: &Command) -> usize {
+            let args: Vec<&Arg> = command.get_arguments().filter(|arg| is_setting(arg)).collect();
+            for arg in &args {
+                // Taken or refused, but it does not panic.
+                drop(check(arg, &["1".to_owned()]));
+            }
+            args.len() + command.get_subcommands().map(check_all).sum::<usize>()
+        }
+        assert!(check_all(&Cli::command()) > 50);
+        let file = "[client.broadcast.listen]\nshare_listen = '127.0.0.1:0'\nstats = 5\n";
+        filled(file, &[], None).expect("it makes sense");
     }
 
     #[test]
