@@ -124,11 +124,12 @@ pub struct Create {
     /// How long a receive waits for messages if it does not say, in seconds. By default 0.
     #[arg(long, value_name = "S")]
     wait: Option<u32>,
+    // `requires` would count only what is on the command line: `create` looks whether both are given.
     /// Where messages go that were received --max-receives times.
-    #[arg(long, value_name = "QUEUE", requires = "max_receives")]
+    #[arg(long, value_name = "QUEUE")]
     dead_letter_queue: Option<String>,
-    /// See --dead-letter-queue.
-    #[arg(long, value_name = "N", requires = "dead_letter_queue")]
+    /// See --dead-letter-queue: neither goes without the other.
+    #[arg(long, value_name = "N")]
     max_receives: Option<u32>,
     /// A tag; more than once for several.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
@@ -236,9 +237,14 @@ fn create(client: &Client, create: Create) -> anyhow::Result<()> {
     if create.deduplicate_by_content {
         attributes.insert("ContentBasedDeduplication".to_owned(), "true".into());
     }
-    if let (Some(target), Some(most)) = (&create.dead_letter_queue, create.max_receives) {
-        let policy = json!({"deadLetterTargetArn": client.arn(target)?, "maxReceiveCount": most});
-        attributes.insert("RedrivePolicy".to_owned(), policy.to_string().into());
+    match (&create.dead_letter_queue, create.max_receives) {
+        (Some(target), Some(most)) => {
+            let policy = json!({"deadLetterTargetArn": client.arn(target)?, "maxReceiveCount": most});
+            attributes.insert("RedrivePolicy".to_owned(), policy.to_string().into());
+        }
+        (Some(_), None) => anyhow::bail!("--dead-letter-queue is given without --max-receives"),
+        (None, Some(_)) => anyhow::bail!("--max-receives is given without --dead-letter-queue"),
+        (None, None) => {}
     }
     let mut tags: Map<String, Value> =
         create.tag.into_iter().map(|(key, value)| (key, value.into())).collect();

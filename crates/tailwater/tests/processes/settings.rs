@@ -93,6 +93,27 @@ fn a_consumer_that_is_told_its_shard_is_not_in_the_group_that_a_variable_names()
 }
 
 #[test]
+fn a_dead_letter_queue_and_how_often_is_received_before_are_given_together_wherever_each_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let file = dir.path().join("tailwater.toml");
+    let write = |more: &str| {
+        std::fs::write(&file, format!("[client]\nserver = '{}'\n{more}", node.admin)).expect("written");
+    };
+    write("");
+    says(&file, &[], &["queue", "create", "dead"], "");
+    let with_letters = ["queue", "create", "work", "--dead-letter-queue", "dead"];
+    let alone = complains(&file, &[], &with_letters);
+    assert!(alone.contains("without --max-receives"), "{alone}");
+    let alone = complains(&file, &[], &["queue", "create", "work", "--max-receives", "5"]);
+    assert!(alone.contains("without --dead-letter-queue"), "{alone}");
+    write("[client.queue.create]\nmax_receives = 5\n");
+    says(&file, &[], &with_letters, "");
+    let described = says(&file, &[], &["queue", "describe", "work", "-o", "json"], "");
+    assert!(described.contains("RedrivePolicy"), "{described}");
+}
+
+#[test]
 fn what_is_misspelt_in_the_file_or_in_a_variable_is_refused_with_its_name() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tailwater.toml");
