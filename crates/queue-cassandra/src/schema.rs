@@ -7,7 +7,7 @@
 //! | `buckets` | queue, kind | bucket |
 //! | `floors` | queue, kind | |
 //! | `forwards` | queue, number | receive; gone after half a day |
-//! | `letters` | queue, number | queue and number as a dead letter; gone after half a day |
+//! | `letters` | queue, number | queue and number as a dead letter, the latest first; gone after half a day |
 //! | `records` | space | key; written by conditional writes only |
 //! | `groups` | queue, group | cell; written by conditional writes only, of several cells at once |
 //!
@@ -42,7 +42,7 @@ pub(crate) const TABLES: [(&str, &str); 8] = [
         "letters",
         "(queue bigint, number bigint, target bigint, letter bigint, bucket bigint, part int, \
          PRIMARY KEY ((queue, number), target, letter)) \
-         WITH default_time_to_live = 50000 AND gc_grace_seconds = 86400",
+         WITH CLUSTERING ORDER BY (target DESC, letter DESC) AND default_time_to_live = 50000 AND gc_grace_seconds = 86400",
     ),
     (
         "groups",

@@ -70,11 +70,9 @@ impl Front {
         Ok(())
     }
 
-    /// Deletes a message, the body of which is gone, where it was put as a dead letter, or is about to be: see [`Front::redrive`].
+    /// Deletes a message, the body of which is gone, where it was put as a dead letter, or is about to be: see [`Front::redrive`]. Also
+    /// where the queue has no dead-letter queue: it may have had one, or have one that is not known here yet.
     async fn delete_letters(&self, known: &Known, number: Number) -> Result<(), QueueError> {
-        if known.record().settings.redrive.is_none() {
-            return Ok(());
-        }
         let level = self.level(known);
         let (mut left, mut room) = (vec![(known.id, number)], LETTERS_MAX);
         while room > 0
@@ -92,6 +90,11 @@ impl Front {
             try_join_all(deletes).await?;
             // The dead-letter queue may have one of its own.
             left.extend(letters.iter().map(|letter| (letter.at.queue, letter.number)));
+        }
+        if room == 0 {
+            return Err(QueueError::Unavailable(
+                "the message is in too many places as a dead letter".to_owned(),
+            ));
         }
         Ok(())
     }

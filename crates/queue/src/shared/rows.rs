@@ -210,7 +210,8 @@ pub trait Rows: Send + Sync + 'static {
     /// Notes that a message may also be there, as a dead letter; kept for 12 hours.
     fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()>;
 
-    /// Where a message may also be, as a dead letter; `most` of them.
+    /// Where a message may also be, as a dead letter; `most` of them, in each queue the latest first: the others are as a rule from
+    /// attempts that failed.
     fn letters(
         &self,
         level: Consistency,

@@ -475,7 +475,10 @@ impl Rows for SimRows {
                 Key::Letter(_, _, letter) => Some(letter),
                 _ => None,
             });
-            Ok(letters.take(most).collect())
+            let mut letters: Vec<Letter> = letters.collect();
+            letters.sort_unstable_by_key(|letter| std::cmp::Reverse((letter.at.queue, letter.number)));
+            letters.truncate(most);
+            Ok(letters)
         })
     }
 
