@@ -8,7 +8,8 @@
 //! - Where nothing was found in two looks that follow each other, nothing is left. Not in one: what becomes visible earlier while a look
 //!   goes on is moved from what is yet to be looked at to what was.
 //!
-//! Whatever is found, looks read no more than [`SEARCH_TUPLES_PER_MS`]. No input, no output, no clock.
+//! Looks that find nothing to be moved read no more than [`SEARCH_TUPLES_PER_MS`]. One that goes on begins with the bucket in which the last
+//! one found something, and reads again what is before that in there. No input, no output, no clock.
 
 use std::time::Duration;
 

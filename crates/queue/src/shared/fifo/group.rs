@@ -4,7 +4,7 @@
 //! key of a cell        value, in JSON
 //! 0                    [`State`], and the version that every change of the group compares
 //! 1, sequence          [`Slot`]: a message                          big-endian: by key is by sequence
-//! 2, 16 bytes          [`Seen`]: a deduplication id, for 5 minutes
+//! 2, 16 bytes          [`Seen`]: a deduplication id, for 5 minutes, or what came from another queue, for as long as messages are kept
 //! ```
 //!
 //! Everything that is invisible because it was received is among the first [`BATCH_MAX`] messages: nothing after an invisible one
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, Sequence, Token};
-use crate::limits::{BATCH_MAX, DEDUPLICATION_MS, GROUP_TTL_S, INVISIBLE_MS_MAX};
+use crate::limits::{BATCH_MAX, GROUP_TTL_S, INVISIBLE_MS_MAX};
 use crate::queue::ReceiptError;
 use crate::request::QueueError;
 use crate::shared::numbers::sent_at;
@@ -189,8 +189,13 @@ impl Group {
         self.is_lost = true;
     }
 
-    /// Puts a message behind all others; of its key nothing may have been seen.
-    pub(super) fn append(&mut self, number: Number, visible_at: u64, key: Option<&DeduplicationKey>) -> Seen {
+    /// Puts a message behind all others; of its key nothing may have been seen. It is seen for so many seconds.
+    pub(super) fn append(
+        &mut self,
+        number: Number,
+        visible_at: u64,
+        key: Option<(&DeduplicationKey, u32)>,
+    ) -> Seen {
         let sequence = number.0.max(self.state.last + 1);
         if self.state.tuple.is_none() && self.slots.is_empty() {
             self.state.head = self.state.head.max(self.state.last + 1);
@@ -198,8 +203,7 @@ impl Group {
         self.state.last = sequence;
         self.put(Slot { sequence, number: number.0, visible_at, ..Slot::default() });
         let seen = Seen { number: number.0, sequence };
-        if let Some(key) = key {
-            let ttl_s = (DEDUPLICATION_MS / 1_000) as u32;
+        if let Some((key, ttl_s)) = key {
             self.changes.insert(seen_key(key), Some((write(&seen), ttl_s)));
         }
         seen

@@ -11,7 +11,7 @@ use super::{BUSY, group_key};
 use crate::contract::SentEach;
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence};
-use crate::limits::{CLAIM_MS, DEDUPLICATION_MS, GROUP_ATTEMPTS, SETTLE_MS};
+use crate::limits::{CLAIM_MS, DEDUPLICATION_MS, GROUP_ATTEMPTS, GROUP_TTL_S, SETTLE_MS};
 use crate::request::{QueueError, Send, Sent};
 use crate::settings::Scope;
 use crate::shared::rows::{Body, GroupKey};
@@ -24,6 +24,8 @@ pub(in crate::shared) struct Arrival {
     is_put: bool,
     body: Body,
     key: Option<DeduplicationKey>,
+    /// How long its id is seen, in seconds.
+    seen_s: u32,
 }
 
 /// Which group a deduplication id belongs to, and since when, in JSON.
@@ -58,7 +60,8 @@ impl Front {
             let body = Body { content: send.content, source: None, group: Some(at) };
             let (places, arrivals) = groups.entry(at).or_default();
             places.push(place);
-            arrivals.push(Arrival { number, is_put: false, body, key });
+            let seen_s = (DEDUPLICATION_MS / 1_000) as u32;
+            arrivals.push(Arrival { number, is_put: false, body, key, seen_s });
         }
         let into_groups = groups.into_iter().map(async |(at, (places, arrivals))| {
             (places, self.send_to(known, at, arrivals, fifo.scope).await)
@@ -193,7 +196,8 @@ impl Front {
                     arrival.number = self.put_body_in_time(known, arrival.number, &arrival.body).await?;
                     arrival.is_put = true;
                 }
-                let appended = group.append(arrival.number, self.now() + delay_ms, arrival.key.as_ref());
+                let key = arrival.key.as_ref().map(|key| (key, arrival.seen_s));
+                let appended = group.append(arrival.number, self.now() + delay_ms, key);
                 seen.extend(arrival.key.map(|key| (key, appended)));
                 sent.push(appended);
             }
@@ -207,8 +211,8 @@ impl Front {
         Err(BUSY)
     }
 
-    /// Puts a message that comes from another queue behind the others of a group. Done again within the time of a deduplication
-    /// id it is done once: `mark` says what it is.
+    /// Puts a message that comes from another queue behind the others of a group. Done again it is done once, however late: `mark` says
+    /// what it is.
     pub(in crate::shared) async fn put_in_group(
         &self,
         known: &Known,
@@ -219,7 +223,9 @@ impl Front {
         let number = self.numbers.next(&self.env, self.now())?;
         let key = Some(DeduplicationKey::new(Scope::Group, "", mark));
         let body = Body { group: Some(at), ..body };
-        self.append(known, at, vec![Arrival { number, is_put: false, body, key }], self.now()).await?;
+        // Who brings it may die, and nobody receive there for as long as it is kept.
+        let arrival = Arrival { number, is_put: false, body, key, seen_s: GROUP_TTL_S };
+        self.append(known, at, vec![arrival], self.now()).await?;
         known.sent.notify_one();
         Ok(())
     }

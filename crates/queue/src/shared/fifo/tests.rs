@@ -173,7 +173,7 @@ fn what_is_too_old_is_out_before_what_comes_after_it_is_received_and_what_was_re
 fn an_id_that_was_seen_is_written_with_its_message() {
     let mut group = Group::default();
     let key = DeduplicationKey::new(Scope::Group, "g", "id");
-    let seen = group.append(number(START), START, Some(&key));
+    let seen = group.append(number(START), START, Some((&key, 300)));
     let (cells, _) = group.into_cells();
     let kept: Vec<&Cell> = cells.iter().filter(|cell| cell.key == super::seen_key(&key)).collect();
     assert_eq!((kept.len(), kept[0].ttl_s), (1, 300));
