@@ -522,8 +522,7 @@ impl Front {
             };
             let origin = source.map_or(tuple.number, |(_, origin)| origin);
             let body = Body { content, source: Some((record.name.clone(), origin)), group: None };
-            if self.is_put_in_time(&target, number, &body).await? {
-                self.list_first(&target, number, 0).await?;
+            if self.put_copy(&target, number, &body).await? {
                 target.sent.notify_one();
                 self.remove(known, tuple).await?;
                 known.happened.lock().redriven += 1;

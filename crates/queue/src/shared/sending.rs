@@ -49,8 +49,8 @@ impl Front {
         Ok(sent)
     }
 
-    /// Puts one message in: one that was sent, or comes from another queue. The number that it has then.
-    pub(super) async fn put(
+    /// Puts one message in that was sent. The number that it has then.
+    async fn put(
         &self,
         known: &Known,
         number: Number,
@@ -62,13 +62,32 @@ impl Front {
         Ok(number)
     }
 
-    /// Puts the first tuple of a message whose body is there.
-    pub(super) async fn list_first(
+    /// Puts a message in that comes from another queue, where it still is. Whether it is there: as with
+    /// [`Front::is_put_in_time`] it has to have another number otherwise. After an error it is not, as far as that can be had: each attempt
+    /// would leave a body that the sweeper brings back.
+    pub(super) async fn put_copy(
         &self,
         known: &Known,
         number: Number,
-        delay_ms: u64,
-    ) -> Result<(), QueueError> {
+        body: &Body,
+    ) -> Result<bool, QueueError> {
+        let put = async {
+            let is_put = self.is_put_in_time(known, number, body).await?;
+            if is_put {
+                self.list_first(known, number, 0).await?;
+            }
+            Ok(is_put)
+        };
+        let put = put.await;
+        if put.is_err() {
+            // Its timestamp is the later one: a put that comes after it has no effect.
+            let _ = self.rows.delete_body(self.level(known), known.body_at(number), number).await;
+        }
+        put
+    }
+
+    /// Puts the first tuple of a message whose body is there.
+    async fn list_first(&self, known: &Known, number: Number, delay_ms: u64) -> Result<(), QueueError> {
         let tuple =
             Tuple { visible_at: 0, number, moves: 0, receives: 0, first_received_at: 0, received_at: 0 };
         // When it was sent, so that messages of one request stay in order; later only if that took long.
@@ -100,12 +119,7 @@ impl Front {
 
     /// Puts a body, and says whether it is there. One that took long may have come to a partition that was dropped meanwhile: it is
     /// deleted again, and has to have another number.
-    pub(super) async fn is_put_in_time(
-        &self,
-        known: &Known,
-        number: Number,
-        body: &Body,
-    ) -> Result<bool, QueueError> {
+    async fn is_put_in_time(&self, known: &Known, number: Number, body: &Body) -> Result<bool, QueueError> {
         self.put_body(known, number, body.clone()).await?;
         if self.now() <= sent_at(number) + WRITE_MS {
             return Ok(true);

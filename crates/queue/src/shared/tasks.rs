@@ -1,19 +1,22 @@
 //! Move tasks: bringing dead letters back.
 //!
-//! A task is a record, and whichever front end runs it notes in it how far it is. One that was not noted for a while has lost its
-//! front end: another one goes on. A step receives messages, sends them as new ones, and deletes them: a crash between leaves
+//! A task is a record, and whichever front end runs it notes in it how far it is. As long as it does there is a mark, which ends by itself:
+//! a task without one has lost its front end, and another one goes on. A step receives messages, sends them as new ones, and deletes them: a crash between leaves
 //! some of them twice. What a step could not move is visible again, at once or when its timeout is over; a task ends when nothing
 //! is left of what it has to move, visible or not.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 
 use super::numbers::last_at;
 use super::receiving::Want;
 use super::rows::{Body, GroupKey, Record};
 use super::search::{Looked, Search, Witness};
+use super::sending::{PUTS_MAX, TOO_SLOW};
 use super::{Front, Known};
 use crate::ids::{Number, Receipt};
 use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_RETRY_MS, MOVE_TASKS_MAX};
@@ -25,6 +28,9 @@ const RUNNING: &str = "moves";
 
 /// How long a running task's mark stays without being renewed, in seconds.
 const MARK_S: u32 = 15;
+
+/// How often it is renewed while a step goes on, which may look at a whole queue: several times while it lasts.
+const RENEW_EVERY: Duration = Duration::from_secs(MARK_S as u64 / 3);
 
 /// How often a front end looks for tasks that nobody runs, in milliseconds.
 const LOOK_MS: u64 = 10_000;
@@ -147,7 +153,7 @@ impl Front {
     }
 
     /// Runs a task, unless another front end does.
-    async fn run(&self, task: MoveTask) -> Result<(), QueueError> {
+    async fn run(self: &Arc<Self>, task: MoveTask) -> Result<(), QueueError> {
         let (mark, mine) = (key_of(task.id), Bytes::copy_from_slice(&self.env.random_u64().to_le_bytes()));
         if !self.rows.write_record(RUNNING, &mark, Some(mine.clone()), None, MARK_S).await? {
             return Ok(());
@@ -161,10 +167,7 @@ impl Front {
             if task.status != MoveStatus::Running {
                 return Ok(());
             }
-            let mark_now = self.rows.record(RUNNING, &mark).await?.filter(|mark| mark.value == mine);
-            let Some(mark_now) = mark_now else { return Ok(()) };
-            let version = Some(mark_now.version);
-            if !self.rows.write_record(RUNNING, &mark, Some(mine.clone()), version, MARK_S).await? {
+            if !self.renew_mark(&mark, &mine).await? {
                 return Ok(());
             }
             let before = task.moved;
@@ -176,7 +179,15 @@ impl Front {
                 }
                 Some((source, _)) => {
                     let known = self.known(source).await?;
-                    self.step(&known, &mut task, &mut search).await
+                    let step = pin!(self.step(&known, &mut task, &mut search));
+                    let stepped = match select(step, pin!(self.keep_mark(&mark, &mine))).await {
+                        Either::Left((stepped, _)) => stepped,
+                        // What it has received it moves, or gives back: nobody else has that.
+                        Either::Right(((), step)) => step.await,
+                    };
+                    // Otherwise each look at what is left goes through all that was there.
+                    self.drop_buckets(&known);
+                    stepped
                 }
             };
             let is_over = task.status != MoveStatus::Running;
@@ -193,6 +204,30 @@ impl Front {
                 None => MOVE_PAUSE_MS,
             };
             self.env.sleep(Duration::from_millis(pause)).await;
+        }
+    }
+
+    /// Renews a task's mark; `false` if it is another front end's, or nobody's.
+    async fn renew_mark(&self, mark: &str, mine: &Bytes) -> Result<bool, QueueError> {
+        // Where the version is another one, this front end has changed it: by a call that was thought lost.
+        while let Some(record) = self.rows.record(RUNNING, mark).await?.filter(|record| record.value == *mine)
+        {
+            let version = Some(record.version);
+            if self.rows.write_record(RUNNING, mark, Some(mine.clone()), version, MARK_S).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Renews a task's mark again and again, until it is lost.
+    async fn keep_mark(&self, mark: &str, mine: &Bytes) {
+        loop {
+            self.env.sleep(RENEW_EVERY).await;
+            // After an error it may still be there.
+            if let Ok(false) = self.renew_mark(mark, mine).await {
+                return;
+            }
         }
     }
 
@@ -249,8 +284,13 @@ impl Front {
             let mark = format!("from {}/{}", known.id, sequence.0);
             self.put_in_group(&target, GroupKey(place), body, &mark).await?;
         } else {
-            let number = self.numbers.next(&self.env, self.now())?;
-            self.put(&target, number, 0, body).await?;
+            let mut puts = 0;
+            while !self.put_copy(&target, self.numbers.next(&self.env, self.now())?, &body).await? {
+                puts += 1;
+                if puts == PUTS_MAX {
+                    return Err(TOO_SLOW);
+                }
+            }
             target.sent.notify_one();
         }
         let _ = self.delete(known, vec![message.receipt]).await?;
