@@ -399,8 +399,8 @@ async fn last(
 
 #[cfg(test)]
 mod tests {
-    use tailwater_queue::shared::rows::{Cell, Kind, Partition, Rows};
-    use tailwater_queue::{Counts, MoveStatus, MoveTask, Number, Redrive, Sequence};
+    use tailwater_queue::shared::rows::{Cell, Kind, Letter, Partition, Rows};
+    use tailwater_queue::{Counts, MoveStatus, MoveTask, Number, QueueId, Redrive, Sequence};
 
     use super::*;
 
@@ -842,6 +842,46 @@ mod tests {
     }
 
     #[test]
+    fn a_move_task_whose_looks_take_longer_than_its_mark_stays_ends() {
+        with_cluster(|cluster, [env, _]| async move {
+            let front = start(&cluster, &env, Consistency::Quorum).await;
+            // The others are in as many buckets, or in as many groups.
+            for (fifo, source, target, hidden_s, batches, pause) in [
+                (None, "dead", "work", 4_200, 400, Duration::from_secs(10)),
+                (Some(Fifo::default()), "dead.fifo", "work.fifo", 60, 300, Duration::ZERO),
+            ] {
+                for name in [source, target] {
+                    let settings = Settings { fifo, ..Settings::default() };
+                    front.create(QueueRecord::new("a", name, settings)).await.expect("created");
+                }
+                let dead = front.find("a", source).await.expect("answered").expect("there");
+                let send = async |first: u64| {
+                    let sends = (10 * first..10 * first + 10).map(|number| {
+                        let (group, deduplication) = (Some(number.to_string()), Some(number.to_string()));
+                        Send { group, deduplication, ..Send::default() }
+                    });
+                    front.send(&dead, sends.collect()).await.expect("sent");
+                };
+                send(0).await;
+                let visibility = Some(Duration::from_secs(hidden_s));
+                let receive = Receive { count: 10, visibility, ..Receive::default() };
+                assert_eq!(front.receive(&dead, receive).await.expect("received").len(), 10);
+                let task = MoveTask { target: Some(target.to_owned()), ..MoveTask::new("a", source) };
+                front.start_move(task).await.expect("started");
+                // Longer than clocks may differ.
+                env.sleep(Duration::from_secs(3)).await;
+                for batch in 1..=batches {
+                    send(batch).await;
+                    env.sleep(pause).await;
+                }
+                env.sleep(Duration::from_secs(1_200)).await;
+                let task = front.list_moves("a", source).await.expect("listed").remove(0);
+                assert_eq!((task.status, task.moved), (MoveStatus::Completed, 10), "{source}");
+            }
+        });
+    }
+
+    #[test]
     fn what_was_deleted_by_an_older_receipt_is_not_counted_until_its_last_timeout_is_over() {
         with_two(|env, _, [front, _]| async move {
             let queue = front.create(QueueRecord::new("a", "q", Settings::default())).await.expect("created");
@@ -883,6 +923,87 @@ mod tests {
                 assert_eq!(received, []);
                 assert_eq!(receive(&dead).await, [], "deleted {after} half milliseconds later");
             }
+        });
+    }
+
+    #[test]
+    fn a_delete_finds_a_dead_letter_whose_queue_has_no_dead_letter_queue_any_more() {
+        with_two(|env, _, [front, _]| async move {
+            let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
+            let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
+            let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
+            let dead =
+                front.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+            let receive = async |queue| {
+                front.receive(queue, Receive { count: 1, ..Receive::default() }).await.expect("received")
+            };
+            front.send(&work, vec![Send::default()]).await.expect("sent");
+            let receipt = receive(&work).await[0].receipt;
+            assert_eq!(receive(&work).await, []);
+            let change = |record: &mut QueueRecord| record.settings.redrive = None;
+            front.update(&work, Box::new(change)).await.expect("changed");
+            env.sleep(Duration::from_secs(2)).await;
+            front.delete(&work, vec![receipt]).await.expect("deleted");
+            assert_eq!(receive(&dead).await, []);
+        });
+    }
+
+    #[test]
+    fn of_the_places_of_a_dead_letter_the_latest_is_found_and_too_many_are_not_answered_as_deleted() {
+        with_two(|_, rows, [front, _]| async move {
+            let quorum = Consistency::Quorum;
+            let queue = front.create(QueueRecord::new("a", "q", Settings::default())).await.expect("created");
+            let sent = front.send(&queue, vec![Send::default()]).await.expect("sent")[0].number;
+            let letter = |count: u64| {
+                let at =
+                    Partition { queue: QueueId(1 << 20), bucket: 1 + count / 4, part: (count % 2) as u16 };
+                Letter { at, number: Number(count) }
+            };
+            for count in 0..1_001 {
+                rows.put_letter(quorum, queue.id, sent, letter(count)).await.expect("put");
+            }
+            let found = rows.letters(quorum, queue.id, sent, 3).await.expect("read");
+            assert_eq!(found, [letter(1_000), letter(999), letter(998)]);
+            let receive = Receive { count: 1, ..Receive::default() };
+            let receipt = front.receive(&queue, receive).await.expect("received")[0].receipt;
+            front.delete(&queue, vec![receipt]).await.expect_err("there are more");
+        });
+    }
+
+    #[test]
+    fn what_a_failed_move_to_the_dead_letter_queue_left_is_not_brought_back() {
+        with_cluster(|cluster, [env, _]| async move {
+            let front = start(&cluster, &env, Consistency::Quorum).await;
+            let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
+            let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
+            let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
+            let dead =
+                front.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+            let receive =
+                async |queue| front.receive(queue, Receive { count: 10, ..Receive::default() }).await;
+            let mut failed = 0;
+            for after in 0..80 {
+                front.send(&work, vec![Send::default()]).await.expect("sent");
+                assert_eq!(receive(&work).await.expect("received").len(), 1);
+                let fail = async {
+                    env.sleep(Duration::from_micros(500 * after)).await;
+                    *cluster.faults_per_million.lock() = 1_000_000;
+                    env.sleep(Duration::from_secs(1)).await;
+                    *cluster.faults_per_million.lock() = 0;
+                };
+                let (received, ()) = futures::join!(receive(&work), fail);
+                failed += u64::from(received.is_err());
+                // What came late has come.
+                env.sleep(Duration::from_secs(25)).await;
+                while !receive(&work).await.expect("received").is_empty() {}
+                let letters = receive(&dead).await.expect("received");
+                assert!(!letters.is_empty(), "it is there");
+                let receipts = letters.into_iter().map(|letter| letter.receipt).collect();
+                front.delete(&dead, receipts).await.expect("deleted");
+            }
+            assert!(failed > 10, "{failed} failed");
+            env.sleep(Duration::from_secs(3_600)).await;
+            assert_eq!(receive(&dead).await.expect("received"), []);
         });
     }
 

@@ -188,3 +188,15 @@ fn figures(case: Case, received: &[(u64, (u64, u64))]) -> Report {
     report.count("places", displacement);
     report
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receivers_that_all_take_the_oldest_receive_in_order() {
+        let case = Case { hint: OrderHint::K(1), receivers: 3, messages: 600 };
+        let counts = run_case(&mut World::new(1), case).expect("nothing is lost").counts;
+        assert_eq!((counts["out of order"], counts["places"]), (0, 0), "{counts:?}");
+    }
+}
