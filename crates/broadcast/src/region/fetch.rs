@@ -11,8 +11,9 @@
 //!
 //! Once nothing is in a gap, one member [`feed`]s this client with what comes.
 //!
-//! All of that is of one lineage of the stream's region. Whoever says something of a later one, be it the proxy or another client,
-//! makes this client begin anew with it; what is said of an earlier one is left out.
+//! All of that is of one lineage of the stream's region. When the proxy says something of a later one this client begins anew with
+//! it. What another client says of a later one is not believed, as there is no way back, but makes this client ask the proxy;
+//! what is said of an earlier one is left out.
 
 mod feed;
 
@@ -39,6 +40,8 @@ const LOOK_AGAIN_MS: u64 = 50;
 const LEFT_MS: u64 = 100;
 /// The newest part that the proxy is asked for has as many bytes as a request, divided by this.
 const NEWEST_ONE_IN: usize = 4;
+/// Milliseconds for which the proxy is not asked once more about lineages that others say there are.
+const DOUBT_MS: u64 = 100;
 /// Members whose progress is known.
 const KNOWN_MAX: usize = 512;
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub(super) struct Fetcher {
     /// Streams that have begun anew, and nobody was told of that.
     pub(super) turned: Vec<Stream>,
     proxy: u64,
+    /// When it may be asked again about a lineage.
+    doubts_at_ms: u64,
     reading: bool,
     /// When to look again for somebody to ask: there are gaps for which nobody was free.
     look_again_ms: u64,
@@ -149,6 +154,7 @@ impl Fetcher {
             positions,
             turned: Vec::new(),
             proxy,
+            doubts_at_ms: 0,
             reading: true,
             look_again_ms: u64::MAX,
             options: options.clone(),
@@ -171,7 +177,7 @@ impl Fetcher {
         out: &mut Vec<Output>,
     ) {
         for Progress { stream, lineage, held, count, hops } in streams {
-            if !self.hears(&stream, lineage, out) {
+            if !self.hears(now_ms, from, &stream, lineage, out) {
                 continue;
             }
             let Some(index) = self.index(&stream, count) else { continue };
@@ -186,12 +192,23 @@ impl Fetcher {
         }
     }
 
-    /// Whether what somebody says of a stream in a lineage is of what this client has, or begins anew with, and of no earlier one.
-    pub(super) fn hears(&mut self, stream: &Stream, lineage: u64, out: &mut Vec<Output>) -> bool {
+    /// Whether what a member says of a stream in a lineage is of what this client has, or begins anew with, and of no other one.
+    pub(super) fn hears(
+        &mut self,
+        now_ms: u64,
+        from: u64,
+        stream: &Stream,
+        lineage: u64,
+        out: &mut Vec<Output>,
+    ) -> bool {
         let region = stream.region();
         let own = self.recv.lineage_of(region);
         if lineage <= own || !self.wants(stream) {
             return lineage >= own;
+        }
+        if from != self.proxy {
+            self.doubt(now_ms, stream, own, out);
+            return false;
         }
         if !self.recv.turn(region, lineage) {
             self.stats.left_out += 1;
@@ -212,6 +229,19 @@ impl Fetcher {
             out.push(Output::Anew { region: region.to_owned(), lineage });
         }
         true
+    }
+
+    /// Asks the proxy whether there is another lineage than this client's: then it answers so, and with nothing otherwise.
+    fn doubt(&mut self, now_ms: u64, stream: &Stream, lineage: u64, out: &mut Vec<Output>) {
+        if now_ms < self.doubts_at_ms {
+            return;
+        }
+        self.doubts_at_ms = now_ms + DOUBT_MS;
+        let at = self.recv.index(stream).map_or(0, |index| self.recv.count(index));
+        let message =
+            Message::Request { stream: stream.clone(), lineage, after: at, up_to: at, bytes_max: 0 };
+        self.stats.requests_to_proxy += 1;
+        out.push(Output::Send { to: self.proxy, message });
     }
 
     /// A stream begins anew.

@@ -17,6 +17,8 @@ use super::view::View;
 /// About so many milliseconds after which one that nobody feeds asks the proxy how far its streams are: it may be in
 /// nobody's view, and views change seldom.
 const LONELY_MS: u64 = 5_000;
+/// The same after a region has begun anew: at most so many, and not all at once.
+const TURNED_MS: u64 = 1_000;
 
 /// What a peer wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,9 +146,11 @@ impl Peer {
             }
             Message::Gossip { .. } => self.fetcher.stats.refused += 1,
             Message::Notify(streams) => self.fetcher.notified(now_ms, &mut self.rng, from, streams, out),
-            Message::Request { stream, lineage, after, .. } if !self.fetcher.hears(&stream, lineage, out) => {
+            Message::Request { stream, lineage, after, .. }
+                if !self.fetcher.hears(now_ms, from, &stream, lineage, out) =>
+            {
                 let own = self.fetcher.recv.lineage(&stream);
-                if !self.server.paused(from) {
+                if lineage < own && !self.server.paused(from) {
                     out.push(Output::Send { to: from, message: empty(stream, own, after) });
                 }
             }
@@ -154,7 +158,8 @@ impl Peer {
                 self.notifier.asked(from);
                 self.server.request(now_ms, from, (stream, after, up_to, bytes_max), self.feeds);
             }
-            Message::Events { stream, lineage, .. } if !self.fetcher.hears(&stream, lineage, out) => {}
+            Message::Events { stream, lineage, .. }
+                if !self.fetcher.hears(now_ms, from, &stream, lineage, out) => {}
             Message::Events { stream, after, held, count, hops, stands, batches, .. } => {
                 let answer = Answer { from, after, has: Has { held, count, hops }, stands, batches };
                 self.fetcher.answered(now_ms, &mut self.rng, &stream, answer, out);
@@ -165,7 +170,7 @@ impl Peer {
 
     /// The proxy says of which lineage a stream is; answers whether that is what this client has of it now, and not an earlier one.
     pub fn hear(&mut self, now_ms: u64, stream: &Stream, lineage: u64, out: &mut Vec<Output>) -> bool {
-        let heard = self.fetcher.hears(stream, lineage, out);
+        let heard = self.fetcher.hears(now_ms, self.proxy.id, stream, lineage, out);
         if !self.fetcher.turned.is_empty() {
             self.settle(now_ms, out);
         }
@@ -248,7 +253,12 @@ impl Peer {
 
     /// Answers what may be answered, and tells others what is new.
     fn settle(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        for stream in std::mem::take(&mut self.fetcher.turned) {
+        let turned = std::mem::take(&mut self.fetcher.turned);
+        if !turned.is_empty() && self.feeds > 0 {
+            // What others told of it before this one believed it, they do not tell again.
+            self.lonely_at_ms = self.lonely_at_ms.min(now_ms + 1 + self.rng.below(TURNED_MS));
+        }
+        for stream in turned {
             let lineage = self.fetcher.recv.lineage(&stream);
             self.server.end(&stream, lineage, |to, message| out.push(Output::Send { to, message }));
         }

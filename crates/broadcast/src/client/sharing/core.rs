@@ -140,7 +140,9 @@ impl Core {
                         .retain(|told| peer.hear(now_ms, &told.stream, told.count.lineage, &mut self.outbox));
                     // That a region has begun anew is told before how far it is.
                     self.carry_out_outputs(now_ms);
-                    self.tell(Received::Counts(Count::all(&self.env, answers, counts)));
+                    if !counts.is_empty() {
+                        self.tell(Received::Counts(Count::all(&self.env, answers, counts)));
+                    }
                 }
                 Message::Region(message) => {
                     if let Some(peer) = &mut self.peer {
@@ -295,11 +297,26 @@ impl Core {
                         {
                             *position = Position { lineage, seq: 0 };
                         }
+                        self.drop_waiting(&region);
                         self.tell(Received::Anew { region, lineage });
                     }
                 }
             }
         }
+    }
+
+    /// A region begins anew: what the application has not seen of it is no more.
+    fn drop_waiting(&mut self, region: &str) {
+        let mut freed = 0;
+        self.waiting.retain(|came| match &came.received {
+            Received::Events(stream, batch) if stream.region() == region => {
+                freed += batch.bytes.len() + 64;
+                false
+            }
+            Received::Anew { region: before, .. } => before != region,
+            _ => true,
+        });
+        self.waiting_bytes -= freed;
     }
 
     fn sweep(&mut self, now_ms: u64) {
