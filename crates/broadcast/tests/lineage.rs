@@ -385,3 +385,26 @@ fn a_replica_that_joins_with_another_lineage_of_another_region_is_sent_all_of_it
     tail.receive(0, 8, Message::Held { epoch: 2, counts: far_of(3, 5) });
     assert!(sent(&persist(&mut tail), 8).contains(&Message::Token { epoch: 2 }));
 }
+
+#[test]
+fn a_replica_does_not_wait_for_its_disk_while_what_it_had_of_another_region_is_put_aside() {
+    let mut replica = before();
+    hear_far(&mut replica);
+    replica.receive(1_000, 6, told_of(4, 1_000, 2));
+    replica.receive(1_000, 6, Message::Events { stream: far(), lineage: 4, batch: batch(0, 2) });
+    let outputs = replica.outputs();
+    assert!(outputs.iter().any(|output| matches!(output, Output::SetAside(_))), "{outputs:?}");
+    assert_eq!(replica.stream(&far()).map(|state| state.last()), Some(2), "{outputs:?}");
+    let mut now_ms = 1_000;
+    let mut pass = |replica: &mut Replica, ms: u64| {
+        for _ in 0..ms / 20 {
+            now_ms += 20;
+            replica.tick(now_ms, now_ms);
+            replica.outputs();
+        }
+        replica.waits().disk_ms
+    };
+    assert_eq!(pass(&mut replica, 60_000), 0);
+    // What takes so long is not that.
+    assert!(pass(&mut replica, 300_000) > 30_000);
+}

@@ -251,6 +251,7 @@ impl Replica {
         }
         let persisted = self.persisted.entry(ticket.stream.clone()).or_insert(0);
         *persisted = ticket.last.max(*persisted);
+        self.watch.wrote(ticket.stream.region());
         self.settle(&ticket.stream);
     }
 

@@ -177,10 +177,14 @@ impl Replica {
                 self.send(source, Message::Unsubscribe { stream });
             }
         }
+        let needs_disk = self.config.durability.needs_disk();
         if dropped.streams.values().any(|state| state.last() > 0) {
             self.outputs.push(Output::SetAside(dropped));
+            if needs_disk {
+                self.watch.puts_aside(region);
+            }
         }
-        if self.config.durability.needs_disk() {
+        if needs_disk {
             let record = Record::Elsewhere { region: region.to_owned(), lineage };
             self.outputs.push(Output::Persist { record, ticket: None });
         }

@@ -6,7 +6,11 @@
 //!   that takes writes and finishes no sync holds what is `interval`.
 //! - Of the replica behind this one only that counts which this one's own disk has, as no more is sent to it.
 //! - When another chain is behind this replica it waits anew: who kept it waiting may be gone.
+//! - Of a region that has begun anew nothing is written before what was there of it is put aside, which is no fault of the disk:
+//!   its streams are left out until something of it is written, here and at the next one, for [`TURNING_MS`] at most.
 //! - A replica that was not awake did not wait: of a pause only [`AWAKE_MS`] count.
+
+use std::collections::BTreeMap;
 
 use crate::durability::Durability;
 use crate::membership::STUCK_SILENCES;
@@ -16,6 +20,8 @@ use crate::replica::{Connection, Peer, Replica, Role};
 
 /// Milliseconds between two looks that count at most, if this is more than twice as long as there should be.
 const AWAKE_MS: u64 = 100;
+/// Milliseconds that putting aside may take. What takes longer is a disk that takes nothing.
+const TURNING_MS: u64 = 300_000;
 /// The durabilities.
 const KINDS: usize = Durability::Fsync as usize + 1;
 
@@ -44,10 +50,20 @@ impl Stall {
     }
 }
 
+/// Another region has begun anew, and what was there of it is put aside.
+#[derive(Debug, Default)]
+struct Turning {
+    elapsed_ms: u64,
+    /// Whether something of it was written since.
+    is_written: bool,
+}
+
 /// Since when a replica waits for what.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     disk: [Stall; KINDS],
+    /// Other regions that have begun anew, for [`TURNING_MS`].
+    turning: BTreeMap<String, Turning>,
     /// Who is behind this one, and how far the first of them holds what.
     behind: Vec<ReplicaId>,
     held: [Stall; KINDS],
@@ -76,6 +92,19 @@ impl Watch {
     /// What was on its way is forgotten, and with it how far the disk was.
     pub(super) fn forgot(&mut self) {
         self.disk = Default::default();
+        self.turning.clear();
+    }
+
+    /// Something of a region is to be put aside, before anything else of it is written.
+    pub(super) fn puts_aside(&mut self, region: &str) {
+        self.turning.entry(region.to_owned()).or_default().is_written = false;
+    }
+
+    /// Something of a region is written.
+    pub(super) fn wrote(&mut self, region: &str) {
+        if let Some(turning) = self.turning.get_mut(region) {
+            turning.is_written = true;
+        }
     }
 
     /// What was there of some streams is dropped: numbers that had been reached are to be reached again.
@@ -113,16 +142,23 @@ impl Replica {
         let follows = self.connections.values().filter(is_it).filter_map(|c| c.follows.as_ref());
         let held: Vec<_> =
             follows.filter(|f| f.epoch == self.chain.epoch).map(|follower| &follower.held).collect();
+        self.watch.turning.retain(|_, turning| {
+            turning.elapsed_ms += elapsed_ms;
+            turning.elapsed_ms < TURNING_MS
+        });
         let (mut on_disks, mut helds) = ([Found::default(); KINDS], [Found::default(); KINDS]);
         for (stream, state) in &self.streams {
             let kind = self.config.durability.of(stream) as usize;
             let last = state.last();
             let on_disk = persisted(&self.config.durability, &self.persisted, stream).min(last);
+            let turning = self.watch.turning.get(stream.region());
+            let to_write = if turning.is_some_and(|turning| !turning.is_written) { on_disk } else { last };
             let of = self.lineage_of(stream);
             let held = held.iter().filter_map(|held| held.get(stream)).filter(|held| held.lineage == of);
             let held = held.map(|held| held.seq).max().unwrap_or(0);
+            let to_hold = if turning.is_some() && held == 0 { 0 } else { on_disk };
             for (found, reached, of) in
-                [(&mut on_disks[kind], on_disk, last), (&mut helds[kind], held.min(on_disk), on_disk)]
+                [(&mut on_disks[kind], on_disk, to_write), (&mut helds[kind], held.min(on_disk), to_hold)]
             {
                 found.reached = found.reached.saturating_add(reached);
                 found.is_behind |= reached < of;
