@@ -122,6 +122,22 @@ impl Positions {
         heard
     }
 
+    /// The proxy says where a stream begins: what is said of it there, and if that is of an earlier lineage than what is known of
+    /// its region, as the proxy lags, it begins before the first event of that one.
+    pub(crate) fn hear_begin(&mut self, stream: &Stream, at: &mut Position) -> Heard {
+        let heard = self.hear(stream, at.lineage);
+        if heard == Heard::Older {
+            let of_region = self
+                .streams
+                .iter()
+                .filter(|(other, position)| other.region() == stream.region() && !position.is_open());
+            let lineage = of_region.map(|(_, position)| position.lineage).max().unwrap_or(0);
+            *at = Position { lineage, seq: 0 };
+        }
+        self.begin(stream, *at);
+        heard
+    }
+
     /// As an opaque text of letters, digits, `-` and `_`.
     pub fn token(&self) -> String {
         let mut out = BytesMut::new();
@@ -228,5 +244,15 @@ mod tests {
         assert_eq!(positions, Positions { streams: streams.into(), others: true });
         assert_eq!(positions.hear(&stream("eu/a"), 5), Heard::Same);
         assert_eq!(positions.hear(&stream("eu/a"), 4), Heard::Older);
+    }
+
+    #[test]
+    fn where_now_is_at_a_proxy_that_lags_is_before_the_first_event_of_the_lineage_that_is_known() {
+        let streams = [(stream("eu/a"), at(5, 10)), (stream("eu/b"), Position::NOW)];
+        let mut positions = Positions { streams: streams.into(), others: false };
+        let mut now = at(4, 70);
+        assert_eq!(positions.hear_begin(&stream("eu/b"), &mut now), Heard::Older);
+        assert_eq!((now, positions.streams[&stream("eu/b")]), (at(5, 0), at(5, 0)));
+        assert_eq!(positions.hear(&stream("eu/b"), 5), Heard::Same, "it goes on there");
     }
 }

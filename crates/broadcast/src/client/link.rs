@@ -1,5 +1,6 @@
 //! A client's connection to the head or the tail of a region's chain.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tailwater_env::Env;
@@ -101,5 +102,40 @@ async fn open(env: &Env, address: &str, client: (PublisherId, &str)) -> anyhow::
     match env.timeout(CONNECT_TIMEOUT, opening).await {
         Some(link) => link,
         None => anyhow::bail!("{address} did not answer within {CONNECT_TIMEOUT:?}"),
+    }
+}
+
+/// The newest of a region's chains: those of a greater lineage come after all of a smaller one, however their epochs are, as
+/// these may begin again with the configuration service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Newest {
+    /// Its lineage; 0 if none is known.
+    pub lineage: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl From<&Chain> for Newest {
+    fn from(chain: &Chain) -> Self {
+        Self { lineage: chain.lineage, epoch: chain.epoch }
+    }
+}
+
+/// The newest chain of which somebody was heard.
+#[derive(Debug, Default)]
+pub(super) struct Hears(Mutex<Newest>);
+
+impl Hears {
+    pub(super) fn new(since: Newest) -> Self {
+        Self(Mutex::new(since))
+    }
+
+    pub(super) fn get(&self) -> Newest {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hear(&self, chain: &Chain) {
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = Newest::from(chain).max(*newest);
     }
 }

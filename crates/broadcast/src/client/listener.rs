@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
@@ -15,7 +14,7 @@ use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, watch};
 
 use crate::batch::{Batch, Malformed};
-use crate::client::link::{self, CLIENT, End, Link};
+use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
 use crate::frame::FrameReader;
@@ -38,7 +37,7 @@ pub struct Listener {
     received: mpsc::Receiver<Came>,
     positions: Positions,
     events: VecDeque<(Stream, Event)>,
-    epoch: Arc<AtomicU64>,
+    newest: Arc<Hears>,
     stats: Option<watch::Receiver<SharingStats>>,
     _task: Task,
 }
@@ -151,31 +150,31 @@ impl Listener {
         Self::start(env, addresses, positions, None)
     }
 
-    /// As [`Listener::new`], one that hears no tail of an earlier chain than that of `epoch`, nor of an earlier one than it has
+    /// As [`Listener::new`], one that hears no tail of an earlier chain than `since`, nor of an earlier one than it has
     /// heard: a tail that was cut off from its region may not know that it was removed. What the members of a chain hold, those of
     /// all later ones hold, so what is missing at a tail that is heard was lost with all replicas.
-    pub fn since(env: &Env, addresses: Vec<String>, positions: Positions, epoch: u64) -> Self {
-        Self::start(env, addresses, positions, Some(epoch))
+    pub fn since(env: &Env, addresses: Vec<String>, positions: Positions, since: Newest) -> Self {
+        Self::start(env, addresses, positions, Some(since))
     }
 
-    fn start(env: &Env, addresses: Vec<String>, positions: Positions, since: Option<u64>) -> Self {
+    fn start(env: &Env, addresses: Vec<String>, positions: Positions, since: Option<Newest>) -> Self {
         let (events, received) = mpsc::channel(WAITING_MAX);
-        let epoch = Arc::new(AtomicU64::new(since.unwrap_or(0)));
+        let newest = Arc::new(Hears::new(since.unwrap_or_default()));
         let state = State {
             env: env.clone(),
             addresses,
             positions: positions.clone(),
             events,
-            epoch: Arc::clone(&epoch),
+            newest: Arc::clone(&newest),
             hears_all: since.is_none(),
         };
         let task = env.spawn("broadcast-listener", state.run());
-        Self { received, positions, events: VecDeque::new(), epoch, stats: None, _task: task }
+        Self { received, positions, events: VecDeque::new(), newest, stats: None, _task: task }
     }
 
-    /// The epoch of a chain whose members hold all that came, for [`Listener::since`]; 0 for one that shares.
-    pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+    /// A chain whose members hold all that came, for [`Listener::since`]; none is known to one that shares.
+    pub fn newest(&self) -> Newest {
+        self.newest.get()
     }
 
     /// As [`Listener::new`], but it gets most events from the region's other listeners that share, and passes them on
@@ -191,8 +190,8 @@ impl Listener {
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(WAITING_MAX);
         let (stats, task) = sharing::start(env, addresses, positions.clone(), sharing, events).await?;
-        let epoch = Arc::default();
-        Ok(Self { received, positions, events: VecDeque::new(), epoch, stats: Some(stats), _task: task })
+        let newest = Arc::default();
+        Ok(Self { received, positions, events: VecDeque::new(), newest, stats: Some(stats), _task: task })
     }
 
     /// What a listener that shares has counted; `None` for one that does not.
@@ -262,9 +261,9 @@ struct State {
     addresses: Vec<String>,
     positions: Positions,
     events: mpsc::Sender<Came>,
-    /// The greatest epoch of a tail that was heard, or that one was to have.
-    epoch: Arc<AtomicU64>,
-    /// Whether tails with a smaller one are heard as well.
+    /// The newest chain whose tail was heard, or that it was to be.
+    newest: Arc<Hears>,
+    /// Whether tails of earlier ones are heard as well.
     hears_all: bool,
 }
 
@@ -273,9 +272,10 @@ impl State {
         let client = u128::from(self.env.random_u64());
         loop {
             match link::connect(&self.env, &self.addresses, (client, CLIENT), End::Tail).await {
-                Ok(link) if !self.hears_all && link.chain.epoch < self.epoch.load(Ordering::Relaxed) => {
+                Ok(link) if !self.hears_all && Newest::from(&link.chain) < self.newest.get() => {
                     tracing::debug!(
                         link.address,
+                        link.chain.lineage,
                         link.chain.epoch,
                         "the listener hears no tail of an old chain"
                     );
@@ -301,6 +301,12 @@ impl State {
     /// anew: that is said before anything of them comes.
     async fn hears(&mut self, stream: &Stream, lineage: u64) -> anyhow::Result<bool> {
         let heard = self.positions.hear(stream, lineage);
+        self.tell(heard, stream, lineage).await?;
+        Ok(heard != Heard::Older)
+    }
+
+    /// Tells that a region has begun anew, if what was heard says so.
+    async fn tell(&self, heard: Heard, stream: &Stream, lineage: u64) -> anyhow::Result<()> {
         if heard == Heard::Anew {
             let region = stream.region().to_owned();
             tracing::warn!(
@@ -309,13 +315,13 @@ impl State {
             );
             self.events.send(Received::Anew { region, lineage }.into()).await?;
         }
-        Ok(heard != Heard::Older)
+        Ok(())
     }
 
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
         let mut ask_at = self.env.now();
         loop {
-            self.epoch.fetch_max(link.chain.epoch, Ordering::Relaxed);
+            self.newest.hear(&link.chain);
             let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
             link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
             loop {
@@ -339,10 +345,10 @@ impl State {
                     Message::Events { stream, lineage, batch } => {
                         self.received(stream, lineage, batch).await?
                     }
-                    Message::Listening { positions } => {
-                        for (stream, position) in &positions {
-                            self.hears(stream, position.lineage).await?;
-                            self.positions.begin(stream, *position);
+                    Message::Listening { mut positions } => {
+                        for (stream, position) in &mut positions {
+                            let heard = self.positions.hear_begin(stream, position);
+                            self.tell(heard, stream, position.lineage).await?;
                         }
                         self.events.send(Received::Began(positions).into()).await?;
                     }

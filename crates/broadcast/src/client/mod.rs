@@ -10,6 +10,7 @@ mod publisher;
 pub mod queue;
 mod sharing;
 
+pub use link::Newest;
 pub use listener::{Count, ListenError, Listener, Received};
 pub use publisher::{PublishError, Publisher};
 pub use queue::Acknowledged;

@@ -6,17 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tailwater_env::{Env, Task};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::batch::{Batch, Malformed, TooLarge, Writer};
-use crate::client::link::{self, CLIENT, End, Link};
+use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
 use crate::client::queue::{Acknowledged, Queue};
 use crate::event::{Collect, Content};
-use crate::message::{Chain, GATEWAY, Message, PublisherId, Reason};
+use crate::message::{GATEWAY, Message, PublisherId, Reason};
 use crate::name::Stream;
 
 /// Requests taken at once.
@@ -60,22 +60,8 @@ pub enum PublishError {
 pub struct Publisher {
     requests: mpsc::UnboundedSender<Request>,
     waiting: Arc<AtomicUsize>,
-    newest: Arc<Newest>,
+    newest: Arc<Hears>,
     _task: Task,
-}
-
-/// The greatest epoch and lineage of a head that was heard.
-#[derive(Debug, Default)]
-struct Newest {
-    epoch: AtomicU64,
-    lineage: AtomicU64,
-}
-
-impl Newest {
-    fn hear(&self, chain: &Chain) {
-        self.epoch.fetch_max(chain.epoch, Ordering::Relaxed);
-        self.lineage.fetch_max(chain.lineage, Ordering::Relaxed);
-    }
 }
 
 #[derive(Debug)]
@@ -129,21 +115,17 @@ impl Publisher {
         queues: BTreeMap<Stream, Queue<Answer>>,
     ) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
-        let newest = Arc::<Newest>::default();
+        let newest = Arc::<Hears>::default();
         let state = State { env: env.clone(), addresses, region, queues, newest: Arc::clone(&newest) };
         let task = env.spawn("broadcast-publisher", state.run(queue));
         Self { requests, waiting: Arc::default(), newest, _task: task }
     }
 
-    /// The epoch of a chain whose members hold all that was acknowledged so far, for [`Listener::since`](super::Listener::since).
-    pub fn epoch(&self) -> u64 {
-        self.newest.epoch.load(Ordering::Relaxed)
-    }
-
-    /// The lineage of the newest head's chain that was heard, 0 before the first one: if it is not greater than before, nothing that
-    /// was acknowledged before this is asked for was lost with all replicas ([`Chain::lineage`](crate::message::Chain::lineage)).
-    pub fn lineage(&self) -> u64 {
-        self.newest.lineage.load(Ordering::Relaxed)
+    /// The newest head's chain that was heard, for [`Listener::since`](super::Listener::since): its members hold all that was
+    /// acknowledged so far. If its lineage is not greater than before, nothing that was acknowledged before this is asked for was
+    /// lost with all replicas ([`Chain::lineage`](crate::message::Chain::lineage)).
+    pub fn newest(&self) -> Newest {
+        self.newest.get()
     }
 
     /// Publishes an event: it is held by the tail of its region's chain, and so by all its replicas, when this
@@ -221,7 +203,7 @@ struct State {
     /// As what it says hello.
     region: &'static str,
     queues: BTreeMap<Stream, Queue<Answer>>,
-    newest: Arc<Newest>,
+    newest: Arc<Hears>,
 }
 
 impl State {

@@ -29,7 +29,7 @@ pub(super) struct ShardState {
     /// The epoch of a chain whose members hold it.
     #[serde(default)]
     pub(super) epoch: u64,
-    /// The lineage of that chain; 0 if none is known yet.
+    /// The lineage of that chain; 0 in what was written by a version that did not know of it.
     #[serde(default)]
     pub(super) lineage: u64,
 }

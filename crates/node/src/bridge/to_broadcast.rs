@@ -21,7 +21,7 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
-use tailwater_broadcast::client::{Acknowledged, Listener, PublishError, Publisher, Received};
+use tailwater_broadcast::client::{Acknowledged, Listener, Newest, PublishError, Publisher, Received};
 use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Positions, Stream, TooLarge, Writer};
 use tailwater_env::Env;
@@ -149,7 +149,11 @@ impl Shard {
         let stored: Option<ShardState> = load(&**log.meta(), &self.key()).await?;
         let mut state = match stored.filter(|stored| stored.stream == self.from.id) {
             Some(state) => self.unless_lost(state).await?,
-            None => self.begin().await?,
+            // Where it begins is written down first, also while nobody says of which lineage the chain is.
+            None => {
+                let begun = self.begin(0).await?;
+                self.unless_lost(begun).await?
+            }
         };
         let client = PublisherId::from_str_radix(&state.publisher, 16).context("its publisher's number")?;
         // As the same publisher, also where it is not known: others may know it, and what it published.
@@ -199,12 +203,16 @@ impl Shard {
             }
             tokio::select! {
                 Some((published, next, count, omitted)) = in_flight.next() => {
-                    self.look_at_lineage(&mut state, publisher.lineage())?;
+                    let newest = publisher.newest();
+                    self.look_at_lineage(&state, newest)?;
                     match published {
                         // What is behind its own events may be lost without them.
                         Ok(Acknowledged { repeated: true, .. }) => {}
                         Ok(Acknowledged { seq, .. }) => {
-                            (state.seq, state.epoch) = (state.seq.max(seq), state.epoch.max(publisher.epoch()));
+                            state.seq = state.seq.max(seq);
+                            if newest.lineage == state.lineage {
+                                state.epoch = state.epoch.max(newest.epoch);
+                            }
                         }
                         Err(error) => return Err(self.refused(&state, error).await?),
                     }
@@ -214,7 +222,7 @@ impl Shard {
                 }
                 () = listener.changed(), if is_at_end => {}
                 () = env.sleep_until(save_at) => {
-                    self.look_at_lineage(&mut state, publisher.lineage())?;
+                    self.look_at_lineage(&state, publisher.newest())?;
                     if state != saved {
                         save(&**log.meta(), &self.key(), &state).await?;
                         saved = state.clone();
@@ -228,11 +236,10 @@ impl Shard {
     }
 
     /// The head's chain is of a lineage: if that is another one than that in which the events before were acknowledged, those are lost.
-    fn look_at_lineage(&self, state: &mut ShardState, lineage: u64) -> anyhow::Result<()> {
-        if state.lineage != 0 && lineage > state.lineage {
+    fn look_at_lineage(&self, state: &ShardState, newest: Newest) -> anyhow::Result<()> {
+        if newest.lineage > state.lineage {
             bail!("region {} has begun anew", self.to.region());
         }
-        state.lineage = lineage.max(state.lineage);
         Ok(())
     }
 
@@ -244,15 +251,15 @@ impl Shard {
         }
     }
 
-    /// Where it begins the first time, as somebody that the chain does not know.
-    async fn begin(&self) -> anyhow::Result<ShardState> {
+    /// Where it begins the first time, as somebody that the chain, which is of `lineage` (0 if that is not known), does not know.
+    async fn begin(&self, lineage: u64) -> anyhow::Result<ShardState> {
         let what = match self.config.start {
             BridgeStart::Start => Locate::Start,
             BridgeStart::Now => Locate::End,
         };
         let next = self.context.log.locate(self.id(), what).await?.offset.0;
         let (stream, publisher) = (self.from.id, String::new());
-        let (seq, epoch, lineage) = (0, 0, 0);
+        let (seq, epoch) = (0, 0);
         self.write(ShardState { stream, publisher, next, number: 1, seq, epoch, lineage }).await
     }
 
@@ -271,8 +278,8 @@ impl Shard {
 
     /// The state, if the broadcast stream has what was published; else one that publishes it again.
     async fn unless_lost(&self, state: ShardState) -> anyhow::Result<ShardState> {
+        let known = Newest { lineage: state.lineage, epoch: state.epoch };
         let addresses = self.context.regions.get(self.to.region()).context("the region is not known")?;
-        let known = (state.epoch, state.lineage);
         let (Position { lineage, seq: last }, _) =
             last_of(&self.context.env, addresses, &self.to, known).await?;
         if last >= state.seq && (state.lineage == lineage || state.lineage == 0) {
@@ -283,10 +290,10 @@ impl Shard {
             "the broadcast stream was lost with all its replicas: it is filled again"
         );
         match self.config.start {
-            BridgeStart::Start => self.begin().await,
+            BridgeStart::Start => self.begin(lineage).await,
             BridgeStart::Now => {
                 let next = state.next;
-                self.renew(&ShardState { seq: 0, epoch: 0, lineage: 0, ..state }, next).await
+                self.renew(&ShardState { seq: 0, epoch: 0, lineage, ..state }, next).await
             }
         }
     }
@@ -396,35 +403,38 @@ fn piece(writer: &mut Writer, next: u64, omitted: &mut u64) -> Piece {
     Piece { batch, next, count, omitted: std::mem::take(omitted) }
 }
 
-/// Where a stream ends, as the members of its own region's chain have it that has this epoch and lineage or greater ones; and
-/// an epoch in which that is so.
+/// Where a stream ends, as the members of its own region's chain have it that is this one or a later one; and one in which that
+/// is so.
 pub(super) async fn last_of(
     env: &Env,
     addresses: &[String],
     stream: &Stream,
-    (epoch, lineage): (u64, u64),
-) -> anyhow::Result<(Position, u64)> {
-    let mut listener = Listener::since(env, addresses.to_vec(), Positions::now([stream.clone()]), epoch);
+    known: Newest,
+) -> anyhow::Result<(Position, Newest)> {
+    let mut listener = Listener::since(env, addresses.to_vec(), Positions::now([stream.clone()]), known);
     let asking = async {
         loop {
             if let Received::Began(positions) = listener.next().await? {
                 let found = positions.iter().find(|(name, _)| name == stream).map(|(_, last)| *last);
-                let last = found.unwrap_or_default();
+                let newest = listener.newest();
+                let last = found.unwrap_or(Position { lineage: newest.lineage, seq: 0 });
                 anyhow::ensure!(
-                    last.lineage >= lineage,
-                    "the replicas of region {} have begun with lineage {:x}, which was {lineage:x} before",
+                    last.lineage >= known.lineage,
+                    "the replicas of region {} have begun with lineage {:x}, which was {:x} before",
                     stream.region(),
-                    last.lineage
+                    last.lineage,
+                    known.lineage
                 );
-                return anyhow::Ok((last, listener.epoch()));
+                return anyhow::Ok((last, newest));
             }
         }
     };
     match env.timeout(ANSWER, asking).await {
         Some(last) => last,
         None => bail!(
-            "no replica of region {} that knows of its chain's epoch {epoch}, or a later one, answers at {}",
+            "no replica of region {} that knows of its chain's epoch {}, or a later one, answers at {}",
             stream.region(),
+            known.epoch,
             addresses.join(", ")
         ),
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use tailwater_broadcast::client::{Listener, Received};
+use tailwater_broadcast::client::{Listener, Newest, Received};
 use tailwater_broadcast::{Batch, Content, Position, Positions, Stream};
 use tailwater_client::shard_of_key;
 use tailwater_format::batch::{BatchBuilder, BatchRecords, Codec, Decompressor};
@@ -62,8 +62,9 @@ async fn carry(
     let addresses = context.regions.get(from.region()).context("the region is not known")?;
     let (meta, key) = (&**log.meta(), stream_key(config));
     let stored: Option<StreamState> = load(meta, &key).await?;
-    let known = stored.as_ref().map_or((0, 0), |stored| (stored.epoch, stored.lineage));
-    let (Position { lineage, seq: last }, epoch) = last_of(env, addresses, from, known).await?;
+    let known = stored.as_ref().map(|stored| Newest { lineage: stored.lineage, epoch: stored.epoch });
+    let known = known.unwrap_or_default();
+    let (Position { lineage, seq: last }, newest) = last_of(env, addresses, from, known).await?;
     let goes_on = |state: &StreamState| state.seq <= last && (state.lineage == lineage || state.lineage == 0);
     let mut state = match stored.filter(|stored| stored.stream == to.id) {
         Some(state) if goes_on(&state) => StreamState { lineage, ..state },
@@ -76,7 +77,8 @@ async fn carry(
                 (None, BridgeStart::Start) => 0,
                 (None, BridgeStart::Now) => last,
             };
-            let state = StreamState { stream: to.id, seq, epoch, lineage, ends: ends(context, &to)? };
+            let state =
+                StreamState { stream: to.id, seq, epoch: newest.epoch, lineage, ends: ends(context, &to)? };
             save(meta, &key, &state).await?;
             state
         }
@@ -85,7 +87,7 @@ async fn carry(
     let to = Target { context, config, stream: to, appended };
     let position = Position { lineage, seq: state.seq };
     let positions = Positions { streams: [(from.clone(), position)].into(), others: false };
-    let mut listener = Listener::since(env, addresses.clone(), positions, state.epoch.max(epoch));
+    let mut listener = Listener::since(env, addresses.clone(), positions, newest);
     let (mut seq, mut save_at) = (state.seq, env.now() + SAVE_EVERY);
     loop {
         tokio::select! {
@@ -109,7 +111,8 @@ async fn carry(
             () = env.sleep_until(save_at) => {
                 if seq != state.seq {
                     // Nothing is being appended here now: all up to `seq` is before these ends.
-                    let (epoch, ends) = (listener.epoch(), ends(context, &to.stream)?);
+                    let (newest, ends) = (listener.newest(), ends(context, &to.stream)?);
+                    let epoch = if newest.lineage == state.lineage { newest.epoch } else { state.epoch };
                     state = StreamState { seq, epoch, ends, ..state };
                     save(meta, &key, &state).await?;
                 }

@@ -81,8 +81,8 @@ impl Proxy {
                 };
                 let Some(message) = next? else { anyhow::bail!("{address} closed the connection") };
                 let input = match message {
-                    Message::Listening { positions } => {
-                        let (anew, writer) = (self.began(&positions), outbox.clone());
+                    Message::Listening { mut positions } => {
+                        let (anew, writer) = (self.began(&mut positions), outbox.clone());
                         Input::Proxy { link: id, proxy: proxy.clone(), began: positions, anew, writer }
                     }
                     message @ (Message::Region(_) | Message::Advertise { .. }) => Input::Message(id, message),
@@ -114,14 +114,13 @@ impl Proxy {
         Message::Share { member: self.me.clone(), positions: positions.collect() }
     }
 
-    /// The tail says where the listener begins; in which regions that is anew.
-    fn began(&mut self, began: &[(Stream, Position)]) -> Vec<(String, u64)> {
+    /// The tail says where the listener begins, which is set right where it lags; in which regions that is anew.
+    fn began(&mut self, began: &mut [(Stream, Position)]) -> Vec<(String, u64)> {
         let mut anew = Vec::new();
         for (stream, position) in began {
-            if self.positions.hear(stream, position.lineage) == Heard::Anew {
+            if self.positions.hear_begin(stream, position) == Heard::Anew {
                 anew.push((stream.region().to_owned(), position.lineage));
             }
-            self.positions.begin(stream, *position);
         }
         anew
     }
