@@ -9,10 +9,10 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::client::{ListenError, Listener, Publisher, Received, Sharing};
 use tailwater_broadcast::frame;
-use tailwater_broadcast::message::{Message, Role, VERSION};
-use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::{Content, Durability, Positions, Stream};
-use tailwater_broadcast_server::disk::{Disk, DiskOptions};
+use tailwater_broadcast::message::{Chain, Member, Message, Role, VERSION};
+use tailwater_broadcast::replica::{Config, Dropped, Output, Peer, Replica};
+use tailwater_broadcast::{Content, Durability, Positions, Stream, Writer};
+use tailwater_broadcast_server::disk::{Disk, DiskOptions, Happened};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_env::Env;
 use tokio::io::AsyncWriteExt;
@@ -221,4 +221,51 @@ async fn a_connection_of_another_version_is_told_which_one_is_spoken_here_and_en
     let answer = reader.next().await.unwrap();
     assert!(matches!(answer, Some(Message::Hello { version: VERSION, .. })), "{answer:?}");
     assert_eq!(reader.next().await.unwrap(), None);
+}
+
+/// What a replica of a region had of lineage 7, an event, when it joins a chain of another one; and that replica.
+fn dropped(region: &str) -> (Dropped, Replica) {
+    let chain = |epoch, lineage, members: &[u64], joining: &[u64]| {
+        let all = |ids: &[u64]| ids.iter().map(|id| Member { id: *id, address: String::new() }).collect();
+        let (members, joining) = (all(members), all(joining));
+        Chain { epoch, lineage, region: region.to_owned(), members, joining }
+    };
+    let config = Config { durability: Durability::Fsync.into(), ..Config::new(region, 2) };
+    let mut replica = Replica::new(config);
+    replica.configure(0, chain(1, 7, &[2], &[]));
+    replica.connected(0, 1, Peer::In("client".to_owned(), Role::Client(9)));
+    let mut events = Writer::new(0);
+    events.publish(&Content::default(), None).unwrap();
+    let stream = Stream::parse(&format!("{region}/prices")).unwrap();
+    let batch = events.finish(0);
+    replica.receive(0, 1, Message::Publish { stream, client: 9, answered: 0, first: 1, batch });
+    replica.configure(0, chain(5, 8, &[4], &[2]));
+    replica.connected(0, 8, Peer::Out(region.to_owned(), 4));
+    let dropped = replica.outputs().into_iter().find_map(|output| match output {
+        Output::SetAside(dropped) => Some(dropped),
+        _ => None,
+    });
+    (dropped.unwrap(), replica)
+}
+
+#[tokio::test]
+async fn what_a_replica_had_of_its_own_region_is_put_aside_however_much_of_others_waits_for_that() {
+    let (env, dir) = (Env::real(), tempfile::tempdir().unwrap());
+    let events = dir.path().join("broadcast");
+    let mut keeper = open(&env, &events).await.keeper;
+    for region in 0..9 {
+        keeper.take(Output::SetAside(dropped(&format!("r{region}")).0));
+    }
+    let (own, replica) = dropped("a");
+    keeper.take(Output::SetAside(own));
+    let own = events.join(format!("aside-{:016x}", 7));
+    loop {
+        let happened = keeper.happened().await;
+        let is_own = matches!(&happened, Happened::PutAside(Some(path)) if *path == own);
+        keeper.handle(happened, &replica);
+        if is_own {
+            break;
+        }
+    }
+    assert_eq!(open(&env, &own).await.streams[&stream()].last(), 1);
 }

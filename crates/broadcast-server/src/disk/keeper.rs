@@ -461,16 +461,25 @@ impl Keeper {
         let (live, lineage) = (dropped.live(), dropped.lineages.own);
         let is_kept = |stream: &Stream| self.durability.of(stream) > Durability::Memory;
         dropped.streams.retain(|stream, state| is_kept(stream) && state.last() > 0);
-        if self.asides.len() >= ASIDES_MAX || dropped.streams.is_empty() {
+        let is_own = dropped.region == self.region;
+        let why = match dropped.streams.is_empty() {
+            true => Some("they were in memory only"),
+            // The region itself has them, if anybody does.
+            false if self.asides.len() >= ASIDES_MAX && !is_own => Some("too much waits to be put aside"),
+            false => None,
+        };
+        // What says that all there was is dropped comes behind what is put aside, in any case.
+        self.holds_all |= is_own && (why.is_none() || self.putting_aside.is_some());
+        if let Some(why) = why {
             tracing::warn!(
                 region = dropped.region,
                 lineage = %format_args!("{lineage:x}"),
                 events = live,
-                "events of an earlier beginning of a region are forgotten: they were in memory only"
+                why,
+                "events of an earlier beginning of a region are forgotten"
             );
             return;
         }
-        self.holds_all |= dropped.region == self.region;
         self.asides.push_back(dropped);
         self.put_next_aside();
     }
