@@ -162,6 +162,9 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
             Err(anew @ ListenError::Anew(_)) => {
                 out.flush()?;
                 eprintln!("{anew}");
+                if let (ListenError::Anew(region), Some(left)) = (&anew, &mut left) {
+                    forget(left, region, listener.positions());
+                }
                 continue;
             }
             event => event?,
@@ -184,6 +187,13 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
         None => eprintln!("token:{}", listener.positions().token()),
     }
     Ok(())
+}
+
+/// Takes away the ends that a region's streams had before it began anew: they are never reached.
+fn forget(left: &mut BTreeMap<Stream, Position>, region: &str, positions: &Positions) {
+    let of_region = positions.streams.iter().filter(|(stream, _)| stream.region() == region);
+    let lineage = of_region.map(|(_, at)| at.lineage).max().unwrap_or(0);
+    left.retain(|stream, end| stream.region() != region || end.lineage >= lineage);
 }
 
 async fn share(env: &Env, proxy: &Proxy, positions: Positions, args: &Args) -> anyhow::Result<Listener> {
