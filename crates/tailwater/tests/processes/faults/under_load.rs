@@ -290,6 +290,10 @@ fn a_consumer_that_learns_of_a_truncation_while_the_node_is_away_waits_for_it_an
     let pid = rustix::process::Pid::from_child(reader.follower.child());
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
     node.run(&["stream", "truncate", "s", "--before", "-10"]);
+    // The reader will hear of it from the metadata cell. A page that is on its way now may be from before; the next one is not.
+    let published = || metric(&node, "tailwater_tail_pages_published_total ");
+    let before = published();
+    wait_for("the truncation to be told", || (published() >= before + 2.0).then_some(()));
     node.process.kill();
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
     wait_for("it to miss the node", || reader.log().contains("trying again").then_some(()));
