@@ -42,7 +42,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let chosen: Vec<&Scenario> = match options.scenario.as_str() {
-        "all" => scenarios::ALL.iter().collect(),
+        "all" => {
+            scenarios::ALL.iter().filter(|scenario| !scenarios::FIGURES.contains(&scenario.name)).collect()
+        }
         name => scenarios::find(name).into_iter().collect(),
     };
     if chosen.is_empty() {

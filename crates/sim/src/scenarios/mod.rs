@@ -166,6 +166,10 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
+/// Those whose seeds are the cases of a figure, each many times as long as another scenario's seed: nobody means them who asks for
+/// seeds of all.
+pub const FIGURES: &[&str] = &["queue-servers", "queue-order"];
+
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name)
