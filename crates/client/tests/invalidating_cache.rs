@@ -14,7 +14,7 @@ use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, Stream,
 };
-use tailwater_env::Env;
+use tailwater_env::{Env, Task};
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
 use tokio::net::{TcpListener, TcpStream};
@@ -270,15 +270,21 @@ async fn serve(
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_answered_long_ago_and_is_read_now_makes_no_value_fresh() {
+/// A cache that is fresh, what its tail says from now on, and the tail.
+async fn told_cache() -> (InvalidatingCache<u32>, watch::Sender<Says>, Task) {
     let env = Env::real();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let stream = Stream::parse("eu/invalidations").unwrap();
     let (say, says) = watch::channel(SAYS);
-    let _tail = env.spawn("tail", tail(listener, stream.clone(), says));
+    let tail = env.spawn("tail", tail(listener, stream.clone(), says));
     let cache = fresh_cache(&env, address, &stream).await;
+    (cache, say, tail)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_long_ago_and_is_read_now_makes_no_value_fresh() {
+    let (cache, say, _tail) = told_cache().await;
     say.send(Says { answers_newest: false, ..SAYS }).unwrap();
     cache.stale().await;
     assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(1)));
@@ -289,13 +295,7 @@ async fn what_was_answered_long_ago_and_is_read_now_makes_no_value_fresh() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_value_is_kept_when_the_region_began_anew_and_has_passed_what_the_cache_had_heard() {
-    let env = Env::real();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let stream = Stream::parse("eu/invalidations").unwrap();
-    let (say, says) = watch::channel(SAYS);
-    let _tail = env.spawn("tail", tail(listener, stream.clone(), says));
-    let cache = fresh_cache(&env, address, &stream).await;
+    let (cache, say, _tail) = told_cache().await;
     let loading = cache.load(b"coffee");
     // The first of the new events may be about the key: that is what nobody sends the cache any more.
     say.send(Says { lineage: 2, count: 5, ..SAYS }).unwrap();
