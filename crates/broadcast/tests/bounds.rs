@@ -161,11 +161,12 @@ fn advertise(stream: &Stream, count: u64) -> Message {
     Message::Advertise { epoch: 1, answers: None, counts: vec![told] }
 }
 
-/// One large event, with the number after `after`.
+/// In the lineage that all of these are of.
 fn at(seq: u64) -> Position {
     Position { lineage: 0, seq }
 }
 
+/// One large event, with the number after `after`.
 fn large(after: u64) -> Batch {
     let mut events = Writer::new(after);
     let payload = Bytes::from(vec![b'x'; 1 << 20]);

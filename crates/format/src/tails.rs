@@ -80,6 +80,18 @@ pub struct Tail {
 }
 
 impl Tail {
+    /// Bytes between a place in one of the shard's segments and its end; `None` if this does not tell of that segment.
+    pub fn rest(&self, segment: SegmentNumber, position: Position) -> Option<u64> {
+        if segment > self.segment {
+            return Some(0);
+        }
+        if segment == self.segment {
+            return Some(self.durable.0.saturating_sub(position.0));
+        }
+        let (_, _, end) = self.previous.filter(|(number, ..)| *number == segment)?;
+        Some(end.0.saturating_sub(position.0).saturating_add(self.durable.0))
+    }
+
     /// The newest segment's full name.
     pub fn segment_id(&self, shard: ShardId) -> SegmentId {
         SegmentId { shard, number: self.segment, term: self.term }

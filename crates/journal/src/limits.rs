@@ -59,8 +59,8 @@ pub const BUFFERS_KEPT: usize = 2;
 pub const BEGIN_SYNC_BYTES: u64 = 64 << 10;
 
 /// Bytes that are written and not synced beyond which the next group is synced with them, before their interval is over.
-/// Few enough that such a sync is short, and that whoever waits for bytes to be durable gets them in portions: the sync of a
-/// whole file made groups wait for 25 ms, and segments be filled in one go behind it.
+/// Few enough that such a sync is short, and that whoever waits for bytes to be durable gets them in portions: behind the
+/// sync of a whole file groups wait for some 25 ms, and segments are filled in one go.
 pub const UNSYNCED_BYTES_MAX: u64 = 16 << 20;
 
 /// How long after a failure the next attempt at a further file follows, at first and at most. It doubles in

@@ -33,14 +33,7 @@ const CONNECTIONS_MAX: usize = 10_000;
 
 /// Whether a read at `position` of `segment` is one of those who catch up.
 pub fn is_far(segment: SegmentId, position: Position, tail: &Tail) -> bool {
-    let rest = match tail.previous {
-        _ if segment.number >= tail.segment => tail.durable.0.saturating_sub(position.0),
-        Some((number, _, end)) if number == segment.number => {
-            end.0.saturating_sub(position.0).saturating_add(tail.durable.0)
-        }
-        _ => u64::MAX,
-    };
-    rest > NEAR_TAIL_BYTES
+    tail.rest(segment.number, position).is_none_or(|rest| rest > NEAR_TAIL_BYTES)
 }
 
 /// Hands turns out.

@@ -256,15 +256,7 @@ impl Feed {
 
     /// Bytes between `place` and the tail, as far as the tail tells of them.
     fn rest(&self, place: Place) -> Option<u64> {
-        let tail = self.tail?;
-        if place.segment > tail.segment {
-            return Some(0);
-        }
-        if place.segment == tail.segment {
-            return Some(tail.durable.0.saturating_sub(place.position.0));
-        }
-        let (_, _, end) = tail.previous.filter(|(number, ..)| *number == place.segment)?;
-        Some(end.0.saturating_sub(place.position.0).saturating_add(tail.durable.0))
+        self.tail?.rest(place.segment, place.position)
     }
 
     /// Begins to read at `place`, where an entry begins, if that is near the tail; whether it did. A feed that is

@@ -324,19 +324,11 @@ impl Inner {
         Some(feed)
     }
 
-    /// All feeds.
+    /// All feeds, the shared ones before the private ones.
     fn feeds(&self) -> Vec<Arc<SharedFeed>> {
-        let mut feeds = self.feeds_in(Lane::Tail);
-        feeds.append(&mut self.feeds_in(Lane::CatchUp));
-        feeds
-    }
-
-    fn feeds_in(&self, lane: Lane) -> Vec<Arc<SharedFeed>> {
         let state = self.state.lock();
-        match lane {
-            Lane::Tail => state.shared.values().cloned().collect(),
-            Lane::CatchUp => state.private.iter().filter_map(Weak::upgrade).collect(),
-        }
+        let private = state.private.iter().filter_map(Weak::upgrade);
+        state.shared.values().cloned().chain(private).collect()
     }
 
     fn feeds_of(&self, shard: ShardId) -> Vec<Arc<SharedFeed>> {

@@ -207,7 +207,7 @@ fn variable(path: &[String], key: &str) -> String {
     format!("TAILWATER_{}", words.collect::<Vec<_>>().join("_").to_uppercase())
 }
 
-/// The variable of an option that clap itself knows no variable of.
+/// The variable of an option; clap itself knows that of `--server`, which the commands without settings take, too.
 fn variable_of(path: &[String], arg: &Arg) -> Option<String> {
     arg.get_env().is_none().then(|| variable(path, &key_of_arg(arg)))
 }

@@ -125,4 +125,5 @@ fn what_is_near_the_end_of_its_shard_waits_for_no_turn() {
     assert!(
         is_far(segment(5), Position(0), &longer) && !is_far(segment(5), Position(NEAR_TAIL_BYTES), &longer)
     );
+    assert!(!is_far(segment(6), Position(0), &longer), "nothing is left behind a place beyond the tail");
 }

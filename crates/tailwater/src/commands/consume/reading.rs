@@ -11,24 +11,24 @@ const HOUR_MS: u64 = 3_600_000;
 #[command(next_help_heading = "Reading")]
 pub(super) struct Reading {
     /// How many milliseconds the cell may be behind the durable layer before that is read [default: 1000].
-    #[arg(long, env = "TAILWATER_CONSUME_DELAY_MAX_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=HOUR_MS))]
     delay_max_ms: Option<u64>,
     /// How many milliseconds nothing is heard from the metadata cell before the node is asked how long shards are
     /// [default: 850].
-    #[arg(long, env = "TAILWATER_CONSUME_SILENT_AFTER_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
     silent_after_ms: Option<u64>,
     /// The node is asked how long shards are every so many milliseconds although the metadata cell tells, 64 shards of a
     /// stream each time [default: 1000].
-    #[arg(long, env = "TAILWATER_CONSUME_DURABLE_LENGTHS_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     durable_lengths_ms: Option<u64>,
     /// Most bytes per second of each shard, wherever they are read [default: 536870912].
-    #[arg(long, env = "TAILWATER_CONSUME_BYTES_PER_S", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bytes_per_s: Option<u64>,
     /// Most bytes per second of each shard that are read from the durable layer, as a backlog is [default: 67108864].
-    #[arg(long, env = "TAILWATER_CONSUME_CATCH_UP_BYTES_PER_S", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     catch_up_bytes_per_s: Option<u64>,
     /// Bytes of each shard that are kept in memory near its end [default: 4194304].
-    #[arg(long, env = "TAILWATER_CONSUME_WINDOW_BYTES", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(4_096..=1 << 30))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(4_096..=1 << 30))]
     window_bytes: Option<u64>,
 }
 
