@@ -6,7 +6,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::layout::KeyHash;
 use crate::version::Version;
@@ -69,19 +69,15 @@ const CODE_APPLIED: u32 = 0;
 const CODE_SUPERSEDED: u32 = 1;
 const CODE_BELOW_SUMMARY: u32 = 2;
 
-/// Encodes a [`MutateRequest`] of `entries` with one copy of their bytes.
-pub fn encode_mutate<'a>(config_id: u64, entries: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
+/// Encodes a [`MutateRequest`] of `entries`, as pieces that are not copied together.
+pub fn encode_mutate<'a>(config_id: u64, entries: impl Iterator<Item = &'a Bytes> + Clone) -> Vec<Bytes> {
     let entries_bytes: usize = entries.clone().map(Bytes::len).sum();
-    let frame_bytes = key_len(1) + 8 + key_len(2) + encoded_len_varint(entries_bytes as u64);
-    let mut payload = BytesMut::with_capacity(frame_bytes + entries_bytes);
-    encode_key(1, WireType::SixtyFourBit, &mut payload);
-    payload.put_u64_le(config_id);
-    encode_key(2, WireType::LengthDelimited, &mut payload);
-    encode_varint(entries_bytes as u64, &mut payload);
-    for entry in entries {
-        payload.put_slice(entry);
-    }
-    payload.freeze()
+    let mut fields = BytesMut::new();
+    encode_key(1, WireType::SixtyFourBit, &mut fields);
+    fields.put_u64_le(config_id);
+    encode_key(2, WireType::LengthDelimited, &mut fields);
+    encode_varint(entries_bytes as u64, &mut fields);
+    std::iter::once(fields.freeze()).chain(entries.cloned()).collect()
 }
 
 impl MutateReply {
@@ -262,7 +258,7 @@ mod tests {
     #[test]
     fn a_mutation_encoded_by_hand_is_the_message_that_the_other_side_decodes() {
         let entries = [encode_entry(b"a", version(1), Some(b"x")), encode_entry(b"b", version(2), None)];
-        let payload = encode_mutate(0xfeed, entries.iter());
+        let payload = Bytes::from(encode_mutate(0xfeed, entries.iter()).concat());
         let decoded = MutateRequest::decode(payload.clone()).expect("well formed");
         assert_eq!(decoded.config_id, 0xfeed);
         assert_eq!(decoded.entries, [&entries[0][..], &entries[1][..]].concat());

@@ -149,6 +149,12 @@ pub trait Connection: Send + Sync + 'static {
     /// Asks the far side's application. `payload` is at most [`crate::CALL_BYTES_MAX`].
     fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>>;
 
+    /// As [`Connection::call`], with a payload that is these pieces together: a socket is given those that are long
+    /// from where they are.
+    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> BoxFuture<'_, Result<Bytes, CallError>> {
+        self.call(method, pieces.concat().into())
+    }
+
     /// Why the connection is gone, once it is.
     fn lost(&self) -> Option<ConnectionLost>;
 }

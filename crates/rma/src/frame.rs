@@ -207,6 +207,12 @@ pub(crate) enum Side {
     Responses,
 }
 
+/// Bytes that the frame at the beginning of `buffer` still needs, as far as its header is there.
+pub(crate) fn missing(buffer: &[u8]) -> usize {
+    let body = buffer.first_chunk::<4>().map_or(0, |len| u32::from_le_bytes(*len) as usize);
+    (HEADER_BYTES + body.min(FRAME_BODY_MAX)).saturating_sub(buffer.len())
+}
+
 /// Bytes in, frames out. Holds at most one frame's bytes and what was fed behind it.
 #[derive(Debug)]
 pub(crate) struct Decoder {
@@ -231,8 +237,7 @@ impl Decoder {
 
     /// Bytes that the frame under way still needs, as far as its header is there.
     pub(crate) fn missing(&self) -> usize {
-        let body = self.buffer.first_chunk::<4>().map_or(0, |len| u32::from_le_bytes(*len) as usize);
-        (HEADER_BYTES + body.min(FRAME_BODY_MAX)).saturating_sub(self.buffer.len())
+        missing(&self.buffer)
     }
 
     /// Bytes that are held and belong to no frame handed out.
@@ -453,9 +458,9 @@ pub(crate) fn encode_watch_reply(out: &mut Vec<u8>, request: u64, doorbell: u32)
     frame(out, Kind::WatchReply, 0, request, |out| out.extend_from_slice(&doorbell.to_le_bytes()));
 }
 
-/// A CALL of at most [`CALL_BYTES_MAX`].
-pub(crate) fn encode_call(out: &mut Vec<u8>, request: u64, method: u16, payload: &[u8]) {
-    frame(out, Kind::Call, method, request, |out| out.extend_from_slice(payload));
+/// The header of a CALL, whose payload of at most [`CALL_BYTES_MAX`] follows.
+pub(crate) fn encode_call(out: &mut Vec<u8>, request: u64, method: u16, payload_bytes: usize) {
+    header(out, Kind::Call, method, request, payload_bytes);
 }
 
 /// What a server answers to a CALL.

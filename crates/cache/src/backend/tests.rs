@@ -38,8 +38,13 @@ fn call(backend: &Backend, method: u16, payload: Bytes) -> Result<Bytes, Refusal
     answer.expect("the backend answers before it returns")
 }
 
+/// A request with these entries.
+fn mutation<'a>(config_id: u64, entries: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
+    encode_mutate(config_id, entries).concat().into()
+}
+
 fn mutate(backend: &Backend, entries: &[Bytes]) -> Vec<Outcome> {
-    let answer = call(backend, METHOD_MUTATE, encode_mutate(ID, entries.iter())).expect("well formed");
+    let answer = call(backend, METHOD_MUTATE, mutation(ID, entries.iter())).expect("well formed");
     let reply = MutateReply::decode(answer).expect("well formed");
     reply.outcomes(entries.len()).expect("one for each")
 }
@@ -234,12 +239,12 @@ fn a_malformed_batch_is_refused_as_a_whole() {
     let mut bad = encode_entry(b"bad", version(1), Some(b"value")).to_vec();
     *bad.last_mut().expect("some") ^= 1;
     let refused = |payload: Bytes| call(&backend, METHOD_MUTATE, payload).expect_err("refused").code;
-    assert_eq!(refused(encode_mutate(ID, [good.clone(), bad.into()].iter())), REFUSED_MALFORMED);
-    assert_eq!(refused(encode_mutate(ID, [good.clone(), good.slice(..20)].iter())), REFUSED_MALFORMED);
-    assert_eq!(refused(encode_mutate(ID + 1, [good].iter())), REFUSED_CONFIG);
+    assert_eq!(refused(mutation(ID, [good.clone(), bad.into()].iter())), REFUSED_MALFORMED);
+    assert_eq!(refused(mutation(ID, [good.clone(), good.slice(..20)].iter())), REFUSED_MALFORMED);
+    assert_eq!(refused(mutation(ID + 1, [good].iter())), REFUSED_CONFIG);
     assert_eq!(refused(Bytes::from_static(b"\xff\xff\xff")), REFUSED_MALFORMED);
     let many = vec![encode_entry(b"", version(1), None); MUTATE_ENTRIES_MAX + 1];
-    assert_eq!(refused(encode_mutate(ID, many.iter())), REFUSED_MALFORMED);
+    assert_eq!(refused(mutation(ID, many.iter())), REFUSED_MALFORMED);
     assert_eq!(call(&backend, 9999, Bytes::new()).expect_err("no such method").code, REFUSED_METHOD);
     let hashes = LookupRequest { config_id: ID, hashes: Bytes::from_static(&[0; 15]) };
     let refusal = call(&backend, METHOD_LOOKUP, hashes.encode_to_vec().into()).expect_err("cut short");
@@ -468,7 +473,7 @@ fn a_version_far_ahead_of_the_clock_is_refused_with_its_batch_and_later_writes_g
         |n| [encode_entry(b"other", version(1), Some(b"x")), encode_entry(b"key", version(n), None)];
     for ahead in [bound_us + 1, u64::MAX] {
         let refused =
-            call(&backend, METHOD_MUTATE, encode_mutate(ID, entries(ahead).iter())).expect_err("refused");
+            call(&backend, METHOD_MUTATE, mutation(ID, entries(ahead).iter())).expect_err("refused");
         assert_eq!(refused.code, REFUSED_VERSION);
         assert!(refused.message.contains("clock"), "{}", refused.message);
     }

@@ -238,8 +238,8 @@ enum Answer {
 /// One CALL; as many answers as entries, or none if there is none to be had.
 async fn call(config: &SendConfig, replica: &Replica, batch: &[Waiting]) -> Vec<Answer> {
     let Some(live) = replica.live() else { return Vec::new() };
-    let payload = encode_mutate(config.config_id, batch.iter().map(|waiting| &waiting.entry));
-    let call = live.connection.call(METHOD_MUTATE, payload);
+    let pieces = encode_mutate(config.config_id, batch.iter().map(|waiting| &waiting.entry));
+    let call = live.connection.call_with_pieces(METHOD_MUTATE, pieces);
     match config.env.timeout(config.call_deadline, call).await {
         Some(Ok(bytes)) => {
             let outcomes = MutateReply::decode(bytes).ok().and_then(|reply| reply.outcomes(batch.len()));

@@ -460,7 +460,7 @@ fn a_version_from_a_broken_clock_is_not_taken_and_silences_nobody() {
         let entry = crate::layout::encode_entry(&key(0), held, Some(b"x"));
         let live = world.cell.inner.replicas[0].live().expect("connected");
         let payload = crate::protocol::encode_mutate(ID, [entry].iter());
-        let taken = live.connection.call(crate::protocol::METHOD_MUTATE, payload).await;
+        let taken = live.connection.call_with_pieces(crate::protocol::METHOD_MUTATE, payload).await;
         let refused = crate::protocol::REFUSED_VERSION;
         assert!(
             matches!(taken, Err(tailwater_rma::CallError::Refused { code, .. }) if code == refused),

@@ -29,8 +29,9 @@ use crate::limits::{APPEND_BYTES_MAX, BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_
 /// Memory of a record beside its bytes, roughly: counted, so that empty records are bounded too.
 const RECORD_OVERHEAD: usize = 32;
 
-/// Builders of sealed batches that are kept for the next ones.
-const BUILDERS_KEPT: usize = 8;
+/// Of the buffer's bound, the part that may be kept in builders of sealed batches for the next ones: enough that a
+/// producer of a thousand shards, which has an open batch for each, does not grow each of them from nothing.
+const BUILDERS_KEPT_PART: usize = 4;
 
 /// A batch that will not change any more.
 pub(super) struct Sealed {
@@ -96,8 +97,10 @@ pub(super) struct State {
     shards: Vec<Shard>,
     /// Shards that have something to send, by the time at which they may.
     schedule: BTreeSet<(Instant, u32)>,
-    /// For the next batches: their memory has been there before.
+    /// For the next batches: their memory has been there before. The last one to be used is the first to be again.
     builders: Vec<BatchBuilder>,
+    /// Memory that they keep, in bytes.
+    builders_bytes: usize,
     /// Bytes that wait for acknowledgement.
     buffered: usize,
     /// Numbers of the batches that are not acknowledged yet, open ones included.
@@ -122,6 +125,7 @@ impl State {
             shards: (0..shards).map(|_| Shard::default()).collect(),
             schedule: BTreeSet::new(),
             builders: Vec::new(),
+            builders_bytes: 0,
             buffered: 0,
             outstanding: BTreeSet::new(),
             next_number: 0,
@@ -203,6 +207,7 @@ impl State {
             self.next_number += 1;
             self.outstanding.insert(number);
             let builder = self.builders.pop().unwrap_or_default();
+            self.builders_bytes -= builder.memory();
             Open { builder, promise: Promise::new(shard), number, buffered: 0, since: now() }
         });
         let ack = open.promise.ack(open.builder.record_count());
@@ -351,7 +356,9 @@ impl State {
         let order = shard.next_order;
         shard.next_order += 1;
         let bytes = open.builder.finish(self.config.codec);
-        if self.builders.len() < BUILDERS_KEPT {
+        let kept = self.builders_bytes + open.builder.memory();
+        if kept <= self.config.buffer_bytes_max / BUILDERS_KEPT_PART {
+            self.builders_bytes = kept;
             self.builders.push(open.builder);
         }
         shard.queue.push_back(Sealed {

@@ -109,6 +109,11 @@ impl BatchBuilder {
         BATCH_HEADER_BYTES + self.records.len()
     }
 
+    /// Memory that is kept for records, in bytes, whether there are any or not.
+    pub fn memory(&self) -> usize {
+        self.records.capacity()
+    }
+
     /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.record_count == 0

@@ -6,6 +6,7 @@
 
 mod buffers;
 mod mux;
+mod outgoing;
 mod shm;
 #[allow(unsafe_code)]
 mod stream;

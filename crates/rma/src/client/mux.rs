@@ -8,7 +8,7 @@
 //! ([`OUTGOING_BYTES_MAX`]); what comes back is bounded by what was asked for.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::atomics::{AtomicBool, Ordering};
 use crate::client::buffers::{RECEIVE, RECEIVE_BYTES};
+use crate::client::outgoing::{Outgoing, PIECES_MAX};
 use crate::client::stream::Stream;
 use crate::connection::{CallError, ConnectionLost};
 use crate::frame::{self, CallAnswer, Decoder, FrameError, Header, Kind};
@@ -60,11 +61,11 @@ struct State {
     waiting: HashMap<u64, oneshot::Sender<(Header, Bytes)>>,
     last_request: u64,
     /// Requests that somebody who is writing will write next.
-    outgoing: Vec<u8>,
+    outgoing: Outgoing,
     /// Somebody is writing: a caller, or the writer task.
     writing: bool,
-    /// What the socket did not take, from this index on, for the writer task.
-    leftover: Option<(Vec<u8>, usize)>,
+    /// What the socket did not take, for the writer task.
+    leftover: Option<Outgoing>,
 }
 
 /// A request under way; dropping it abandons the answer.
@@ -137,6 +138,15 @@ impl Mux {
         &self,
         encode: impl FnOnce(&mut Vec<u8>, u64),
     ) -> Result<Pending, ConnectionLost> {
+        self.request_and(encode, &[]).await
+    }
+
+    /// As [`Mux::request`], of which `pieces` are the end.
+    async fn request_and(
+        &self,
+        encode: impl FnOnce(&mut Vec<u8>, u64),
+        pieces: &[Bytes],
+    ) -> Result<Pending, ConnectionLost> {
         let look = || {
             if let Err(lost) = self.alive() {
                 return Some(Err(lost));
@@ -145,15 +155,17 @@ impl Mux {
             (state.outgoing.len() < OUTGOING_BYTES_MAX).then_some(Ok(state))
         };
         let state = look_until(&self.inner.room, look).await?;
-        Ok(self.inner.submit(state, encode))
+        Ok(self.inner.submit(state, encode, pieces))
     }
 
-    /// A CALL from request to answer.
-    pub(crate) async fn call(&self, method: u16, payload: Bytes) -> Result<Bytes, CallError> {
-        if payload.len() > CALL_BYTES_MAX {
-            return Err(too_large("payload", payload.len()));
+    /// A CALL from request to answer; its payload is these pieces together.
+    pub(crate) async fn call(&self, method: u16, pieces: &[Bytes]) -> Result<Bytes, CallError> {
+        let len = pieces.iter().map(Bytes::len).sum();
+        if len > CALL_BYTES_MAX {
+            return Err(too_large("payload", len));
         }
-        let pending = self.request(|out, id| frame::encode_call(out, id, method, &payload)).await?;
+        let header = |out: &mut Vec<u8>, id| frame::encode_call(out, id, method, len);
+        let pending = self.request_and(header, pieces).await?;
         let (header, body) = pending.answer(Kind::CallReply).await?;
         match CallAnswer::parse(&header, body) {
             Ok(CallAnswer::Done(bytes)) => Ok(bytes),
@@ -175,9 +187,13 @@ impl Mux {
             }
             // AcqRel: the reader clears it before it tells of the answer, which wakes us again.
             if !inner.watch_sent.swap(true, Ordering::AcqRel) {
-                inner.write(inner.state.lock(), |out| {
-                    frame::encode_watch(out, WATCH_REQUEST, known, WATCH_PERIOD);
-                });
+                inner.write(
+                    inner.state.lock(),
+                    |out| {
+                        frame::encode_watch(out, WATCH_REQUEST, known, WATCH_PERIOD);
+                    },
+                    &[],
+                );
             }
             // The sender lives as long as `inner`, and a loss is notified too.
             let _ = doorbell.changed().await;
@@ -235,6 +251,7 @@ impl Inner {
         self: &Arc<Self>,
         mut state: parking_lot::MutexGuard<'_, State>,
         encode: impl FnOnce(&mut Vec<u8>, u64),
+        pieces: &[Bytes],
     ) -> Pending {
         state.last_request += 1;
         let request = state.last_request;
@@ -243,13 +260,21 @@ impl Inner {
         if !self.is_lost.load(Ordering::Acquire) {
             state.waiting.insert(request, send);
         }
-        self.write(state, |out| encode(out, request));
+        self.write(state, |out| encode(out, request), pieces);
         Pending { inner: self.clone(), request, answer }
     }
 
-    /// Appends what `encode` writes, and has it written out if nobody is writing.
-    fn write(&self, mut state: parking_lot::MutexGuard<'_, State>, encode: impl FnOnce(&mut Vec<u8>)) {
-        encode(&mut state.outgoing);
+    /// Appends what `encode` writes and `pieces`, and has it written out if nobody is writing.
+    fn write(
+        &self,
+        mut state: parking_lot::MutexGuard<'_, State>,
+        encode: impl FnOnce(&mut Vec<u8>),
+        pieces: &[Bytes],
+    ) {
+        encode(state.outgoing.tail());
+        for piece in pieces {
+            state.outgoing.push(piece);
+        }
         if std::mem::replace(&mut state.writing, true) {
             return;
         }
@@ -259,20 +284,22 @@ impl Inner {
             self.writer_due.notify_one();
             return;
         }
-        let bytes = std::mem::take(&mut state.outgoing);
+        let outgoing = std::mem::take(&mut state.outgoing);
         drop(state);
-        self.write_on(bytes, 0);
+        self.write_on(outgoing);
     }
 
-    /// Writes `bytes` from index `sent` on, and what others add meanwhile, until all is written or the socket is
-    /// full; the rest is then the writer task's.
-    fn write_on(&self, mut bytes: Vec<u8>, mut sent: usize) {
+    /// Writes what it is given, and what others add meanwhile, until all is written or the socket is full; the rest
+    /// is then the writer task's.
+    fn write_on(&self, mut outgoing: Outgoing) {
         loop {
-            while sent < bytes.len() {
-                match self.stream.try_write(&bytes[sent..]) {
-                    Ok(count) => sent += count,
+            while !outgoing.is_empty() {
+                let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+                let pieces = outgoing.slices(&mut slices);
+                match self.stream.try_write(&slices[..pieces]) {
+                    Ok(count) => outgoing.written(count),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.state.lock().leftover = Some((bytes, sent));
+                        self.state.lock().leftover = Some(outgoing);
                         self.writer_due.notify_one();
                         return;
                     }
@@ -283,17 +310,14 @@ impl Inner {
                     }
                 }
             }
-            bytes.clear();
-            sent = 0;
+            outgoing = outgoing.cleared();
             let mut state = self.state.lock();
             if state.outgoing.is_empty() {
                 state.writing = false;
-                if bytes.capacity() <= RECEIVE_BYTES {
-                    state.outgoing = bytes;
-                }
+                state.outgoing = outgoing;
                 return;
             }
-            std::mem::swap(&mut bytes, &mut state.outgoing);
+            std::mem::swap(&mut outgoing, &mut state.outgoing);
             drop(state);
             self.room.notify_waiters();
         }
@@ -304,7 +328,7 @@ impl Inner {
         loop {
             self.writer_due.notified().await;
             let leftover = self.state.lock().leftover.take();
-            let (bytes, sent) = match leftover {
+            let outgoing = match leftover {
                 Some(leftover) => {
                     if self.stream.writable().await.is_err() {
                         // The reader finds out why.
@@ -313,12 +337,12 @@ impl Inner {
                     leftover
                 }
                 None => {
-                    let bytes = std::mem::take(&mut self.state.lock().outgoing);
+                    let outgoing = std::mem::take(&mut self.state.lock().outgoing);
                     self.room.notify_waiters();
-                    (bytes, 0)
+                    outgoing
                 }
             };
-            self.write_on(bytes, sent);
+            self.write_on(outgoing);
         }
     }
 

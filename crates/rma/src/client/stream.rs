@@ -1,6 +1,6 @@
 //! A connected stream socket of either family, on tokio's reactor.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::{BufMut, BytesMut};
@@ -54,18 +54,18 @@ impl Stream {
         emptied.map_or(received, Ok)
     }
 
-    /// Writes what fits; an error of kind `WouldBlock` if nothing does.
-    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    /// Writes what fits of these pieces; an error of kind `WouldBlock` if nothing does.
+    pub(crate) fn try_write(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Self::Tcp(socket) => socket.try_write(bytes),
-            Self::Unix(socket) => socket.try_write(bytes),
+            Self::Tcp(socket) => socket.try_write_vectored(pieces),
+            Self::Unix(socket) => socket.try_write_vectored(pieces),
         }
     }
 
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.writable().await?;
-            match self.try_write(bytes) {
+            match self.try_write(&[IoSlice::new(bytes)]) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),

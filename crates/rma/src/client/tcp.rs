@@ -132,7 +132,11 @@ impl Connection for Tcp {
     }
 
     fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
-        Box::pin(self.mux.call(method, payload))
+        Box::pin(async move { self.mux.call(method, &[payload]).await })
+    }
+
+    fn call_with_pieces(&self, method: u16, pieces: Vec<Bytes>) -> BoxFuture<'_, Result<Bytes, CallError>> {
+        Box::pin(async move { self.mux.call(method, &pieces).await })
     }
 
     fn lost(&self) -> Option<ConnectionLost> {

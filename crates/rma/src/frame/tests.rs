@@ -8,6 +8,11 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
+fn whole_call(out: &mut Vec<u8>, request: u64, method: u16, payload: &[u8]) {
+    encode_call(out, request, method, payload.len());
+    out.extend_from_slice(payload);
+}
+
 /// All frames in `bytes`, fed in pieces of the given sizes, over and over.
 fn decode(side: Side, bytes: &[u8], pieces: &[usize]) -> Result<Vec<(Header, Bytes)>, FrameError> {
     let mut decoder = Decoder::new(side);
@@ -61,7 +66,7 @@ impl Asked {
             Self::Watch(last_seen, ms) => {
                 encode_watch(out, id, *last_seen, Duration::from_millis((*ms).into()));
             }
-            Self::Call(method, payload) => encode_call(out, id, *method, payload),
+            Self::Call(method, payload) => whole_call(out, id, *method, payload),
         }
     }
 
@@ -249,7 +254,7 @@ fn the_bytes_of_each_frame_are_what_they_always_were() {
             encoded(|out| encode_watch(out, 4, 7, Duration::from_millis(50))),
             "08000000 01 04 0000 0400000000000000 07000000 32000000",
         ),
-        (encoded(|out| encode_call(out, 5, 0x0102, b"hi")), "02000000 01 05 0201 0500000000000000 6869"),
+        (encoded(|out| whole_call(out, 5, 0x0102, b"hi")), "02000000 01 05 0201 0500000000000000 6869"),
         (
             encoded(|out| hello.encode(out, 1)),
             "20000000 01 81 0100 0100000000000000 01 03 0000 0d0c0b0a \
@@ -303,7 +308,7 @@ fn a_header_is_judged_before_its_body_is_waited_for() {
 
 #[test]
 fn a_large_body_that_is_announced_and_not_sent_takes_no_memory() {
-    let mut bytes = encoded(|out| encode_call(out, 1, 0, &[]));
+    let mut bytes = encoded(|out| whole_call(out, 1, 0, &[]));
     bytes[..4].copy_from_slice(&(CALL_BYTES_MAX as u32).to_le_bytes());
     let mut decoder = Decoder::new(Side::Requests);
     decoder.feed(&bytes);

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tailwater_access::Peer;
 use tailwater_env::Instant;
 
@@ -106,6 +106,8 @@ struct Parked {
 pub(crate) struct Session {
     limits: SessionLimits,
     decoder: Decoder,
+    /// Memory of what the decoder has, while whoever receives has it.
+    input_lent: usize,
     peer: PeerState,
     /// When the peer last began to keep us waiting for the rest of a frame.
     half_frame_since: Option<Instant>,
@@ -129,6 +131,7 @@ impl Session {
         Self {
             limits,
             decoder: Decoder::new(Side::Requests),
+            input_lent: 0,
             peer: PeerState {
                 output: Output::default(),
                 output_moved: now,
@@ -186,6 +189,19 @@ impl Session {
     /// Takes it out, to be sent as a whole and reported by [`Session::sent`], before more is taken.
     pub(crate) fn take_output(&mut self) -> Option<Vec<u8>> {
         self.peer.output.take()
+    }
+
+    /// Gives the session what was received, behind what [`Session::lend_input`] lent.
+    pub(crate) fn return_input(&mut self, input: BytesMut) {
+        debug_assert_eq!(self.decoder.held(), 0, "it was lent");
+        self.input_lent = 0;
+        *self.decoder.buffer() = input;
+    }
+
+    /// Lends what was received and answers nothing yet, for the rest of a frame to be appended without a copy.
+    pub(crate) fn lend_input(&mut self) -> BytesMut {
+        self.input_lent = self.decoder.capacity();
+        std::mem::take(self.decoder.buffer())
     }
 
     /// Lends the session a buffer for its output.
@@ -279,7 +295,7 @@ impl Session {
 
     /// Bytes of memory held for the peer.
     pub(crate) fn memory(&self) -> usize {
-        self.decoder.capacity() + self.peer.output.memory()
+        self.decoder.capacity() + self.input_lent + self.peer.output.memory()
     }
 
     /// How long the peer may be silent as things stand: for ever while it waits for something, or while its

@@ -15,8 +15,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tailwater_env::HashMap;
 
+use crate::frame;
 use crate::limits::OUTPUT_BYTES_KEPT;
 use crate::server::driver::{Driver, Gone, Turn};
 use crate::server::output::Next;
@@ -26,8 +28,8 @@ use crate::server::session::Session;
 /// Output buffers kept for the next sends.
 const SPARES: usize = 16;
 
-/// Memory that an idle socket keeps for what it receives next, in bytes.
-const INBOX_BYTES_KEPT: usize = 4096;
+/// Room that is made at once for the rest of a long frame, in what has come of it.
+const INBOX_GROWTH: usize = 4;
 
 /// A descriptor that is polled for the engine.
 struct Watched {
@@ -40,8 +42,8 @@ struct Watched {
 
 struct Socket {
     fd: OwnedFd,
-    /// Received and not yet given to the session.
-    inbox: Vec<u8>,
+    /// Received and not yet answered, the beginning of a frame included.
+    inbox: BytesMut,
     receiving: bool,
     cancelling: bool,
     /// A send is under way, of its buffer from this index on.
@@ -147,7 +149,7 @@ impl Driver for Uring {
         rustix::io::ioctl_fionbio(&fd, false)?;
         let socket = Socket {
             fd,
-            inbox: Vec::new(),
+            inbox: BytesMut::new(),
             receiving: false,
             cancelling: false,
             sending: None,
@@ -170,13 +172,9 @@ impl Driver for Uring {
         }
         let mut spare = self.spares.pop().unwrap_or_default();
         turn.session.lend_output(&mut spare);
-        let inbox = std::mem::take(&mut socket.inbox);
-        if inbox.is_empty() {
-            turn.session.answer(&mut turn.world)?;
-        } else {
-            turn.session.receive(&inbox, &mut turn.world)?;
-            socket.keep_inbox(inbox);
-        }
+        turn.session.return_input(std::mem::take(&mut socket.inbox));
+        turn.session.answer(&mut turn.world)?;
+        socket.inbox = turn.session.lend_input();
         if let Some(gone) = socket.gone.take() {
             return Err(gone);
         }
@@ -262,7 +260,7 @@ impl Socket {
                 }
                 match result {
                     Ok([]) => self.gone = Some(Gone::Closed),
-                    Ok(bytes) if !self.closing => self.inbox.extend_from_slice(bytes),
+                    Ok(bytes) if !self.closing => self.take_in(bytes),
                     Ok(_) => {}
                     // Cancelled by us, or out of buffers, of which there are more by now: begun again when wanted.
                     Err(error)
@@ -290,11 +288,13 @@ impl Socket {
         }
     }
 
-    /// Keeps the inbox's memory for what comes next, if it is little.
-    fn keep_inbox(&mut self, mut inbox: Vec<u8>) {
-        inbox.clear();
-        if inbox.capacity() <= INBOX_BYTES_KEPT {
-            self.inbox = inbox;
+    /// Appends to what was received. The room that a long frame needs is made in few steps, each in proportion to what
+    /// has come of it.
+    fn take_in(&mut self, bytes: &[u8]) {
+        if self.inbox.capacity() - self.inbox.len() < bytes.len() {
+            let come = self.inbox.len() + bytes.len();
+            self.inbox.reserve(bytes.len().max(frame::missing(&self.inbox).min(INBOX_GROWTH * come)));
         }
+        self.inbox.extend_from_slice(bytes);
     }
 }

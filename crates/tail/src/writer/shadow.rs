@@ -1,6 +1,8 @@
 //! The bytes of one segment on their way into the data cell.
 
-use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+
+use bytes::Bytes;
 use tailwater_format::{ChunkKey, Position, SegmentId};
 
 /// The bytes of a segment that may still have to be written, from the beginning of a chunk on.
@@ -11,20 +13,30 @@ use tailwater_format::{ChunkKey, Position, SegmentId};
 ///            | full     | partial  |      chunks; the partial one stays until it is full
 /// ```
 /// Full chunks leave when they are written, whatever becomes of that: a chunk that did not get into the cell is
-/// one that readers take from the durable layer.
+/// one that readers take from the durable layer. Bytes are copied only where a chunk spans several pieces.
 pub(super) struct Shadow {
     pub(super) segment: SegmentId,
     chunk_bytes: u32,
-    /// Where `bytes` begin: a multiple of the chunk size.
+    /// Where `pieces` begin: a multiple of the chunk size.
     start: Position,
-    bytes: BytesMut,
+    /// The bytes as they were handed on.
+    pieces: VecDeque<Bytes>,
+    /// How many they are.
+    len: usize,
     /// As far as everything was acknowledged by the cell, or jumped over.
     pub(super) cached: Position,
 }
 
 impl Shadow {
     pub(super) fn new(segment: SegmentId, chunk_bytes: u32) -> Self {
-        Self { segment, chunk_bytes, start: Position(0), bytes: BytesMut::new(), cached: Position(0) }
+        Self {
+            segment,
+            chunk_bytes,
+            start: Position(0),
+            pieces: VecDeque::new(),
+            len: 0,
+            cached: Position(0),
+        }
     }
 
     /// Takes in the bytes from `from` on.
@@ -33,15 +45,15 @@ impl Shadow {
     /// If they do not begin where the last ones ended: durable bytes are handed on in order and without gaps.
     pub(super) fn extend(&mut self, from: Position, bytes: &Bytes) {
         assert_eq!(self.end(), from, "{}: durable bytes come in order and without gaps", self.segment);
-        self.bytes.extend_from_slice(bytes);
+        self.push(bytes.clone());
     }
 
     pub(super) fn end(&self) -> Position {
-        Position(self.start.0 + self.bytes.len() as u64)
+        Position(self.start.0 + self.len as u64)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+        self.len
     }
 
     pub(super) fn is_shadowed(&self) -> bool {
@@ -50,31 +62,64 @@ impl Shadow {
 
     /// The chunks to write, each from its beginning, keyed. The full ones are gone from here afterwards.
     pub(super) fn take_chunks(&mut self, chunks: &mut Vec<(Bytes, Bytes)>) {
-        let chunk = self.chunk_bytes as usize;
-        let first = self.start.0 / u64::from(self.chunk_bytes);
-        let full = self.take_full();
-        let partial = Bytes::copy_from_slice(&self.bytes);
-        let pieces = (0..full.len()).step_by(chunk).map(|at| full.slice(at..at + chunk));
-        for (number, piece) in (first..).zip(pieces.chain((!partial.is_empty()).then_some(partial))) {
-            let key = ChunkKey { segment: self.segment, chunk_bytes: self.chunk_bytes, chunk: number };
-            chunks.push((key.to_bytes(), piece));
+        let (segment, chunk_bytes) = (self.segment, self.chunk_bytes);
+        let first = self.start.0 / u64::from(chunk_bytes);
+        let mut write = |number: u64, value: Bytes| {
+            let key = ChunkKey { segment, chunk_bytes, chunk: first + number };
+            chunks.push((key.to_bytes(), value));
+        };
+        let mut full = 0;
+        while let Some(value) = self.take_full() {
+            write(full, value);
+            full += 1;
+        }
+        let partial = self.keep_partial();
+        if !partial.is_empty() {
+            write(full, partial);
         }
     }
 
     /// Gives up everything but the partial chunk; whether that was anything.
     pub(super) fn jump(&mut self) -> bool {
-        !self.take_full().is_empty()
+        let before = self.start;
+        while self.take_full().is_some() {}
+        self.keep_partial();
+        self.start != before
     }
 
-    fn take_full(&mut self) -> Bytes {
-        let full_bytes = self.bytes.len() / self.chunk_bytes as usize * self.chunk_bytes as usize;
-        if full_bytes == 0 {
-            return Bytes::new();
+    fn push(&mut self, piece: Bytes) {
+        self.len += piece.len();
+        self.pieces.push_back(piece);
+    }
+
+    fn take_full(&mut self) -> Option<Bytes> {
+        let chunk = self.chunk_bytes as usize;
+        if self.len < chunk {
+            return None;
         }
-        let full = self.bytes.split_to(full_bytes).freeze();
-        // The rest, less than a chunk, must not keep the memory of what left.
-        self.bytes = BytesMut::from(&self.bytes[..]);
-        self.start.0 += full_bytes as u64;
-        full
+        self.start.0 += chunk as u64;
+        self.len -= chunk;
+        if let Some(first) = self.pieces.front_mut().filter(|first| first.len() >= chunk) {
+            return Some(first.split_to(chunk));
+        }
+        let mut bytes = Vec::with_capacity(chunk);
+        while bytes.len() < chunk {
+            let mut piece = self.pieces.pop_front().expect("there are as many bytes as `len`");
+            bytes.extend_from_slice(&piece.split_to(piece.len().min(chunk - bytes.len())));
+            if !piece.is_empty() {
+                self.pieces.push_front(piece);
+            }
+        }
+        Some(bytes.into())
+    }
+
+    /// What is left, less than a chunk, as one piece of its own: it must not keep the memory of what left.
+    fn keep_partial(&mut self) -> Bytes {
+        let partial = Bytes::from(Vec::from_iter(self.pieces.drain(..)).concat());
+        self.len = 0;
+        if !partial.is_empty() {
+            self.push(partial.clone());
+        }
+        partial
     }
 }

@@ -22,6 +22,11 @@ impl Service for Nothing {
     fn call(&self, _peer: &Peer, _method: u16, _payload: Bytes, _reply: Reply) {}
 }
 
+fn encode_call(out: &mut Vec<u8>, request: u64, method: u16, payload: &[u8]) {
+    frame::encode_call(out, request, method, payload.len());
+    out.extend_from_slice(payload);
+}
+
 fn limits() -> SessionLimits {
     SessionLimits {
         output_bytes_max: 10_000,
@@ -167,7 +172,7 @@ fn who_stops_in_the_middle_of_a_frame_is_dropped() {
 #[test]
 fn who_is_idle_is_dropped_unless_it_waits_for_something() {
     let mut test = Test::greeted();
-    test.send(|out| frame::encode_call(out, 1, 0, b"")).expect("it is well-formed");
+    test.send(|out| encode_call(out, 1, 0, b"")).expect("it is well-formed");
     assert_eq!(test.pass(100 * SECOND), Ok(()));
     let answer = CallAnswer::Done(Bytes::new());
     test.session.call_answered(1, &answer, test.now).expect("it is small");
@@ -263,12 +268,12 @@ fn watches_beyond_the_limit_are_answered_at_once() {
 fn calls_beyond_the_limit_and_calls_that_find_no_room_are_answered_overloaded() {
     let mut test = Test::greeted();
     for id in 0..CALLS_PER_CONNECTION_MAX as u64 + 2 {
-        test.send(|out| frame::encode_call(out, id, 3, b"x")).expect("it is well-formed");
+        test.send(|out| encode_call(out, id, 3, b"x")).expect("it is well-formed");
     }
     assert_eq!((test.calls.len(), test.take_all().len()), (CALLS_PER_CONNECTION_MAX, 2));
     let mut test = Test::greeted();
     test.accepts_calls = false;
-    test.send(|out| frame::encode_call(out, 9, 3, b"x")).expect("it is well-formed");
+    test.send(|out| encode_call(out, 9, 3, b"x")).expect("it is well-formed");
     let (header, body) = test.take_all().remove(0);
     assert_eq!(CallAnswer::parse(&header, body), Ok(CallAnswer::Overloaded));
 }
@@ -279,7 +284,7 @@ fn who_leaves_too_many_call_answers_unread_is_dropped() {
     let answer = CallAnswer::Done(Bytes::from(vec![0; CALL_BYTES_MAX]));
     let fit = (OUTPUT_BYTES_HARD_MAX / CALL_BYTES_MAX) as u64;
     for id in 0..fit {
-        test.send(|out| frame::encode_call(out, id, 0, b"")).expect("it is well-formed");
+        test.send(|out| encode_call(out, id, 0, b"")).expect("it is well-formed");
     }
     let ended = (0..fit).find_map(|id| test.session.call_answered(id, &answer, test.now).err());
     assert!(matches!(ended, Some(Ended::Unread(_))), "{ended:?}");
