@@ -15,6 +15,11 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use settings::Parsed;
 
+/// Chunks, batches and answers of some kilobytes are allocated on one thread and freed on another all the time, which takes
+/// the C library's allocator several times as long ([what it changed](../../../docs/benchmarks.md#the-allocator)).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// An ordered log whose readers never touch the broker.
 #[derive(Parser)]
 #[command(name = "tailwater", version, propagate_version = true, max_term_width = 110)]

@@ -154,14 +154,14 @@ impl Notifier {
             let fanout = self.fanout.min(ids.len());
             rng.draw(&mut ids, fanout);
             // Those beyond are told after a later shuffle, if nobody else has told them by then.
-            rest = ids[fanout..].iter().any(|id| !self.news_for(*id, &knows).is_empty());
+            rest = ids[fanout..].iter().any(|id| self.news_for(*id, &knows).next().is_some());
             ids.truncate(fanout);
             self.chosen = ids;
             self.shuffle_at_ms = now_ms + self.shuffle_ms;
         }
         for at in 0..self.chosen.len() {
             let id = self.chosen[at];
-            let news = self.news_for(id, &knows);
+            let news: Vec<usize> = self.news_for(id, &knows).collect();
             if news.is_empty() {
                 continue;
             }
@@ -207,15 +207,17 @@ impl Notifier {
     }
 
     /// The streams of which a member does not know all.
-    fn news_for(&self, id: u64, knows: &impl Fn(u64, &Stream, usize) -> u64) -> Vec<usize> {
+    fn news_for(
+        &self,
+        id: u64,
+        knows: &impl Fn(u64, &Stream, usize) -> u64,
+    ) -> impl Iterator<Item = usize> {
         let told = self.told.get(&id);
-        (0..self.streams.len())
-            .filter(|&index| {
-                let Progress { stream, count, .. } = &self.streams[index];
-                let told = told.map_or(0, |told| told.of(index));
-                *count > told && *count > knows(id, stream, index)
-            })
-            .collect()
+        (0..self.streams.len()).filter(move |&index| {
+            let Progress { stream, count, .. } = &self.streams[index];
+            let told = told.map_or(0, |told| told.of(index));
+            *count > told && *count > knows(id, stream, index)
+        })
     }
 }
 
