@@ -28,7 +28,8 @@
 //! writes at a majority.
 //!
 //! To be read in this order: `rows.rs` (what it stands on), `heads.rs` (which tuples are read), `sending.rs`, `receiving.rs`,
-//! `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues), `tasks.rs` and `search.rs` (moves of dead letters).
+//! `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues), `tasks.rs` and `search.rs` (moves of
+//! dead letters).
 
 mod deleting;
 mod directory;

@@ -13,10 +13,6 @@ use crate::limits::{FORWARDS_KNOWN_MAX, INVISIBLE_MS_MAX, LETTERS_MAX};
 use crate::queue::ReceiptError;
 use crate::request::QueueError;
 
-/// A tuple that was put and never moved.
-const NOT_RECEIVED: Tuple =
-    Tuple { visible_at: 0, number: Number(0), moves: 0, receives: 0, first_received_at: 0, received_at: 0 };
-
 impl Front {
     pub(super) async fn delete(&self, known: &Known, receipts: Vec<Receipt>) -> Result<Outcomes, QueueError> {
         if known.is_fifo() {
@@ -58,10 +54,9 @@ impl Front {
         let number = Number(receipt.sequence.0);
         let forward = known.forwards.lock().remove(&(number, receipt.token.0));
         let (visible_at, moves) = forward.unwrap_or((receipt.place, receipt.token.0));
-        let tuple = Tuple { visible_at, number, moves, receives: 0, first_received_at: 0, received_at: 0 };
         let level = self.level(known);
         self.rows.delete_body(level, known.body_at(number), number).await?;
-        let at = known.tuples_at(visible_at, number);
+        let (at, tuple) = (known.tuples_at(visible_at, number), Tuple::new(visible_at, number, moves));
         let (unlisted, letters) =
             futures::join!(self.rows.delete_tuple(level, at, tuple), self.delete_letters(known, number));
         unlisted?;
@@ -83,9 +78,7 @@ impl Front {
             let deletes = letters.iter().map(async |Letter { at, number }| {
                 self.rows.delete_body(level, *at, *number).await?;
                 // Its first tuple is in the same place, as a rule. Another one goes as all that have no body.
-                let visible_at = sent_at(*number);
-                let tuple = Tuple { visible_at, number: *number, ..NOT_RECEIVED };
-                self.rows.delete_tuple(level, *at, tuple).await
+                self.rows.delete_tuple(level, *at, Tuple::new(sent_at(*number), *number, 0)).await
             });
             try_join_all(deletes).await?;
             // The dead-letter queue may have one of its own.

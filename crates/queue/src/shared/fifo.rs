@@ -298,5 +298,5 @@ fn state_of(cell: Option<&Cell>) -> Result<(u64, State), QueueError> {
 
 /// The index's tuple of a group: its number is the group's key.
 fn tuple_of(at: GroupKey, Listed { visible_at, moves }: Listed) -> Tuple {
-    Tuple { visible_at, number: Number(at.0), moves, receives: 0, first_received_at: 0, received_at: 0 }
+    Tuple::new(visible_at, Number(at.0), moves)
 }

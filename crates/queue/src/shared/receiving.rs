@@ -225,12 +225,13 @@ impl Front {
 
     /// Whether a message is still invisible where it was.
     async fn is_hidden(&self, known: &Known, witness: Option<Witness>, now: u64) -> Result<bool, QueueError> {
-        let Some(Witness::Tuple(visible_at, number)) = witness.filter(|_| !known.is_fifo()) else {
-            return Ok(false);
-        };
-        let at = known.tuples_at(visible_at, number);
-        let tuple = self.rows.tuple(self.level(known), at, visible_at, number).await?;
-        Ok(visible_at > now && tuple.is_some())
+        match witness {
+            Some(Witness::Tuple(visible_at, number)) if visible_at > now => {
+                let at = known.tuples_at(visible_at, number);
+                Ok(self.rows.tuple(self.level(known), at, visible_at, number).await?.is_some())
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Takes tuples that were chosen: their messages, and the last error if there was one.
@@ -523,7 +524,6 @@ impl Front {
             let origin = source.map_or(tuple.number, |(_, origin)| origin);
             let body = Body { content, source: Some((record.name.clone(), origin)), group: None };
             if self.put_copy(&target, number, &body).await? {
-                target.sent.notify_one();
                 self.remove(known, tuple).await?;
                 known.happened.lock().redriven += 1;
                 return Ok(true);

@@ -55,6 +55,13 @@ pub struct Tuple {
     pub received_at: u64,
 }
 
+impl Tuple {
+    /// One of a message that was never received.
+    pub fn new(visible_at: u64, number: Number, moves: u32) -> Self {
+        Self { visible_at, number, moves, receives: 0, first_received_at: 0, received_at: 0 }
+    }
+}
+
 /// A body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body {

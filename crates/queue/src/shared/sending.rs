@@ -75,6 +75,7 @@ impl Front {
             let is_put = self.is_put_in_time(known, number, body).await?;
             if is_put {
                 self.list_first(known, number, 0).await?;
+                known.sent.notify_one();
             }
             Ok(is_put)
         };
@@ -86,17 +87,25 @@ impl Front {
         put
     }
 
+    /// The same, with as many numbers as that takes.
+    pub(super) async fn put_copy_in_time(&self, known: &Known, body: &Body) -> Result<(), QueueError> {
+        for _ in 0..PUTS_MAX {
+            if self.put_copy(known, self.numbers.next(&self.env, self.now())?, body).await? {
+                return Ok(());
+            }
+        }
+        Err(TOO_SLOW)
+    }
+
     /// Puts the first tuple of a message whose body is there.
     async fn list_first(&self, known: &Known, number: Number, delay_ms: u64) -> Result<(), QueueError> {
-        let tuple =
-            Tuple { visible_at: 0, number, moves: 0, receives: 0, first_received_at: 0, received_at: 0 };
         // When it was sent, so that messages of one request stay in order; later only if that took long.
         let sent_at = sent_at(number);
         let at = |now: u64| {
             let base = if now <= sent_at + WRITE_MS / 2 { sent_at } else { now };
             base.saturating_add(delay_ms)
         };
-        self.put_tuple(known, tuple, at).await?;
+        self.put_tuple(known, Tuple::new(0, number, 0), at).await?;
         Ok(())
     }
 

@@ -174,9 +174,7 @@ impl Front {
 
     /// Gives a body a tuple: visible now, and with as many moves as no lost tuple of it had.
     async fn list_again(&self, known: &Known, number: Number) -> Result<(), QueueError> {
-        let moves = 1 << 20;
-        let tuple = Tuple { visible_at: 0, number, moves, receives: 0, first_received_at: 0, received_at: 0 };
-        self.put_tuple(known, tuple, |now| now).await?;
+        self.put_tuple(known, Tuple::new(0, number, 1 << 20), |now| now).await?;
         tracing::info!(queue = %known.id, "a message that was in no index is in it again");
         known.sent.notify_one();
         Ok(())

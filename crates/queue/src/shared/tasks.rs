@@ -1,9 +1,9 @@
 //! Move tasks: bringing dead letters back.
 //!
-//! A task is a record, and whichever front end runs it notes in it how far it is. As long as it does there is a mark, which ends by itself:
-//! a task without one has lost its front end, and another one goes on. A step receives messages, sends them as new ones, and deletes them: a crash between leaves
-//! some of them twice. What a step could not move is visible again, at once or when its timeout is over; a task ends when nothing
-//! is left of what it has to move, visible or not.
+//! A task is a record, and whichever front end runs it notes in it how far it is. As long as it does there is a mark, which ends by
+//! itself: a task without one has lost its front end, and another one goes on. A step receives messages, sends them as new ones, and
+//! deletes them: a crash between leaves some of them twice. What a step could not move is visible again, at once or when its timeout
+//! is over; a task ends when nothing is left of what it has to move, visible or not.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use super::numbers::last_at;
 use super::receiving::Want;
 use super::rows::{Body, GroupKey, Record};
 use super::search::{Looked, Search, Witness};
-use super::sending::{PUTS_MAX, TOO_SLOW};
 use super::{Front, Known};
 use crate::ids::{Number, Receipt};
 use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_RETRY_MS, MOVE_TASKS_MAX};
@@ -284,14 +283,7 @@ impl Front {
             let mark = format!("from {}/{}", known.id, sequence.0);
             self.put_in_group(&target, GroupKey(place), body, &mark).await?;
         } else {
-            let mut puts = 0;
-            while !self.put_copy(&target, self.numbers.next(&self.env, self.now())?, &body).await? {
-                puts += 1;
-                if puts == PUTS_MAX {
-                    return Err(TOO_SLOW);
-                }
-            }
-            target.sent.notify_one();
+            self.put_copy_in_time(&target, &body).await?;
         }
         let _ = self.delete(known, vec![message.receipt]).await?;
         Ok(true)
