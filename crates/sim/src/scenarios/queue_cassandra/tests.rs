@@ -66,6 +66,15 @@ async fn start(cluster: &Arc<Cluster>, env: &Env, consistency: Consistency) -> S
     SharedQueues::start(env, rows, config).await.expect("started")
 }
 
+/// A queue whose messages are visible at once again after their first receive, and then dead letters in another one.
+async fn work_and_dead(front: &SharedQueues) -> (Arc<View>, Arc<View>) {
+    let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
+    let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
+    let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
+    let dead = front.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+    (work, dead)
+}
+
 #[test]
 fn a_purge_takes_what_was_sent_before_and_nothing_that_is_sent_after_it_however_clocks_differ() {
     with_cluster(|cluster, envs| async move {
@@ -300,10 +309,7 @@ fn of_a_batch_each_message_is_told_what_became_of_it() {
 #[test]
 fn a_queue_of_a_deleted_one_s_name_has_none_of_its_move_tasks() {
     with_two(|env, _, [one, other]| async move {
-        for name in ["work", "dead"] {
-            one.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
-        }
-        let dead = one.find("a", "dead").await.expect("answered").expect("there");
+        let (_, dead) = work_and_dead(&one).await;
         one.send(&dead, vec![Send::default(); 10]).await.expect("sent");
         let task =
             || MoveTask { target: Some("work".to_owned()), rate_max: Some(1), ..MoveTask::new("a", "dead") };
@@ -334,10 +340,7 @@ fn a_move_task_whose_steps_fail_has_moved_everything_when_it_says_so() {
             start(&cluster, &env, Consistency::Quorum).await,
             start(&cluster, &other, Consistency::Quorum).await,
         );
-        for name in ["work", "dead"] {
-            front.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
-        }
-        let dead = front.find("a", "dead").await.expect("answered").expect("there");
+        let (_, dead) = work_and_dead(&front).await;
         for _ in 0..4 {
             front.send(&dead, vec![Send::default(); 10]).await.expect("sent");
         }
@@ -357,13 +360,8 @@ fn a_move_task_whose_steps_fail_has_moved_everything_when_it_says_so() {
 fn a_move_task_leaves_letters_that_came_after_its_start_however_old_they_are() {
     with_cluster(|cluster, [env, _]| async move {
         let front = start(&cluster, &env, Consistency::Quorum).await;
-        let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
-        let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
-        let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
-        for name in ["dead", "target"] {
-            front.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
-        }
-        let dead = front.find("a", "dead").await.expect("answered").expect("there");
+        let (work, dead) = work_and_dead(&front).await;
+        front.create(QueueRecord::new("a", "target", Settings::default())).await.expect("created");
         front.send(&work, vec![Send::default()]).await.expect("sent");
         front.send(&dead, vec![Send::default(); 6]).await.expect("sent");
         let task =
@@ -490,10 +488,7 @@ fn what_was_deleted_by_an_older_receipt_is_not_counted_until_its_last_timeout_is
 #[test]
 fn a_delete_that_is_answered_while_its_message_becomes_a_dead_letter_deletes_it_there_too() {
     with_two(|env, _, [one, other]| async move {
-        let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
-        let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
-        let work = one.create(QueueRecord::new("a", "work", settings)).await.expect("created");
-        let dead = one.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+        let (work, dead) = work_and_dead(&one).await;
         let receive = async |queue| {
             one.receive(queue, Receive { count: 1, ..Receive::default() }).await.expect("received")
         };
@@ -514,10 +509,7 @@ fn a_delete_that_is_answered_while_its_message_becomes_a_dead_letter_deletes_it_
 #[test]
 fn a_delete_finds_a_dead_letter_whose_queue_has_no_dead_letter_queue_any_more() {
     with_two(|env, _, [front, _]| async move {
-        let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
-        let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
-        let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
-        let dead = front.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+        let (work, dead) = work_and_dead(&front).await;
         let receive = async |queue| {
             front.receive(queue, Receive { count: 1, ..Receive::default() }).await.expect("received")
         };
@@ -557,10 +549,7 @@ fn of_the_places_of_a_dead_letter_the_latest_is_found_and_too_many_are_not_answe
 fn what_a_failed_move_to_the_dead_letter_queue_left_is_not_brought_back() {
     with_cluster(|cluster, [env, _]| async move {
         let front = start(&cluster, &env, Consistency::Quorum).await;
-        let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
-        let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
-        let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
-        let dead = front.create(QueueRecord::new("a", "dead", Settings::default())).await.expect("created");
+        let (work, dead) = work_and_dead(&front).await;
         let receive = async |queue| front.receive(queue, Receive { count: 10, ..Receive::default() }).await;
         let mut failed = 0;
         for after in 0..80 {
@@ -626,9 +615,7 @@ fn calls_that_are_dropped_anywhere_leave_nothing_half_done() {
 #[test]
 fn of_two_move_tasks_that_begin_at_the_same_time_one_runs_at_most() {
     with_two(|_, _, [one, other]| async move {
-        for name in ["work", "dead"] {
-            one.create(QueueRecord::new("a", name, Settings::default())).await.expect("created");
-        }
+        work_and_dead(&one).await;
         let task = || MoveTask { target: Some("work".to_owned()), ..MoveTask::new("a", "dead") };
         let (first, second) = futures::join!(one.start_move(task()), other.start_move(task()));
         let refused =
