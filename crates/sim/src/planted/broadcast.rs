@@ -38,21 +38,14 @@ impl Plant {
         }
     }
 
-    /// What a listener that shares sends another one, as the bug makes it.
-    pub fn broadcast_shared(self, message: region::Message) -> region::Message {
-        match (self, message) {
-            (
-                Plant::HoleHidden,
-                region::Message::Events { stream, lineage, after, held, count, hops, stands, mut batches },
-            ) => {
-                if let Some(first) = batches.first_mut()
-                    && let Ok(Some(rest)) = first.rest(first.after + 1)
-                {
-                    *first = Batch { after: first.after, ..rest };
-                }
-                region::Message::Events { stream, lineage, after, held, count, hops, stands, batches }
-            }
-            (_, message) => message,
+    /// Makes what a listener that shares sends another one as the bug makes it.
+    pub fn broadcast_shared(self, message: &mut region::Message) {
+        if self == Plant::HoleHidden
+            && let region::Message::Events { batches, .. } = message
+            && let Some(first) = batches.first_mut()
+            && let Ok(Some(rest)) = first.rest(first.after + 1)
+        {
+            *first = Batch { after: first.after, ..rest };
         }
     }
 

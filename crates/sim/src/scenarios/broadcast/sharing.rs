@@ -436,7 +436,7 @@ impl Sim {
         }
     }
 
-    fn sharer_sends(&mut self, pid: Pid, to: u64, message: region::Message) {
+    fn sharer_sends(&mut self, pid: Pid, to: u64, mut message: region::Message) {
         let now_ms = self.now_ms;
         let Some(Client::Sharer(sharer)) = self.clients.get_mut(&pid) else { return };
         let Some(peer) = &mut sharer.peer else { return };
@@ -469,7 +469,8 @@ impl Sim {
             sharer.add(now_ms, link, to, true);
         }
         let Some(Client::Sharer(sharer)) = self.clients.get_mut(&pid) else { return };
-        let message = Message::Region(self.plant.broadcast_shared(message));
+        self.plant.broadcast_shared(&mut message);
+        let message = Message::Region(message);
         let Some((id, link)) = sharer.first(to) else { return };
         link.used_ms = now_ms;
         match &mut link.waiting {
