@@ -171,9 +171,22 @@ impl Settings {
 
     /// A variable that looks as if it were meant for the command at `path` is refused if the command knows none such.
     fn check_variables(&self, command: &Command, path: &[String]) -> anyhow::Result<()> {
-        let Some(leaf) = path.iter().try_fold(command, |command, name| command.find_subcommand(name)) else {
-            return Ok(());
-        };
+        let mut leaf = command;
+        for depth in 0..=path.len() {
+            if let Some(name) = depth.checked_sub(1).map(|above| &path[above]) {
+                let Some(below) = leaf.find_subcommand(name) else { return Ok(()) };
+                leaf = below;
+            }
+            for arg in leaf.get_arguments().filter(|arg| is_setting(arg)) {
+                let derived = variable(&path[..depth], &key_of_arg(arg));
+                if let Some(other) = arg.get_env().filter(|named| **named != *derived)
+                    && self.variable(&derived).is_some()
+                {
+                    let (long, other) = (arg.get_long().unwrap_or_default(), other.display());
+                    bail!("{derived} does not count: the variable of --{long} is {other}");
+                }
+            }
+        }
         if leaf.has_subcommands() {
             return Ok(());
         }
@@ -328,21 +341,24 @@ mod tests {
         let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let settings = Settings { file: client_of(file)?, variables };
         let command = settings.fill(Cli::command(), first)?;
-        settings.check_variables(&command, &["produce".to_owned()])?;
+        settings.check_variables(&command, &first.map_or(vec!["produce".to_owned()], path_of))?;
         Ok(command)
     }
 
-    /// What the command of a line is run with.
-    fn run_with(file: &str, variables: &[(&str, &str)], line: &[&str]) -> Table {
+    /// What the command of a line is run with, or what is wrong with file and variables.
+    fn try_run_with(file: &str, variables: &[(&str, &str)], line: &[&str]) -> anyhow::Result<Table> {
         let line = [&["tailwater"], line].concat();
         let first = Cli::command().ignore_errors(true).try_get_matches_from(&line).expect("a command line");
-        let command = filled(file, variables, Some(&first)).expect("it makes sense");
-        let matches = command.clone().try_get_matches_from(line).expect("a command line");
-        let client = printed(&command, &matches)["client"].clone();
+        let matches = filled(file, variables, Some(&first))?.try_get_matches_from(line)?;
+        let client = printed(&Cli::command(), &matches)["client"].clone();
         match path_of(&matches).iter().fold(client, |table, name| table[key_of(name)].clone()) {
-            Value::Table(given) => given,
+            Value::Table(given) => Ok(given),
             other => panic!("{other}"),
         }
+    }
+
+    fn run_with(file: &str, variables: &[(&str, &str)], line: &[&str]) -> Table {
+        try_run_with(file, variables, line).expect("it makes sense")
     }
 
     /// What `produce s` is run with.
@@ -410,6 +426,20 @@ mod tests {
         // Elsewhere they count.
         let given = run_with("[client.queue.send]\nfile = 'f'\n", &[], &["queue", "send", "q"]);
         assert_eq!(given["file"], "f".into());
+    }
+
+    #[test]
+    fn a_variable_that_an_option_with_another_one_would_have_is_refused() {
+        let endpoint = &[("TAILWATER_QUEUE_ENDPOINT", "http://127.0.0.1:1")][..];
+        for line in [&["queue", "ls"][..], &["queue", "send", "q", "a"]] {
+            let error = try_run_with("", endpoint, line).expect_err("it has another one");
+            let named =
+                "TAILWATER_QUEUE_ENDPOINT does not count: the variable of --endpoint is AWS_ENDPOINT_URL_SQS";
+            assert!(format!("{error:#}").contains(named), "{error:#}");
+        }
+        // Other commands don't ask for it; a section has it.
+        produce("", endpoint, &[]);
+        run_with("[client.queue]\nendpoint = 'http://127.0.0.1:1'\n", &[], &["queue", "ls"]);
     }
 
     #[test]
