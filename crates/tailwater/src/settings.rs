@@ -5,7 +5,8 @@
 //! `--deadline-ms` of `tailwater produce` is `TAILWATER_PRODUCE_DEADLINE_MS`, and `deadline_ms` in `[client.produce]`.
 //! What only says what to do this time, `--follow` and the like, is a flag and nothing else.
 //!
-//! What may not be beside something that goes over it does not count: with `--shard` no group from the file.
+//! What may not be beside something that goes over it does not count: with `--shard` no group from the file. What is given in the
+//! same way is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -45,15 +46,12 @@ pub fn parse(command: &Command) -> anyhow::Result<Parsed> {
             .filter(|(name, _)| name.starts_with("TAILWATER_"))
     });
     let settings = Settings { file: file.unwrap_or_default(), variables: variables.collect() };
-    let mut command = settings.fill(command.clone(), Some(first))?;
-    let path = path_of(first);
-    settings.check_variables(&command, &path)?;
+    let filled = settings.fill(command.clone(), Some(first))?;
+    settings.check_variables(&filled, &path_of(first))?;
     if first.get_flag("print_config") {
-        command = optional(command);
-        let matches = command.clone().get_matches();
-        return Ok(Parsed::Print(printed(&command, &matches)));
+        return Ok(Parsed::Print(printed(command, &optional(filled).get_matches())));
     }
-    Ok(Parsed::Run(command.get_matches()))
+    Ok(Parsed::Run(filled.get_matches()))
 }
 
 fn has_settings(command: &str) -> bool {
@@ -85,6 +83,7 @@ struct Settings {
 /// What one of them gives to an option.
 struct Given {
     arg: Arg,
+    from: String,
     is_variable: bool,
     values: Vec<String>,
 }
@@ -123,10 +122,10 @@ impl Settings {
                 (None, Some(value)) => (format!("{} {key}", section(path)), false, texts(value)?),
                 (None, None) => continue,
             };
-            check(arg, &values).context(from)?;
-            given.push(Given { arg: arg.clone(), is_variable, values });
+            check(arg, &values).with_context(|| from.clone())?;
+            given.push(Given { arg: arg.clone(), from, is_variable, values });
         }
-        let mut defaults = counting(&command, first, given);
+        let mut defaults = counting(&command, first, given)?;
         for arg in args {
             let values = defaults.iter().position(|(id, _)| id == arg.get_id());
             let values = values.map(|place| defaults.swap_remove(place).1);
@@ -254,7 +253,14 @@ fn texts(value: &Value) -> anyhow::Result<Vec<String>> {
 
 /// The values of these that count: defaults are beside everything for clap, so what may not be beside an option that
 /// was typed is left out here, and then what comes from the file and may not be beside what a variable says.
-fn counting(command: &Command, first: Option<&ArgMatches>, given: Vec<Given>) -> Vec<(Id, Vec<String>)> {
+///
+/// # Errors
+/// What comes from the file, or from variables, and may not be beside each other where this command is the one to be run.
+fn counting(
+    command: &Command,
+    first: Option<&ArgMatches>,
+    given: Vec<Given>,
+) -> anyhow::Result<Vec<(Id, Vec<String>)>> {
     let is_typed = |arg: &&Arg| {
         let id = arg.get_id().as_str();
         first.is_some_and(|first| {
@@ -266,10 +272,15 @@ fn counting(command: &Command, first: Option<&ArgMatches>, given: Vec<Given>) ->
     let (variables, file): (Vec<Given>, Vec<Given>) = given.into_iter().partition(|given| given.is_variable);
     for mut source in [variables, file] {
         source.retain(|given| !over.iter().any(|other| conflict(command, &given.arg, other)));
+        for (at, given) in source.iter().enumerate().filter(|_| first.is_some()) {
+            if let Some(other) = source[..at].iter().find(|other| conflict(command, &given.arg, &other.arg)) {
+                bail!("{} can't be used together with {}", other.from, given.from);
+            }
+        }
         over.extend(source.iter().map(|given| given.arg.clone()));
         counting.extend(source.into_iter().map(|given| (given.arg.get_id().clone(), given.values)));
     }
-    counting
+    Ok(counting)
 }
 
 /// Whether two options of a command may not be beside each other. Only one of them says so.
@@ -302,7 +313,7 @@ fn optional(command: Command) -> Command {
     command.mut_args(|arg| arg.required(false)).mut_subcommands(optional)
 }
 
-/// What the command of a command line is run with, as a configuration file.
+/// What the command of a command line is run with, as a configuration file. `command` is as it is without any.
 fn printed(command: &Command, matches: &ArgMatches) -> Table {
     let client = printed_below(command, matches);
     Table::from_iter([("client".to_owned(), Value::Table(client))])
@@ -310,8 +321,16 @@ fn printed(command: &Command, matches: &ArgMatches) -> Table {
 
 fn printed_below(command: &Command, matches: &ArgMatches) -> Table {
     let mut table = Table::new();
-    for arg in command.get_arguments().filter(|arg| is_setting(arg)) {
-        let Ok(Some(values)) = matches.try_get_raw(arg.get_id().as_str()) else { continue };
+    let settings = || command.get_arguments().filter(|arg| is_setting(arg));
+    let raw = |arg: &Arg| matches.try_get_raw(arg.get_id().as_str()).ok().flatten();
+    for arg in settings() {
+        let Some(values) = raw(arg) else { continue };
+        // A default may be beside everything, but not when it is in a file.
+        if values.clone().eq(arg.get_default_values().iter().map(|value| value.as_os_str()))
+            && settings().any(|other| conflict(command, arg, other) && raw(other).is_some())
+        {
+            continue;
+        }
         let mut values: Vec<Value> = values
             .map(|value| value.to_string_lossy().into_owned())
             .map(|text| match text.parse::<i64>() {
@@ -426,6 +445,41 @@ mod tests {
         // Elsewhere they count.
         let given = run_with("[client.queue.send]\nfile = 'f'\n", &[], &["queue", "send", "q"]);
         assert_eq!(given["file"], "f".into());
+    }
+
+    #[test]
+    fn what_may_not_be_beside_each_other_is_refused_where_both_come_from_the_same_place() {
+        let consume = &["consume", "s"][..];
+        let file = "[client.consume]\ngroup = 'g'\nshard = [1]\n";
+        let variables = &[("TAILWATER_CONSUME_SHARD", "1"), ("TAILWATER_CONSUME_GROUP", "g")][..];
+        let in_file = ["[client.consume] shard", "[client.consume] group"];
+        let in_variables = ["TAILWATER_CONSUME_SHARD", "TAILWATER_CONSUME_GROUP"];
+        for (file, variables, named) in [(file, &[][..], in_file), ("", variables, in_variables)] {
+            let error = try_run_with(file, variables, consume).expect_err("both are given");
+            let error = format!("{error:#}");
+            assert!(named.iter().all(|named| error.contains(named)), "{error}");
+            // What is typed leaves one of them out.
+            let given = run_with(file, variables, &[consume, &["--shard", "0"]].concat());
+            assert_eq!((given.get("group"), &given["shard"]), (None, &0.into()));
+            // And other commands don't ask.
+            run_with(file, variables, &["produce", "s"]);
+        }
+        // A variable goes over the file.
+        let given = run_with("[client.consume]\ngroup = 'g'\n", &variables[..1], consume);
+        assert_eq!((given.get("group"), &given["shard"]), (None, &1.into()));
+    }
+
+    #[test]
+    fn what_is_printed_has_no_default_beside_what_excludes_it() {
+        for (line, goes) in [
+            (&["produce", "s", "--shard", "3"][..], "partitioner"),
+            (&["broadcast", "listen", "--token-file", "t"], "from"),
+        ] {
+            let given = run_with("", &[], line);
+            assert!(!given.contains_key(goes), "{line:?}: {given:?}");
+        }
+        assert!(produce("", &[], &[]).contains_key("partitioner"));
+        assert!(produce("[client.produce]\npartitioner = 'random'\n", &[], &[]).contains_key("partitioner"));
     }
 
     #[test]
