@@ -19,6 +19,9 @@ use toml::{Table, Value};
 /// Commands without any: a node has a configuration of its own, and the others are told everything when they are run.
 const WITHOUT: [&str; 4] = ["serve", "bench", "demo", "completion"];
 
+/// Options that mean nothing without each other, as ids. From a file, or a variable, one of them only counts beside the other.
+const TOGETHER: [[&str; 2]; 1] = [["dead_letter_queue", "max_receives"]];
+
 /// What the command line comes to, with everything else that counts.
 pub enum Parsed {
     /// The command is to be run.
@@ -280,6 +283,10 @@ fn counting(
         over.extend(source.iter().map(|given| given.arg.clone()));
         counting.extend(source.into_iter().map(|given| (given.arg.get_id().clone(), given.values)));
     }
+    counting.retain(|(id, _)| {
+        let mut both = TOGETHER.iter().filter(|both| both.contains(&id.as_str())).flatten();
+        both.all(|one| over.iter().any(|arg| arg.get_id() == one))
+    });
     Ok(counting)
 }
 
@@ -480,6 +487,35 @@ mod tests {
         }
         assert!(produce("", &[], &[]).contains_key("partitioner"));
         assert!(produce("[client.produce]\npartitioner = 'random'\n", &[], &[]).contains_key("partitioner"));
+    }
+
+    #[test]
+    fn of_options_that_mean_nothing_without_each_other_one_from_a_file_counts_beside_the_other() {
+        let create = &["queue", "create", "q"][..];
+        let (both, most) =
+            (["dead_letter_queue", "max_receives"], "[client.queue.create]\nmax_receives = 5\n");
+        let target = "[client.queue.create]\ndead_letter_queue = 'dead'\n";
+        let variable = &[("TAILWATER_QUEUE_CREATE_MAX_RECEIVES", "5")][..];
+        let typed = &["queue", "create", "q", "--dead-letter-queue", "dead"][..];
+        for (file, variables, line, count) in [
+            (most, &[][..], create, 0),
+            (target, &[], create, 0),
+            ("", variable, create, 0),
+            (most, &[], typed, 2),
+            (target, variable, create, 2),
+            // What is typed counts anyway, and is refused by the command.
+            ("", &[], typed, 1),
+        ] {
+            let given = run_with(file, variables, line);
+            let counted = both.iter().filter(|name| given.contains_key(**name)).count();
+            assert_eq!(counted, count, "{file} {variables:?} {line:?}: {given:?}");
+        }
+        // They are what they are called.
+        let create = Cli::command();
+        let create = create.find_subcommand("queue").and_then(|queue| queue.find_subcommand("create"));
+        let ids: Vec<&str> =
+            create.expect("a command").get_arguments().map(|arg| arg.get_id().as_str()).collect();
+        assert!(TOGETHER.iter().flatten().all(|id| ids.contains(id)), "{ids:?}");
     }
 
     #[test]

@@ -111,6 +111,10 @@ fn a_dead_letter_queue_and_how_often_is_received_before_are_given_together_where
     says(&file, &[], &with_letters, "");
     let described = says(&file, &[], &["queue", "describe", "work", "-o", "json"], "");
     assert!(described.contains("RedrivePolicy"), "{described}");
+    // Without such a queue it means nothing.
+    says(&file, &[], &["queue", "create", "other"], "");
+    let described = says(&file, &[], &["queue", "describe", "other", "-o", "json"], "");
+    assert!(!described.contains("RedrivePolicy"), "{described}");
 }
 
 #[test]
