@@ -13,6 +13,7 @@ mod clock;
 mod complaints;
 mod disk;
 pub mod panics;
+mod progress;
 mod random;
 mod real;
 mod tasks;
@@ -26,6 +27,7 @@ pub use clock::{Clock, Instant};
 pub use complaints::Complaints;
 pub use disk::{Disk, File, LockGuard, OpenMode};
 pub use futures::future::BoxFuture;
+pub use progress::{Progress, Stage};
 pub use random::Random;
 pub use tasks::{Task, Tasks};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tailwater_env::{Env, LockGuard, Task};
+use tailwater_env::{Env, LockGuard, Progress, Task};
 use tokio::sync::{Notify, watch};
 
 use crate::config::JournalConfig;
@@ -94,12 +94,23 @@ impl Journal {
         config: JournalConfig,
         replay: &mut Replay<'_>,
     ) -> Result<Self, OpenError> {
+        Self::open_telling(env, dir, config, replay, &Progress::default())
+    }
+
+    /// The same, telling how many bytes of its files are replayed.
+    pub fn open_telling(
+        env: &Env,
+        dir: &Path,
+        config: JournalConfig,
+        replay: &mut Replay<'_>,
+        progress: &Progress,
+    ) -> Result<Self, OpenError> {
         config.check()?;
         let directory =
             Directory { disk: Arc::clone(env.disk()), path: dir.to_owned(), file_bytes: config.file_bytes };
         directory.create()?;
         let lock = Arc::new(open_lock(&directory)?);
-        let (recovered, spares, spare_number) = recover(env, &directory, replay)?;
+        let (recovered, spares, spare_number) = recover(env, &directory, replay, progress)?;
         let core = Core::new(config, recovered, env.now());
         let (written, durable) = core.watermarks();
         let incarnation = core.incarnation();

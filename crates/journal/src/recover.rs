@@ -24,7 +24,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tailwater_env::{Env, File, OpenMode};
+use tailwater_env::{Env, File, OpenMode, Progress};
 
 use crate::core::{LiveFile, Recovered, no_tag_ends};
 use crate::error::{Failure, OpenError, ReplayError};
@@ -36,6 +36,9 @@ use crate::position::{FileSequence, Incarnation, JournalPosition, Tag};
 
 /// Takes the records, in order.
 pub(crate) type Replay<'a> = dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<(), ReplayError> + 'a;
+
+/// What is told of, as far as it is replayed.
+const TOLD: &str = "bytes of the journal";
 
 /// What the directory holds.
 struct Found {
@@ -51,7 +54,9 @@ pub(crate) fn recover(
     env: &Env,
     directory: &Directory,
     replay: &mut Replay<'_>,
+    progress: &Progress,
 ) -> Result<(Recovered, Vec<Spare>, u64), OpenError> {
+    progress.begin(TOLD, 0);
     let found = recover_names(directory)?;
     let mut files = VecDeque::new();
     let mut incarnation = Incarnation(0);
@@ -68,11 +73,16 @@ pub(crate) fn recover(
             .map_err(|error| Failure::new("sync", &directory.journal_path(sequence_max), &error))?;
         let chain = recover_chain(directory, &found, sequence_max)?;
         dead.retain(|sequence| chain.iter().all(|header| header.sequence != *sequence));
+        let cut_of = |at: usize| chain.get(at + 1).map(|successor| successor.predecessor_end);
+        let length = file
+            .len()
+            .map_err(|error| Failure::new("length", &directory.journal_path(sequence_max), &error))?;
+        let bytes = chain.iter().enumerate().map(|(at, header)| bytes_of(header, cut_of(at), length));
+        progress.begin(TOLD, bytes.sum());
         for (at, header) in chain.iter().enumerate() {
-            let cut = chain.get(at + 1).map(|successor| successor.predecessor_end);
             let (_, file) = &found.journals[&header.sequence];
             let path = directory.journal_path(header.sequence);
-            files.push_back(recover_file(header, file.as_ref(), path, cut, replay)?);
+            files.push_back(recover_file(header, file.as_ref(), path, cut_of(at), replay, progress)?);
         }
     }
     let spares = found.spares.len() as u32;
@@ -80,7 +90,11 @@ pub(crate) fn recover(
     Ok((recovered, found.spares, found.spare_number_max))
 }
 
-/// Sorts out the names, reads the headers, and removes what was never finished.
+/// Bytes of a file that are to be read: up to `cut`, or all of the last one, which has `length`.
+fn bytes_of(header: &FileHeader, cut: Option<JournalPosition>, length: u64) -> u64 {
+    cut.map_or(length.saturating_sub(HEADER_BYTES), |cut| cut.bytes_since(header.base))
+}
+
 /// Writes a file over with its own bytes and syncs it. Where even that needs room and there is none, a sync has
 /// to do.
 fn make_durable(file: &dyn File) -> io::Result<()> {
@@ -99,6 +113,7 @@ fn make_durable(file: &dyn File) -> io::Result<()> {
     }
 }
 
+/// Sorts out the names, reads the headers, and removes what was never finished.
 fn recover_names(directory: &Directory) -> Result<Found, OpenError> {
     let disk = &directory.disk;
     let names =
@@ -176,12 +191,13 @@ fn recover_file(
     path: PathBuf,
     cut: Option<JournalPosition>,
     replay: &mut Replay<'_>,
+    progress: &Progress,
 ) -> Result<LiveFile, OpenError> {
     let salt = Salt::new(&header.journal, header.sequence);
     let length = file.len().map_err(|error| Failure::new("length", &path, &error))?;
     let mut window = Window { file, length, start: HEADER_BYTES, bytes: Vec::new() };
     let mut tag_ends = no_tag_ends();
-    let mut end = header.base;
+    let (mut end, mut told) = (header.base, header.base);
     while cut != Some(end) {
         let offset = HEADER_BYTES + end.bytes_since(header.base);
         let frame = window
@@ -210,7 +226,14 @@ fn recover_file(
         })?;
         tag_ends[usize::from(frame.tag.0)] = frame_end;
         end = frame_end;
+        if end.bytes_since(told) >= READ_BYTES as u64 {
+            progress.advance(end.bytes_since(told));
+            told = end;
+        }
     }
+    // In the last file nothing is behind its end.
+    let bytes = bytes_of(header, cut, length);
+    progress.advance(bytes.saturating_sub(told.bytes_since(header.base)));
     Ok(LiveFile {
         sequence: header.sequence,
         base: header.base,

@@ -5,6 +5,7 @@ mod world;
 use std::path::Path;
 use std::time::Duration;
 
+use tailwater_env::Progress;
 use tailwater_journal::{
     Append, AppendError, FullReason, Journal, JournalConfig, JournalPosition, OpenError, ReplayError, Tag,
 };
@@ -73,6 +74,35 @@ fn what_was_acknowledged_is_replayed_in_order_after_a_crash() {
     let expected: Replayed =
         positions.into_iter().zip(0..).map(|(position, number)| (TAG, position, vec![number; 100])).collect();
     assert_eq!(replayed, expected);
+}
+
+#[test]
+fn whoever_waits_for_a_replay_is_told_how_much_of_it_is_done() {
+    let world = World::new(1);
+    let (journal, _) = open(&world);
+    world
+        .run(async {
+            for _ in 0..50 {
+                append_durably(&journal, &[1; 4000]).await;
+            }
+        })
+        .expect("no crash");
+    let world = World::with_disk(2, world.disk.after_crash());
+    let progress = Progress::default();
+    let mut told = Vec::new();
+    let mut replay = |_, _, _: &[u8]| {
+        told.push(progress.stage());
+        Ok(())
+    };
+    let _journal =
+        Journal::open_telling(&world.env, dir(), config(), &mut replay, &progress).expect("it opens");
+    let end = progress.stage();
+    assert_eq!((end.what, end.done), ("bytes of the journal", end.whole));
+    assert!(told.len() == 50 && told.iter().all(|stage| stage.whole == end.whole), "{told:?}");
+    assert!(told[0].done == 0 && told.is_sorted_by_key(|stage| stage.done), "{told:?}");
+    // It is in several files.
+    let last = told[49].done;
+    assert!((100_000..end.whole).contains(&last) && end.whole >= 200_000, "{last} of {end}");
 }
 
 #[test]

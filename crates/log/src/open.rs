@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use tailwater_env::Env;
+use tailwater_env::{Env, Progress};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
@@ -115,11 +115,12 @@ impl Log {
         let mut others = |_, _, _: &[u8]| {
             Err(ReplayError::new("written by a later version, or not by the log: its tag is not known"))
         };
-        Self::open_locked(env, config, dir, data_dir, cells, &mut others).await
+        let progress = Progress::default();
+        Self::open_locked(env, config, dir, data_dir, cells, &mut others, &progress).await
     }
 
-    /// The same in a directory whose lock, `data_dir`, was taken before. The journal's records of other tags than the
-    /// log's own go to `others`.
+    /// The same in a directory whose lock, `data_dir`, was taken before, telling how far it is. The journal's records of other
+    /// tags than the log's own go to `others`.
     pub async fn open_locked(
         env: &Env,
         config: LogConfig,
@@ -127,10 +128,13 @@ impl Log {
         data_dir: DataDir,
         cells: Option<Cells>,
         others: &mut ReplayOthers<'_>,
+        progress: &Progress,
     ) -> Result<Self, OpenError> {
         let failed = |error: &dyn std::fmt::Display| OpenError::Store(error.to_string());
-        let mut segments = tailwater_store::Recovery::begin(env, dir, config.store.clone())
-            .map_err(|error| failed(&error))?;
+        let mut segments =
+            tailwater_store::Recovery::begin_telling(env, dir, config.store.clone(), progress.clone())
+                .map_err(|error| failed(&error))?;
+        progress.begin("metadata", 0);
         let mut metadata = tailwater_meta::Recovery::begin(env, &dir.join("meta"))
             .map_err(|error| OpenError::Meta(error.to_string()))?;
         let mut replay = |tag, end, bytes: &[u8]| {
@@ -142,7 +146,8 @@ impl Log {
                 others(tag, end, bytes)
             }
         };
-        let journal = Journal::open(env, &dir.join("journal"), config.journal.clone(), &mut replay)
+        let (journal_dir, journal_config) = (dir.join("journal"), config.journal.clone());
+        let journal = Journal::open_telling(env, &journal_dir, journal_config, &mut replay, progress)
             .map_err(|error| OpenError::Journal(error.to_string()))?;
         let (store, found) = segments.finish(journal.clone()).map_err(|error| failed(&error))?;
         let meta = metadata.finish(env, journal.clone(), config.meta.clone());
@@ -187,12 +192,12 @@ impl Log {
                 _dir: data_dir,
             }),
         };
-        log.recover(found).await?;
+        log.recover(found, progress).await?;
         Ok(log)
     }
 
     /// Brings metadata and store together.
-    async fn recover(&self, found: Vec<RecoveredSegment>) -> Result<(), OpenError> {
+    async fn recover(&self, found: Vec<RecoveredSegment>, progress: &Progress) -> Result<(), OpenError> {
         let inner = &*self.inner;
         let keys = inner.meta.list(PREFIX).await.map_err(|error| OpenError::Meta(error.to_string()))?;
         let mut streams: BTreeMap<StreamId, StreamRecord> = BTreeMap::new();
@@ -243,6 +248,8 @@ impl Log {
             }
         }
 
+        let shards = streams.values().map(|record| u64::from(record.config.shards)).sum();
+        progress.begin("shards", shards);
         for (id, record) in streams {
             let numbers =
                 (0..record.config.shards).map(|number| ShardId { stream: id, shard: ShardNumber(number) });
@@ -252,7 +259,8 @@ impl Log {
                 self.recover_or_refuse(shard, known, found)
             });
             let shards: Vec<_> = shards.collect();
-            let shards: Vec<_> = stream::iter(shards).buffered(RECOVERY_PARALLEL).try_collect().await?;
+            let shards = stream::iter(shards).buffered(RECOVERY_PARALLEL).inspect_ok(|_| progress.advance(1));
+            let shards: Vec<_> = shards.try_collect().await?;
             self.adopt(record, shards).await.map_err(|error| OpenError::Meta(error.to_string()))?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use common::{
     values, values_of,
 };
 use futures::future::join_all;
-use tailwater_env::{Env, OpenMode};
+use tailwater_env::{Env, OpenMode, Progress, Stage};
 use tailwater_format::{
     Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, Term, TransactionId,
 };
@@ -46,6 +46,31 @@ fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
         assert_eq!((third.base_offset, third.term), (Offset(3), Term(2)));
         assert_eq!(third.dlsn.expect("new").segment, SegmentNumber(1), "an old segment is never appended to");
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three", "four"]);
+    });
+}
+
+#[test]
+fn whoever_waits_for_a_log_is_told_how_far_it_is_until_all_its_shards_are_open() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        for name in ["a", "b"] {
+            let config = StreamConfig { shards: 3, ..StreamConfig::default() };
+            let stream = create(&log, name, config).await;
+            log.append(stream, SHARD, values(&["one"])).await.expect("appended");
+        }
+        log.close().await;
+        drop(log);
+        let lock = loop {
+            match tailwater_store::lock_data_dir(&env, dir.path()) {
+                Ok(lock) => break lock,
+                Err(_) => env.sleep(Duration::from_millis(1)).await,
+            }
+        };
+        let (progress, mut others) = (Progress::default(), |_, _, _: &[u8]| Ok(()));
+        let log = Log::open_locked(&env, config(), dir.path(), lock, None, &mut others, &progress).await;
+        let _log = log.expect("it opens");
+        assert_eq!(progress.stage(), Stage { what: "shards", done: 6, whole: 6 });
     });
 }
 

@@ -33,6 +33,7 @@ pub use connections::{Limits, Sender, serve};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tailwater_access::{Authorizer, Denied, Protocol, Resource};
+use tailwater_env::Progress;
 use tailwater_format::call::{CallRefusal, ErrorCode};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::{Locate, ReadError, StreamInfo};
@@ -72,13 +73,14 @@ fn router(shared: Arc<Shared>) -> Router {
 /// The routes of a node that may not have started yet: until it has, that is what it answers.
 pub(crate) struct Starting {
     authorizer: Arc<dyn Authorizer>,
+    progress: Progress,
     started: OnceLock<TowerToHyperService<Router>>,
 }
 
 impl Starting {
-    /// None has started.
-    pub(crate) fn new(authorizer: Arc<dyn Authorizer>) -> Arc<Self> {
-        Arc::new(Self { authorizer, started: OnceLock::new() })
+    /// None has started; it is as far as `progress` tells.
+    pub(crate) fn new(authorizer: Arc<dyn Authorizer>, progress: Progress) -> Arc<Self> {
+        Arc::new(Self { authorizer, progress, started: OnceLock::new() })
     }
 
     /// The routes, which are the node's own once there is one.
@@ -103,7 +105,8 @@ async fn starting(State(starting): State<Arc<Starting>>, request: Request) -> Re
     if let Err(denied) = ask(&*starting.authorizer, Protocol::Http, &request) {
         return Failed(CallRefusal::new(ErrorCode::NotAuthorized, denied.to_string())).into_response();
     }
-    let why = "the node is recovering: it replays its journal, and takes requests after that";
+    let stage = starting.progress.stage();
+    let why = format!("the node is recovering, and takes requests after that: it is at {stage}");
     match request.uri().path() {
         "/healthz" | "/livez" => "ok\n".into_response(),
         "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),

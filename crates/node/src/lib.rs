@@ -35,7 +35,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::{Authorizer, Everybody};
-use tailwater_env::Env;
+use tailwater_env::{Env, Progress, Stage};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
@@ -60,6 +60,9 @@ use crate::turns::Turns;
 
 /// How long a stopping node waits for requests under way.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How often a node says in its log how far it is with its start.
+const TOLD_EVERY: Duration = Duration::from_secs(2);
 
 /// What the parts of a node have in common.
 struct Shared {
@@ -160,20 +163,26 @@ impl Node {
         // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
-        let starting = http::Starting::new(Arc::clone(&authorizer));
+        let progress = Progress::default();
+        progress.begin("cells", 0);
+        let starting = http::Starting::new(Arc::clone(&authorizer), progress.clone());
         let routes = Arc::clone(&starting).routes();
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
+        let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
         let data_cell = Arc::new(NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?);
         let metadata_cell = Arc::new(NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?);
         let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
+        progress.begin("queues", 0);
         let mut recovery = queues::Recovery::begin(&env, &config)?;
         let mut others = |tag, position, bytes: &[u8]| match tag {
             tailwater_queue::TAG => recovery.replay(position, bytes),
             _ => Err(ReplayError::new("written by a later version: its tag is not known")),
         };
         let log_config = config.log_config();
-        let log = Log::open_locked(&env, log_config, &config.data, lock, Some(cells), &mut others).await?;
+        let (dir, cells) = (&config.data, Some(cells));
+        let log = Log::open_locked(&env, log_config, dir, lock, cells, &mut others, &progress).await?;
+        progress.begin("queues", 0);
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
         let info = {
@@ -198,8 +207,8 @@ impl Node {
         };
         let broadcast = match broadcast {
             Some(listener) => {
-                let (config, data) = (&config.broadcast, &config.data);
-                Some(Broadcast::start(&env, listener, config, data, log.meta(), &authorizer).await?)
+                let (config, data, meta) = (&config.broadcast, &config.data, log.meta());
+                Some(Broadcast::start(&env, listener, config, data, meta, &authorizer, &progress).await?)
             }
             None => None,
         };
@@ -283,6 +292,15 @@ impl Node {
         let _ = self.env.timeout(Duration::from_millis(500), self.http).await;
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+/// Says in the log, again and again, how far a start is.
+async fn tell(env: Env, progress: Progress) {
+    loop {
+        env.sleep(TOLD_EVERY).await;
+        let Stage { what, done, whole } = progress.stage();
+        tracing::info!(what, done, whole, "recovering");
     }
 }
 

@@ -24,7 +24,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use tailwater_env::{Env, HashMap, OpenMode};
+use tailwater_env::{Env, HashMap, OpenMode, Progress};
 use tailwater_format::{Position, SegmentId, ShardId, parse_entry};
 use tailwater_journal::{Journal, JournalPosition, ReplayError};
 
@@ -68,6 +68,7 @@ pub struct Recovery {
     promised: HashMap<SegmentId, String>,
     /// Records that continue nothing, by their segment.
     ignored: HashMap<SegmentId, u64>,
+    progress: Progress,
 }
 
 impl Recovery {
@@ -76,6 +77,19 @@ impl Recovery {
     /// # Errors
     /// [`OpenError::Disk`] if the disk refuses; [`OpenError::Version`] if a later version was here.
     pub fn begin(env: &Env, dir: &Path, config: StoreConfig) -> Result<Self, OpenError> {
+        Self::begin_telling(env, dir, config, Progress::default())
+    }
+
+    /// The same, telling how many files and segments are read, here and in [`Recovery::finish`].
+    ///
+    /// # Errors
+    /// As [`Recovery::begin`].
+    pub fn begin_telling(
+        env: &Env,
+        dir: &Path,
+        config: StoreConfig,
+        progress: Progress,
+    ) -> Result<Self, OpenError> {
         let mut recovery = Self {
             env: env.clone(),
             layout: Layout::new(dir),
@@ -85,19 +99,24 @@ impl Recovery {
             found: HashMap::default(),
             promised: HashMap::default(),
             ignored: HashMap::default(),
+            progress,
         };
         let root = recovery.layout.root().to_owned();
         env.disk().create_dir_all(&root).map_err(at(&root))?;
+        recovery.progress.begin("files of segments", 0);
         let checkpoint = recovery.load_checkpoint()?;
         let sidecars = recovery.list_files()?;
         recovery.covered = checkpoint.journal;
+        recovery.progress.begin("segments", (checkpoint.open.len() + sidecars.len()) as u64);
         for open in checkpoint.open {
             recovery.take_open(open)?;
+            recovery.progress.advance(1);
         }
         for id in sidecars {
             if recovery.segment(&id).is_err() {
                 recovery.load_sidecar(id)?;
             }
+            recovery.progress.advance(1);
         }
         Ok(recovery)
     }
@@ -140,6 +159,7 @@ impl Recovery {
                             let file = disk.open(&path, OpenMode::Read).map_err(at(&path))?;
                             let length = file.len().map_err(at(&path))?;
                             self.found.insert(SegmentId { shard, number, term }, length);
+                            self.progress.advance(1);
                         }
                         Name::Sidecar(number, term) => sidecars.push(SegmentId { shard, number, term }),
                         Name::Unfinished => remove_if_there(&*disk, &path).map_err(at(&path))?,
@@ -352,9 +372,11 @@ impl Recovery {
     pub fn finish(mut self, journal: Journal) -> Result<(SegmentStore, Vec<RecoveredSegment>), OpenError> {
         let mut strays: Vec<SegmentId> = self.found.keys().copied().collect();
         strays.sort_by_key(|id| (id.shard.stream, id.shard.shard, id.number, id.term));
+        self.progress.begin("segments to be scanned", strays.len() as u64);
         for id in strays {
             tracing::warn!(%id, "neither checkpoint nor journal know this segment; its file is scanned");
             self.adopt(id, Position(u64::MAX))?;
+            self.progress.advance(1);
         }
         for (id, records) in &self.ignored {
             tracing::warn!(%id, records, "records in the journal continue nothing and were ignored");

@@ -3,14 +3,15 @@
 mod common;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::*;
 use futures::FutureExt;
+use tailwater_env::{Progress, Stage};
 use tailwater_format::{Offset, Position, Term, TransactionId};
-use tailwater_journal::JournalPosition;
+use tailwater_journal::{Journal, JournalPosition};
 use tailwater_sim::{Crash, Fault, Faults, Node, World};
-use tailwater_store::{RecoveredSegment, SegmentStore, StoreConfig, StoreError};
+use tailwater_store::{RecoveredSegment, Recovery, SegmentStore, StoreConfig, StoreError};
 
 /// A store that only does what a test asks for.
 fn quiet() -> StoreConfig {
@@ -92,6 +93,39 @@ fn fill(bench: &Bench, store: &SegmentStore, entries: &mut Entries, count: u64) 
 
 fn recovered_lengths(recovered: &[RecoveredSegment]) -> Vec<(u64, bool)> {
     recovered.iter().map(|segment| (segment.length.0, segment.sealed)).collect()
+}
+
+#[test]
+fn whoever_waits_for_a_start_is_told_how_many_segments_are_read_and_how_many_are_to_be_scanned() {
+    let bench = Bench::new(2);
+    let (store, _) = bench.open(store_config());
+    for number in 0..5 {
+        let mut entries = Entries::new(segment(0, number, 1));
+        store.create(entries.id).expect("fresh");
+        fill(&bench, &store, &mut entries, 10);
+        store.seal(&entries.id, entries.position).expect("taken");
+    }
+    bench.flush(&store).expect("a disk that works");
+    drop(store);
+    bench.node.restart(Crash::Process);
+    let spoken_of = [bench.files(".idx"), bench.files("checkpoint")].concat();
+    let env = bench.node.env();
+    let [read, scanned] = bench.run(async move {
+        let (dir, progress) = (Path::new(DATA), Progress::default());
+        let begin = || Recovery::begin_telling(&env, dir, store_config(), progress.clone()).expect("begun");
+        drop(begin());
+        let read = progress.stage();
+        // With another journal, nothing speaks of the segments any more.
+        spoken_of.iter().for_each(|path| env.disk().remove_file(path).expect("removed"));
+        let mut recovery = begin();
+        let mut replay = |_, end, bytes: &[u8]| recovery.replay(end, bytes);
+        let journal = Journal::open(&env, &dir.join("other"), journal_config(), &mut replay).expect("new");
+        let _store = recovery.finish(journal).expect("a disk that works");
+        [read, progress.stage()]
+    });
+    assert_eq!((read.what, read.done), ("segments", read.whole));
+    assert!(read.whole >= 5, "{read}");
+    assert_eq!(scanned, Stage { what: "segments to be scanned", done: 5, whole: 5 });
 }
 
 #[test]

@@ -43,7 +43,7 @@ use tailwater_broadcast::record::Record;
 use tailwater_broadcast::recovered::Recovered;
 use tailwater_broadcast::replica::Lineages;
 use tailwater_broadcast::replica::stream::StreamState;
-use tailwater_env::{Env, OpenMode};
+use tailwater_env::{Env, OpenMode, Progress};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, JournalStats, OpenError, ReplayError, Tag};
 
 use self::checkpoint::{CheckpointError, RECORD_BYTES_MAX};
@@ -70,6 +70,8 @@ pub struct DiskOptions {
     pub journal: JournalConfig,
     /// Bytes that the journal grows by before a checkpoint is due, or the size of the last one if that is more.
     pub checkpoint_bytes: u64,
+    /// Is told how far it is, while it is opened.
+    pub progress: Progress,
 }
 
 impl DiskOptions {
@@ -87,6 +89,7 @@ impl DiskOptions {
                 ..JournalConfig::default()
             },
             checkpoint_bytes: 64 << 20,
+            progress: Progress::default(),
         }
     }
 }
@@ -185,6 +188,7 @@ impl Disk {
             disk.sync_dir(parent).map_err(failed("synced", parent))?;
         }
         let journal_dir = dir.join("journal");
+        options.progress.begin("broadcasts", 0);
         let (id, is_new) = identity::open(env, dir, region)?;
         let mut recovered = Recovered::new(options.history.clone());
         let (covered, checkpoint_bytes) = load_checkpoint(env, dir, &mut recovered)?;
@@ -206,7 +210,8 @@ impl Disk {
             let record = record.map_err(|error| ReplayError::new(error.to_string()))?;
             recovered.apply(record).map_err(ReplayError::new)
         };
-        let journal = Journal::open(env, &journal_dir, options.journal.clone(), &mut replay);
+        let (config, progress) = (options.journal.clone(), &options.progress);
+        let journal = Journal::open_telling(env, &journal_dir, config, &mut replay, progress);
         let journal = journal.map_err(|error| DiskError::Journal { dir: dir.to_owned(), error })?;
         disk.sync_dir(dir).map_err(failed("synced", dir))?;
         let end = journal.durable().position();

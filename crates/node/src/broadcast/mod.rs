@@ -19,7 +19,7 @@ use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
 use tailwater_broadcast_server::{ConfigurationAt, Quotas, Server, ServerConfig, Snapshot, fresh_id};
-use tailwater_env::{Env, Task};
+use tailwater_env::{Env, Progress, Task};
 use tailwater_meta::Meta;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -59,8 +59,9 @@ impl Broadcast {
         data: &Path,
         meta: &Arc<dyn Meta>,
         authorizer: &Arc<dyn Authorizer>,
+        progress: &Progress,
     ) -> anyhow::Result<Self> {
-        let disk = open_disk(env, config, &data.join("broadcast")).await?;
+        let disk = open_disk(env, config, &data.join("broadcast"), progress).await?;
         let id = disk.as_ref().map_or_else(|| fresh_id(env), Disk::id);
         let configuration = match config.configuration.as_str() {
             "" => ConfigurationAt::Here(Arc::clone(meta)),
@@ -230,7 +231,12 @@ impl Broadcast {
 }
 
 /// The replica's disk in `dir`, if some streams are kept there.
-async fn open_disk(env: &Env, config: &BroadcastConfig, dir: &Path) -> anyhow::Result<Option<Disk>> {
+async fn open_disk(
+    env: &Env,
+    config: &BroadcastConfig,
+    dir: &Path,
+    progress: &Progress,
+) -> anyhow::Result<Option<Disk>> {
     let durability = config.durabilities();
     if !durability.needs_disk() {
         anyhow::ensure!(
@@ -241,8 +247,11 @@ async fn open_disk(env: &Env, config: &BroadcastConfig, dir: &Path) -> anyhow::R
         );
         return Ok(None);
     }
-    let mut options =
-        DiskOptions { checkpoint_bytes: config.checkpoint_bytes, ..DiskOptions::new(durability) };
+    let mut options = DiskOptions {
+        checkpoint_bytes: config.checkpoint_bytes,
+        progress: progress.clone(),
+        ..DiskOptions::new(durability)
+    };
     options.journal.sync_interval = Duration::from_millis(config.sync_interval_ms);
     let (opened, answer) = oneshot::channel();
     let (in_env, dir, region) = (env.clone(), dir.to_owned(), config.region.clone());

@@ -285,14 +285,21 @@ fn a_node_that_recovers_is_alive_and_not_ready_and_says_so_and_can_be_told_to_st
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it is in coreutils");
     assert!(made.success());
     node.restart_recovering();
-    for _ in 0..3 {
-        assert_eq!(node.get("/healthz").as_deref(), Some("ok\n"));
+    let ready = || {
         let mut socket = connect(&node, 0);
         socket.write_all(b"GET /readyz HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n").expect("sent");
         let mut answer = String::new();
         socket.read_to_string(&mut answer).expect("answered");
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("recovering"), "{answer}");
+        answer
+    };
+    for _ in 0..3 {
+        assert_eq!(node.get("/healthz").as_deref(), Some("ok\n"));
+        ready();
     }
+    wait_for("it to say where it is", || ready().ends_with("it is at metadata\n").then_some(()));
+    let told = || node.process.log().contains(r#"recovering what="metadata" done=0 whole=0"#).then_some(());
+    wait_for("its log to say so", told);
     let error = node.run_failing(&["stream", "ls"]);
     assert!(error.contains("recovering"), "{error}");
     assert!(node.process.stop(), "it was told to stop:\n{}", node.process.log());
