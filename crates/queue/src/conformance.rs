@@ -47,7 +47,7 @@ pub async fn check(env: &Env, store: &dyn QueueStore, account: &str) {
     suite.dead_letters_go_to_their_queue_and_come_back().await;
     suite.a_purged_queue_is_empty_and_goes_on().await;
     suite.peeking_receives_nothing().await;
-    suite.what_is_too_old_is_gone().await;
+    suite.what_is_too_old_is_gone("retention", Settings::default()).await;
 }
 
 /// Runs all tests of FIFO queues, one after the other.
@@ -63,10 +63,11 @@ pub async fn check_fifo(env: &Env, store: &dyn QueueStore, account: &str) {
     suite.receivers_at_the_same_time_keep_the_order_of_each_group().await;
     suite.an_attempt_has_the_same_messages_again().await;
     let fifo = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
-    suite.what_was_not_handed_out_is_visible_again_and_was_not_received("given.fifo", fifo).await;
+    suite.what_was_not_handed_out_is_visible_again_and_was_not_received("given.fifo", fifo.clone()).await;
     suite.dead_letters_of_a_group_stay_in_order_and_come_back().await;
     suite.a_purged_fifo_queue_is_empty_and_goes_on().await;
     suite.a_group_waits_for_what_is_sent_to_it().await;
+    suite.what_is_too_old_is_gone("retention.fifo", fifo).await;
 }
 
 impl Suite<'_> {
@@ -418,13 +419,21 @@ impl Suite<'_> {
         assert_eq!(self.drain(&queue).await, bodies(3..30));
     }
 
-    async fn what_is_too_old_is_gone(&self) {
-        let queue = self.create("retention", Settings { retention_s: 1, ..Settings::default() }).await;
-        self.send(&queue, &bodies(0..5)).await;
+    async fn what_is_too_old_is_gone(&self, name: &str, settings: Settings) {
+        let queue = self.create(name, Settings { retention_s: 1, ..settings }).await;
+        let sends = bodies(0..5).into_iter().map(|body| Send {
+            content: Bytes::from(body.clone()),
+            group: Some("group".to_owned()),
+            deduplication: Some(body),
+            delay: None,
+        });
+        self.store.send(&queue, sends.collect()).await.expect("sent");
         let sent = self.env.wall_ms();
         while self.env.wall_ms() <= sent + 1_500 {
             self.env.sleep(Duration::from_millis(50)).await;
         }
+        // Whether or not somebody looks for it.
+        assert_eq!(self.counts(&queue).await, Counts::default());
         assert_eq!(self.drain(&queue).await, Vec::<String>::new());
         assert_eq!(self.counts(&queue).await, Counts::default());
     }

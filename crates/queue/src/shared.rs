@@ -180,6 +180,16 @@ impl Known {
     fn record(&self) -> Arc<QueueRecord> {
         self.view.record()
     }
+
+    /// How long messages are kept.
+    fn kept_ms(&self) -> u64 {
+        u64::from(self.record().settings.retention_s) * 1_000
+    }
+
+    /// Whether a message was kept for that long.
+    fn is_expired(&self, number: Number, now: u64) -> bool {
+        numbers::sent_at(number).saturating_add(self.kept_ms()) <= now
+    }
 }
 
 impl From<RowsError> for QueueError {

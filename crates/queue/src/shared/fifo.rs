@@ -254,6 +254,9 @@ impl Front {
         let mut figures = Figures { now, ..Figures::default() };
         for at in self.groups(known).await? {
             self.each_slot(known, at, COUNTED_MAX, |slot| {
+                if known.is_expired(Number(slot.number), now) {
+                    return;
+                }
                 let Counts { visible, in_flight, delayed } = &mut figures.counts;
                 *match (slot.visible_at > now, slot.receives > 0) {
                     (false, _) => visible,

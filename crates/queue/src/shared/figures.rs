@@ -24,7 +24,8 @@ const PEEKED_MAX: usize = 10_000;
 const TUPLES_PER_MS: u64 = 50;
 
 impl Front {
-    /// How a queue stands. Its tuples are counted, up to [`COUNTED_MAX`]; what takes long to count is told again for a while.
+    /// How a queue stands. Its tuples are counted, up to [`COUNTED_MAX`]; what takes long to count is told again for a while. What was
+    /// kept for long enough is not, though it may be there until somebody meets it.
     pub(super) async fn figures(&self, known: &Known) -> Result<Figures, QueueError> {
         let began = self.now();
         let last = known.figures.lock().filter(|figures| {
@@ -51,6 +52,9 @@ impl Front {
         }
         let mut figures = Figures { now, ..Figures::default() };
         self.each_tuple(known, COUNTED_MAX, |tuple| {
+            if known.is_expired(tuple.number, now) {
+                return;
+            }
             let Counts { visible, in_flight, delayed } = &mut figures.counts;
             *match (tuple.visible_at > now, tuple.receives > 0) {
                 (false, _) => visible,

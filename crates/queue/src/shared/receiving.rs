@@ -386,8 +386,7 @@ impl Front {
     /// Moves a tuple that was chosen, and fetches its message.
     async fn take(&self, known: &Known, tuple: Tuple, visibility_ms: u64) -> Result<Taken, QueueError> {
         let record = known.record();
-        let kept_ms = u64::from(record.settings.retention_s) * 1_000;
-        if sent_at(tuple.number).saturating_add(kept_ms) <= self.now() {
+        if known.is_expired(tuple.number, self.now()) {
             self.remove(known, tuple).await?;
             known.happened.lock().expired += 1;
             return Ok(Taken::Nothing);

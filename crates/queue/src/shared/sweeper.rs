@@ -257,9 +257,8 @@ impl Front {
     async fn drop_bodies(&self, known: &Known) -> Result<(), QueueError> {
         let level = self.level(known);
         let now = self.now();
-        let kept_ms = u64::from(known.record().settings.retention_s) * 1_000;
         let old = bucket_of(self.margin().before(now).saturating_sub(DROP_AFTER_MS));
-        let expired = bucket_of(now.saturating_sub(kept_ms));
+        let expired = bucket_of(now.saturating_sub(known.kept_ms()));
         let floor = self.rows.floor(level, known.id, Kind::Bodies).await?;
         let buckets = self.rows.buckets(level, known.id, Kind::Bodies, floor, BUCKETS_LISTED).await?;
         let mut is_lowest = true;

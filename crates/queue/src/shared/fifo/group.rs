@@ -117,9 +117,9 @@ pub(super) struct Want {
     pub(super) receives_max: Option<u16>,
 }
 
-impl Want {
-    fn is_expired(&self, slot: &Slot, now: u64) -> bool {
-        sent_at(Number(slot.number)).saturating_add(self.kept_ms) <= now
+impl Slot {
+    fn is_expired(&self, now: u64, kept_ms: u64) -> bool {
+        sent_at(Number(self.number)).saturating_add(kept_ms) <= now
     }
 }
 
@@ -214,7 +214,7 @@ impl Group {
     pub(super) fn claim(&mut self, now: u64, until: u64, want: &Want) -> Vec<Slot> {
         let mut claimed = Vec::new();
         let first: Vec<Slot> = self.slots.values().copied().take(BATCH_MAX).collect();
-        for mut slot in first.into_iter().filter(|slot| !want.is_expired(slot, now)) {
+        for mut slot in first.into_iter().filter(|slot| !slot.is_expired(now, want.kept_ms)) {
             if slot.visible_at > now || want.receives_max.is_none_or(|most| slot.receives < most) {
                 break;
             }
@@ -239,7 +239,7 @@ impl Group {
         let mut received = Received::default();
         let first: Vec<Slot> = self.slots.values().copied().take(BATCH_MAX).collect();
         for mut slot in first {
-            if want.is_expired(&slot, now) {
+            if slot.is_expired(now, want.kept_ms) {
                 self.remove(Sequence(slot.sequence));
                 received.expired.push(slot);
                 continue;
@@ -257,6 +257,14 @@ impl Group {
             received.taken.push(slot);
         }
         received
+    }
+
+    /// Takes out what was kept for long enough of the first messages, [`BATCH_MAX`] of them: these.
+    pub(super) fn expire(&mut self, now: u64, kept_ms: u64) -> Vec<Slot> {
+        let first = self.slots.values().copied().take(BATCH_MAX);
+        let expired: Vec<Slot> = first.filter(|slot| slot.is_expired(now, kept_ms)).collect();
+        expired.iter().for_each(|slot| self.remove(Sequence(slot.sequence)));
+        expired
     }
 
     /// Whether a message is in flight by the receive with this token.

@@ -91,7 +91,7 @@ impl Front {
                 count: want.count,
                 visibility_ms: want.visibility_ms,
                 token: Token(self.env.random_below(1 << 32) as u32),
-                kept_ms: u64::from(record.settings.retention_s) * 1_000,
+                kept_ms: known.kept_ms(),
                 receives_max: target.as_ref().and(redrive.map(|redrive| redrive.receives_max)),
             };
             if let Some(target) = &target {

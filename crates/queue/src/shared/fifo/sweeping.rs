@@ -1,10 +1,12 @@
-//! What nobody waits for: groups whose tuple was lost, and bodies that are in no group. And purges.
+//! What nobody waits for: messages that were kept for long enough, groups whose tuple was lost, and bodies that are in no group. And
+//! purges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tailwater_env::HashSet;
 
 use super::LEVEL;
+use super::group::Group;
 use crate::ids::Number;
 use crate::limits::{BUCKETS_LISTED, DEDUPLICATION_MS, GROUP_ATTEMPTS, ROWS_READ, SETTLE_MS};
 use crate::request::QueueError;
@@ -16,7 +18,12 @@ use crate::shared::{Front, Known};
 impl Front {
     /// Sweeps a FIFO queue.
     pub(in crate::shared) async fn sweep_groups(&self, known: &Known) -> Result<(), QueueError> {
-        for (at, numbers) in self.bodies_by_group(known).await? {
+        let mut groups = self.bodies_by_group(known).await?;
+        // Buckets of bodies are dropped when all in them were kept for long enough; then the index alone has their groups.
+        for at in self.groups(known).await? {
+            groups.entry(at).or_default();
+        }
+        for (at, numbers) in groups {
             let _turn = known.turns.take(at).await;
             self.relist(known, at).await?;
             // Nobody sends any more what is older than this.
@@ -27,7 +34,7 @@ impl Front {
         Ok(())
     }
 
-    /// The groups of all bodies: all that have messages, whether or not the index knows.
+    /// The groups of all bodies, whether or not the index knows.
     async fn bodies_by_group(&self, known: &Known) -> Result<BTreeMap<GroupKey, Vec<Number>>, QueueError> {
         let mut groups: BTreeMap<GroupKey, Vec<Number>> = BTreeMap::new();
         let mut from = self.rows.floor(LEVEL, known.id, Kind::Bodies).await?;
@@ -54,9 +61,27 @@ impl Front {
         }
     }
 
+    /// A group without what was kept for long enough. None if others change it.
+    async fn without_expired(&self, known: &Known, at: GroupKey) -> Result<Option<Group>, QueueError> {
+        loop {
+            let mut group = self.group(known, at).await?;
+            let expired = group.expire(self.now(), known.kept_ms());
+            if expired.is_empty() {
+                return Ok(Some(group));
+            }
+            if !self.write(known, at, group).await? {
+                return Ok(None);
+            }
+            known.happened.lock().expired += expired.len() as u64;
+            self.forget_bodies(known, &expired).await;
+            // What was behind them may be visible.
+            known.sent.notify_one();
+        }
+    }
+
     /// Puts the tuple of a group again, if the index does not have it, or where nobody looks.
     async fn relist(&self, known: &Known, at: GroupKey) -> Result<(), QueueError> {
-        let mut group = self.group(known, at).await?;
+        let Some(mut group) = self.without_expired(known, at).await? else { return Ok(()) };
         let Some(listed) = group.state.tuple else { return Ok(()) };
         let place = known.tuples_at(listed.visible_at, Number(at.0));
         let floor = self.rows.floor(LEVEL, known.id, Kind::Tuples).await?;

@@ -486,6 +486,49 @@ fn what_was_deleted_by_an_older_receipt_is_not_counted_until_its_last_timeout_is
 }
 
 #[test]
+fn messages_of_a_fifo_queue_that_nobody_receives_go_when_they_were_kept_for_long_enough() {
+    with_two(|env, rows, [one, other]| async move {
+        let settings = Settings { fifo: Some(Fifo::default()), retention_s: 600, ..Settings::default() };
+        let queue = one.create(QueueRecord::new("a", "q.fifo", settings)).await.expect("created");
+        let there = other.find("a", "q.fifo").await.expect("answered").expect("there");
+        let send = async |group: &str, numbers: std::ops::Range<u64>| {
+            let sends = numbers.map(|number| Send {
+                group: Some(group.to_owned()),
+                deduplication: Some(number.to_string()),
+                ..Send::default()
+            });
+            one.send(&queue, sends.collect()).await.expect("sent");
+        };
+        // More of one group than one change takes out; one of the other one is younger.
+        for batch in 0..3 {
+            send("a", 10 * batch..10 * batch + 10).await;
+        }
+        send("b", 30..33).await;
+        env.sleep(Duration::from_secs(590)).await;
+        send("b", 33..34).await;
+        let visible = async || one.figures(&queue).await.expect("counted").counts.visible;
+        assert_eq!(visible().await, 34);
+        env.sleep(Duration::from_secs(20)).await;
+        assert_eq!(visible().await, 1);
+        let receive = Receive { count: 10, ..Receive::default() };
+        env.sleep(Duration::from_secs(500)).await;
+        assert_eq!(other.receive(&there, receive).await.expect("received").len(), 1);
+        env.sleep(Duration::from_secs(3_600)).await;
+        let gone =
+            async |front: &SharedQueues, queue| front.figures(queue).await.expect("counted").happened.expired;
+        assert_eq!(gone(&one, &queue).await + gone(&other, &there).await, 34);
+        let quorum = Consistency::Quorum;
+        for bucket in rows.buckets(quorum, queue.id, Kind::Tuples, 0, 99).await.expect("read") {
+            for part in 0..2 {
+                let at = Partition { queue: queue.id, bucket, part };
+                assert_eq!(rows.tuples(quorum, at, 0, u64::MAX, 9).await.expect("read"), []);
+            }
+        }
+        assert!(rows.buckets(quorum, queue.id, Kind::Bodies, 0, 9).await.expect("read").is_empty());
+    });
+}
+
+#[test]
 fn a_delete_that_is_answered_while_its_message_becomes_a_dead_letter_deletes_it_there_too() {
     with_two(|env, _, [one, other]| async move {
         let (work, dead) = work_and_dead(&one).await;
