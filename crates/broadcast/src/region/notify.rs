@@ -207,11 +207,7 @@ impl Notifier {
     }
 
     /// The streams of which a member does not know all.
-    fn news_for(
-        &self,
-        id: u64,
-        knows: &impl Fn(u64, &Stream, usize) -> u64,
-    ) -> impl Iterator<Item = usize> {
+    fn news_for(&self, id: u64, knows: &impl Fn(u64, &Stream, usize) -> u64) -> impl Iterator<Item = usize> {
         let told = self.told.get(&id);
         (0..self.streams.len()).filter(move |&index| {
             let Progress { stream, count, .. } = &self.streams[index];

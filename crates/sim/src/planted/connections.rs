@@ -43,7 +43,7 @@ impl PlantedConnection {
             let value = (!entry.tombstone).then(|| self.change_value(entry.key, entry.value));
             entries.push(encode_entry(entry.key, entry.version, value.as_deref()));
         }
-        Some(encode_mutate(request.config_id, entries.iter()))
+        Some(encode_mutate(request.config_id, entries.iter()).concat().into())
     }
 
     /// The request with each chunk under the keys of other terms too, and how many entries it had.
@@ -68,7 +68,7 @@ impl PlantedConnection {
         }
         let count = entries.len();
         entries.append(&mut aliases);
-        Some((encode_mutate(request.config_id, entries.iter()), count))
+        Some((encode_mutate(request.config_id, entries.iter()).concat().into(), count))
     }
 
     /// The answer for the first `count` entries.
