@@ -252,7 +252,7 @@ fn a_joining_replica_that_holds_nothing_of_what_it_is_sent_is_sent_a_bounded_par
 #[test]
 fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything() {
     let (mut tail, stream) = (tail(), Stream::parse("here/news").unwrap());
-    let publish = |tail: &mut Replica, first: u64| {
+    let publish = |tail: &mut Replica, stream: &Stream, first: u64| {
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();
         let publish = Message::Publish {
@@ -266,18 +266,22 @@ fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything()
         let answered = |output: Output| matches!(output, Output::Send(7, Message::Published { .. }));
         tail.outputs().into_iter().any(answered)
     };
-    assert!(publish(&mut tail, 1));
+    assert!(publish(&mut tail, &stream, 1));
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
     tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: Vec::new() });
     let sent = all_sent(&mut tail, 10);
     assert!(sent.iter().any(|message| matches!(message, Message::Append { .. })), "{sent:?}");
     // Its disk has none of it yet, for as long as that takes.
     for first in 2..10 {
-        assert!(publish(&mut tail, first));
+        assert!(publish(&mut tail, &stream, first));
         assert!(!all_sent(&mut tail, 10).contains(&Message::Token { epoch: 2 }));
     }
+    // Nor of a stream that there was not when it was sent everything.
+    let new = Stream::parse("here/new").unwrap();
+    assert!(publish(&mut tail, &new, 1));
+    assert!(!all_sent(&mut tail, 10).contains(&Message::Token { epoch: 2 }));
     // What came since is on its way to its disk, which goes on.
     tail.receive(0, 10, Message::Held { epoch: 2, counts: vec![(stream.clone(), at(1))] });
     assert!(all_sent(&mut tail, 10).contains(&Message::Token { epoch: 2 }));
-    assert!(!publish(&mut tail, 10), "it is waited for");
+    assert!(!publish(&mut tail, &stream, 10), "it is waited for");
 }

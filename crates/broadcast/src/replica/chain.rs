@@ -166,7 +166,9 @@ impl Replica {
             return;
         }
         // What it has of another region in another lineage it drops when something comes.
-        follows.forget_other(|stream| lineages.of(region, stream), region);
+        follows.forget_all(|stream, sent| {
+            stream.region() != region && sent.lineage != lineages.of(region, stream)
+        });
         let has_more = |(stream, count): &(&Stream, &Position)| {
             count.seq > self.streams.get(*stream).map_or(0, StreamState::last)
         };
@@ -500,7 +502,9 @@ impl Replica {
                             follows.filled = Some(stream);
                         }
                     }
-                    follows.sent.insert(stream.clone(), Position { lineage, seq: sent });
+                    if let Some(position) = follows.sent.get_mut(stream) {
+                        position.seq = sent;
+                    }
                     behind |= sent < last;
                 }
                 follows.filled = follows.filled.take().or(filled);

@@ -79,32 +79,23 @@ impl Follower {
     /// How far it was sent a stream whose events are of `lineage` here: not at all, if what it was sent or had is of another one.
     pub(super) fn sent_of(&mut self, stream: &Stream, lineage: u64) -> u64 {
         match self.sent.get(stream) {
-            Some(sent) if sent.lineage == lineage => sent.seq,
-            _ => {
-                self.forget(stream);
-                self.sent.insert(stream.clone(), Position { lineage, seq: 0 });
-                0
-            }
+            Some(sent) if sent.lineage == lineage => return sent.seq,
+            Some(_) => self.forget(stream),
+            // A new one: what it was sent of others, and when that was everything, is as it was.
+            None => {}
         }
+        self.sent.insert(stream.clone(), Position { lineage, seq: 0 });
+        0
     }
 
     /// What it has, or was sent, of some streams counts no more.
-    pub(super) fn forget_all(&mut self, is_of: impl Fn(&Stream) -> bool) {
-        let streams: Vec<Stream> = self.sent.keys().filter(|stream| is_of(stream)).cloned().collect();
+    pub(super) fn forget_all(&mut self, is_of: impl Fn(&Stream, Position) -> bool) {
+        let of = self.sent.iter().filter(|(stream, sent)| is_of(stream, **sent));
+        let streams: Vec<Stream> = of.map(|(stream, _)| stream.clone()).collect();
         for stream in streams {
             self.forget(&stream);
             self.sent.remove(&stream);
         }
-    }
-
-    /// Of other regions than `own`, what it has of another lineage than there is here counts no more.
-    pub(super) fn forget_other(&mut self, lineage_of: impl Fn(&Stream) -> u64, own: &str) {
-        let is_other = |(stream, sent): &(&Stream, &Position)| {
-            stream.region() != own && sent.lineage != lineage_of(stream)
-        };
-        let other: Vec<Stream> =
-            self.sent.iter().filter(is_other).map(|(stream, _)| stream.clone()).collect();
-        self.forget_all(|stream| other.contains(stream));
     }
 
     fn forget(&mut self, stream: &Stream) {

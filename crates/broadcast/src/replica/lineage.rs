@@ -166,7 +166,7 @@ impl Replica {
         for connection in self.connections.values_mut() {
             connection.told.forget(is_of);
             if let Some(follows) = &mut connection.follows {
-                follows.forget_all(is_of);
+                follows.forget_all(|stream, _| is_of(stream));
             }
         }
         let expects = std::mem::take(&mut self.expects);
