@@ -36,7 +36,7 @@ impl Position {
     }
 
     /// Whether it says nothing of any lineage yet.
-    fn is_open(self) -> bool {
+    pub fn is_open(self) -> bool {
         self == Self::START || self.seq == FROM_NOW
     }
 }
@@ -109,17 +109,23 @@ impl Positions {
 
     /// The same of a region.
     pub fn hear_region(&mut self, region: &str, lineage: u64) -> Heard {
-        let of_region = |other: &Stream| other.region() == region;
-        let known = self.streams.iter().filter(|(other, position)| of_region(other) && !position.is_open());
-        if known.map(|(_, position)| position.lineage).max().is_some_and(|known| known > lineage) {
+        if self.lineage_of(region) > lineage {
             return Heard::Older;
         }
-        let is_behind = |(other, position): (&Stream, &Position)| {
-            of_region(other) && !position.is_open() && position.lineage < lineage
-        };
-        let heard = if self.streams.iter().any(is_behind) { Heard::Anew } else { Heard::Same };
+        let is_behind = self.known(region).any(|position| position.lineage < lineage);
         self.begin_anew(region, lineage);
-        heard
+        if is_behind { Heard::Anew } else { Heard::Same }
+    }
+
+    /// The lineage of what is known of a region; 0 if nothing is.
+    pub fn lineage_of(&self, region: &str) -> u64 {
+        self.known(region).map(|position| position.lineage).max().unwrap_or(0)
+    }
+
+    /// The positions in a region's streams that say something.
+    fn known(&self, region: &str) -> impl Iterator<Item = Position> {
+        let of_region = self.streams.iter().filter(move |(stream, _)| stream.region() == region);
+        of_region.map(|(_, position)| *position).filter(|position| !position.is_open())
     }
 
     /// The proxy says where a stream begins: what is said of it there, and if that is of an earlier lineage than what is known of
@@ -127,12 +133,7 @@ impl Positions {
     pub(crate) fn hear_begin(&mut self, stream: &Stream, at: &mut Position) -> Heard {
         let heard = self.hear(stream, at.lineage);
         if heard == Heard::Older {
-            let of_region = self
-                .streams
-                .iter()
-                .filter(|(other, position)| other.region() == stream.region() && !position.is_open());
-            let lineage = of_region.map(|(_, position)| position.lineage).max().unwrap_or(0);
-            *at = Position { lineage, seq: 0 };
+            *at = Position { lineage: self.lineage_of(stream.region()), seq: 0 };
         }
         self.begin(stream, *at);
         heard

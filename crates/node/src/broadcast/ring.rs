@@ -141,7 +141,7 @@ impl Ring {
         };
         let newest = |stream: &Stream| self.lineages.get(stream.region()).copied().unwrap_or(0);
         let is_new = |(stream, position): (&Stream, &Position)| {
-            position.seq == FROM_NOW || *position == Position::START || position.lineage >= newest(stream)
+            position.is_open() || position.lineage >= newest(stream)
         };
         if !self.begun || !self.spans.iter().all(is_close) || !positions.streams.iter().all(is_new) {
             return None;

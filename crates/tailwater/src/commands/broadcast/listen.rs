@@ -191,8 +191,7 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
 
 /// Takes away the ends that a region's streams had before it began anew: they are never reached.
 fn forget(left: &mut BTreeMap<Stream, Position>, region: &str, positions: &Positions) {
-    let of_region = positions.streams.iter().filter(|(stream, _)| stream.region() == region);
-    let lineage = of_region.map(|(_, at)| at.lineage).max().unwrap_or(0);
+    let lineage = positions.lineage_of(region);
     left.retain(|stream, end| stream.region() != region || end.lineage >= lineage);
 }
 
