@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
-use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, watch};
 
 use crate::batch::{Batch, Malformed};
+use crate::client::asking::{Asking, Next};
 use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
-use crate::frame::FrameReader;
 use crate::message::{AGE_UNKNOWN, Advertised, Message};
 use crate::name::Stream;
 use crate::positions::{Heard, Position, Positions};
@@ -26,10 +25,6 @@ use crate::positions::{Heard, Position, Positions};
 const WAITING_MAX: usize = 16;
 /// A pause between two tries to reach the tail.
 const RETRY: Duration = Duration::from_millis(50);
-/// How often the tail is asked how far it is.
-pub(super) const ASK: Duration = Duration::from_millis(500);
-/// How long it may say nothing: it is asked how far it is more often than that.
-pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 /// Listens. Dropping it ends it.
 #[derive(Debug)]
@@ -100,31 +95,6 @@ impl Count {
             Self { stream: told.stream, count: told.count.seq, as_of }
         };
         counts.into_iter().map(count).collect()
-    }
-}
-
-/// Asks how far somebody is, now.
-pub(super) fn ask(env: &Env) -> Message {
-    Message::Ask { at: env.now().as_ns() / 1_000_000 }
-}
-
-/// Until when the tail may say nothing. While a part of a message comes it is not silent: where the link is slow that takes long.
-pub(super) struct Silence {
-    pub(super) until: Instant,
-    reads: u64,
-}
-
-impl Silence {
-    pub(super) fn new<R: AsyncRead + Unpin>(env: &Env, reader: &FrameReader<R>) -> Self {
-        Self { until: env.now() + SILENCE, reads: reader.reads() }
-    }
-
-    /// Whether nothing came for too long.
-    pub(super) fn is_over<R: AsyncRead + Unpin>(&mut self, env: &Env, reader: &FrameReader<R>) -> bool {
-        if self.reads != reader.reads() {
-            *self = Self::new(env, reader);
-        }
-        env.now() >= self.until
     }
 }
 
@@ -319,28 +289,19 @@ impl State {
     }
 
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
-        let mut ask_at = self.env.now();
+        let mut asking = Asking::new(&self.env);
         loop {
             self.newest.hear(&link.chain);
             let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
             link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
             loop {
-                let mut silent = Silence::new(&self.env, &link.reader);
-                let next = loop {
-                    if self.env.now() >= ask_at {
-                        link.writer.send(&ask(&self.env)).await?;
-                        ask_at = self.env.now() + ASK;
+                let message = match asking.next(&mut link.reader, &link.address).await? {
+                    Next::Ask(ask) => {
+                        link.writer.send(&ask).await?;
+                        continue;
                     }
-                    let until = silent.until.min(ask_at);
-                    match self.env.timeout(until.since(self.env.now()), link.reader.next()).await {
-                        Some(next) => break next,
-                        None if silent.is_over(&self.env, &link.reader) => {
-                            anyhow::bail!("{} said nothing for {SILENCE:?}", link.address)
-                        }
-                        None => {}
-                    }
+                    Next::Said(message) => message,
                 };
-                let Some(message) = next? else { anyhow::bail!("{} closed the connection", link.address) };
                 match message {
                     Message::Events { stream, lineage, batch } => {
                         self.received(stream, lineage, batch).await?

@@ -4,6 +4,7 @@
 //! find the new one when it fails; neither loses nor repeats an event then. A listener is sent events by the tail, or
 //! [shares](Listener::sharing) them with the region's other listeners.
 
+mod asking;
 mod link;
 mod listener;
 mod publisher;

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::links::{Gone, Links, Sent};
 use super::outbox::{Outbox, outbox};
 use super::{Input, LinkId, SharingStats, connection};
+use crate::batch::Batch;
 use crate::client::listener::{Came, Count, Received};
 use crate::limits::STREAMS_MAX;
 use crate::message::Message;
@@ -283,7 +284,7 @@ impl Core {
                     Output::Send { to, message } => self.send(now_ms, to, Message::Region(message)),
                     Output::Deliver { stream, lineage, batch } => {
                         self.positions.insert(stream.clone(), Position { lineage, seq: batch.last });
-                        self.waiting_bytes += batch.bytes.len() + 64;
+                        self.waiting_bytes += weight(&batch);
                         self.waiting.push_back(Came { received: Received::Events(stream, batch), lineage });
                     }
                     Output::Anew { region, lineage } => {
@@ -310,7 +311,7 @@ impl Core {
         let mut freed = 0;
         self.waiting.retain(|came| match &came.received {
             Received::Events(stream, batch) if stream.region() == region => {
-                freed += batch.bytes.len() + 64;
+                freed += weight(batch);
                 false
             }
             Received::Anew { region: before, .. } => before != region,
@@ -374,7 +375,7 @@ impl Core {
     fn next_for_application(&mut self) -> Option<Came> {
         let came = self.waiting.pop_front()?;
         if let Received::Events(_, batch) = &came.received {
-            self.waiting_bytes -= batch.bytes.len() + 64;
+            self.waiting_bytes -= weight(batch);
         }
         Some(came)
     }
@@ -389,4 +390,9 @@ impl Core {
             permit.send(came);
         }
     }
+}
+
+/// What a batch that waits for the application counts as.
+fn weight(batch: &Batch) -> usize {
+    batch.bytes.len() + 64
 }

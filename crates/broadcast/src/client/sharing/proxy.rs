@@ -7,8 +7,8 @@ use tokio::sync::mpsc;
 
 use super::outbox::outbox;
 use super::{Input, connection};
+use crate::client::asking::{Asking, Next};
 use crate::client::link::{self, CLIENT, End, Link};
-use crate::client::listener::{ASK, SILENCE, Silence, ask};
 use crate::message::Message;
 use crate::name::Stream;
 use crate::positions::{Heard, Position, Positions};
@@ -62,24 +62,15 @@ impl Proxy {
         let inputs = self.inputs.clone();
         let reading = async {
             outbox.send(self.share());
-            let mut ask_at = self.env.now();
+            let mut asking = Asking::new(&self.env);
             loop {
-                let mut silent = Silence::new(&self.env, &reader);
-                let next = loop {
-                    if self.env.now() >= ask_at {
-                        outbox.send(ask(&self.env));
-                        ask_at = self.env.now() + ASK;
+                let message = match asking.next(&mut reader, &address).await? {
+                    Next::Ask(ask) => {
+                        outbox.send(ask);
+                        continue;
                     }
-                    let until = silent.until.min(ask_at);
-                    match self.env.timeout(until.since(self.env.now()), reader.next()).await {
-                        Some(next) => break next,
-                        None if silent.is_over(&self.env, &reader) => {
-                            anyhow::bail!("{address} said nothing for {SILENCE:?}")
-                        }
-                        None => {}
-                    }
+                    Next::Said(message) => message,
                 };
-                let Some(message) = next? else { anyhow::bail!("{address} closed the connection") };
                 let input = match message {
                     Message::Listening { mut positions } => {
                         let (anew, writer) = (self.began(&mut positions), outbox.clone());
