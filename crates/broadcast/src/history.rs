@@ -17,15 +17,15 @@
 //! key. [`Collect::OlderThan`] and [`Collect::Matching`] go through the blocks in the background (a predicate
 //! that pins the key through the index, at once).
 //!
-//! Memory: the encoded events, 1.5 bytes for each beside them, a bit for each in blocks where some are
-//! collected, and the index's share of those with a key (`keys.rs`). At most half of a block's events are
-//! collected ones for longer than the work that is due takes; of the block that the floor goes through, all but
-//! one may be.
+//! Memory: the encoded events, 1.5 bytes for each beside them, and the index's share of those with a key
+//! (`keys.rs`). At most half of a block's events are collected ones for longer than the work that is due takes; of
+//! the block that the floor goes through, all but one may be.
 
 mod block;
 mod blocks;
 mod finality;
 mod keys;
+mod order;
 mod table;
 #[cfg(test)]
 mod tests;

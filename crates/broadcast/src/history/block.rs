@@ -1,16 +1,16 @@
 //! A run of stored events: a batch as it came, or several small ones put together, and beside it what finds an
 //! event in it and which of its events are collected.
 //!
-//! Beside the events a block has a mark of 24 bytes for every 16 events, and a bit for each once one of them is
-//! collected on its own.
+//! Beside the events a block has a mark of 24 bytes for every 16 events.
 
 use crate::batch::{Batch, Cursor, EventRef, Malformed, State, Writer};
 use crate::event::Collect;
 
-/// Events from one mark to the next.
+/// Events from one mark to the next: as many as a mark has bits for.
 const STRIDE: u32 = 16;
 
-/// Where an event begins, so that finding one does not read the block from its start.
+/// Where an event begins, so that finding one does not read the block from its start; and which of those from there to the
+/// next mark are collected.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     /// The number of the event before it.
@@ -20,17 +20,17 @@ struct Mark {
     /// Its first byte.
     position: u32,
     /// The collection that it takes over: 0 is none, 1 that of the batch's state, 2 the first of `collects`, …
-    collect: u32,
+    collect: u16,
+    /// A bit for each event from here on, by place.
+    collected: u16,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) batch: Batch,
-    /// Of the events with the places 16, 32, …
+    /// Of the events with the places 0, 16, 32, …: there is always one.
     marks: Vec<Mark>,
     collects: Vec<Collect>,
-    /// A bit for each event, by place; empty until one is collected.
-    collected: Vec<u64>,
     collected_count: u32,
     /// The least time of its events.
     pub(super) time_min: u64,
@@ -61,11 +61,11 @@ pub(super) struct Look {
 impl Block {
     /// A block of a batch; `seen` is shown its events, the last one of each of those alike with how many they are.
     pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>, u32)) -> Result<Self, Malformed> {
-        let mut marks = Vec::with_capacity((batch.count / STRIDE) as usize);
+        let mut marks = Vec::with_capacity(1 + (batch.count / STRIDE) as usize);
         let mut collects: Vec<Collect> = Vec::new();
         let mut time_min = u64::MAX;
         let mut cursor = batch.cursor();
-        let mut to_mark = STRIDE;
+        let mut to_mark = 0;
         loop {
             if to_mark == 0 {
                 to_mark = STRIDE;
@@ -76,11 +76,14 @@ impl Block {
                         if collects.last() != Some(other) {
                             collects.push(other.clone());
                         }
-                        1 + collects.len() as u32
+                        // Sixteen events take 32 bytes, and of two that follow each other in other ways one a byte more: the
+                        // bytes of a batch are too few for as many.
+                        u16::try_from(1 + collects.len())
+                            .map_err(|_| Malformed("it has too many collections"))?
                     }
                 };
-                let position = cursor.position as u32;
-                marks.push(Mark { seq: cursor.seq, time_ms: cursor.state.time_ms, position, collect });
+                let (position, time_ms) = (cursor.position as u32, cursor.state.time_ms);
+                marks.push(Mark { seq: cursor.seq, time_ms, position, collect, collected: 0 });
             }
             // By reference: to move it costs as much as all the rest.
             let next = cursor.next_alike(to_mark);
@@ -93,7 +96,7 @@ impl Block {
             seen(event, alike);
             to_mark -= alike;
         }
-        Ok(Self { batch, marks, collects, collected: Vec::new(), collected_count: 0, time_min })
+        Ok(Self { batch, marks, collects, collected_count: 0, time_min })
     }
 
     /// About how many bytes its events take that are not collected.
@@ -110,40 +113,31 @@ impl Block {
     /// Whether an event is collected, by its place.
     #[inline]
     pub(super) fn is_collected(&self, place: u32) -> bool {
-        self.collected.get(place as usize / 64).is_some_and(|bits| bits >> (place % 64) & 1 == 1)
+        let mark = self.marks.get((place / STRIDE) as usize);
+        mark.is_some_and(|mark| mark.collected >> (place % STRIDE) & 1 == 1)
     }
 
-    /// Marks an event as collected, by its place; whether it was not before.
-    pub(super) fn collect(&mut self, place: u32) -> bool {
+    /// Marks an event as collected, by its place.
+    pub(super) fn collect(&mut self, place: u32) {
         debug_assert!(place < self.batch.count);
-        if self.collected.is_empty() {
-            self.collected = vec![0; self.batch.count.div_ceil(64) as usize];
-        }
-        let bits = &mut self.collected[place as usize / 64];
-        let new = *bits >> (place % 64) & 1 == 0;
-        *bits |= 1 << (place % 64);
-        self.collected_count += u32::from(new);
-        new
+        let (mark, bit) = (&mut self.marks[(place / STRIDE) as usize], 1 << (place % STRIDE));
+        self.collected_count += u32::from(mark.collected & bit == 0);
+        mark.collected |= bit;
     }
 
     /// Bytes that it takes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.batch.bytes.len()
-            + self.marks.len() * size_of::<Mark>()
-            + self.collected.len() * 8
-            + size_of::<Self>()
+        self.batch.bytes.len() + self.marks.len() * size_of::<Mark>() + size_of::<Self>()
     }
 
     /// A cursor at the last mark with at most the number `after`, and the place of its next event.
     pub(super) fn cursor(&self, after: u64) -> (Cursor<'_>, u32) {
-        let mut cursor = self.batch.cursor();
-        let passed = self.passed(after);
-        if let Some(mark) = passed.checked_sub(1).map(|at| self.marks[at]) {
-            cursor.seq = mark.seq;
-            cursor.position = mark.position as usize;
-            cursor.state = self.state(&mark);
-        }
-        (cursor, passed as u32 * STRIDE)
+        let at = self.mark_before(after);
+        let (mut cursor, mark) = (self.batch.cursor(), &self.marks[at]);
+        cursor.seq = mark.seq;
+        cursor.position = mark.position as usize;
+        cursor.state = self.state(mark);
+        (cursor, at as u32 * STRIDE)
     }
 
     fn state(&self, mark: &Mark) -> State {
@@ -155,44 +149,49 @@ impl Block {
         State { time_ms: mark.time_ms, collect }
     }
 
-    /// How many marks have at most the number `after`. Events are spread evenly more or less, so the search
-    /// begins where it would end if they were: it touches less memory than one by halves.
+    /// About which mark is the last one with at most the number `after`.
     #[inline]
-    fn passed(&self, after: u64) -> usize {
-        let (marks, batch) = (&self.marks, &self.batch);
-        let part = u128::from(after.saturating_sub(batch.after)) * marks.len() as u128;
-        let guess = (part / u128::from((batch.last - batch.after).max(1))) as usize;
-        let guess = guess.min(marks.len());
-        let (mut low, mut high) = (0, marks.len());
-        let mut step = 1;
-        if guess > 0 && marks[guess - 1].seq > after {
-            high = guess - 1;
-            while high > step && marks[high - step].seq > after {
-                high -= step;
-                step *= 2;
+    fn guess(&self, after: u64) -> usize {
+        let part =
+            after.saturating_sub(self.batch.after) as f64 / (self.batch.last - self.batch.after) as f64;
+        ((part * f64::from(self.batch.count / STRIDE)) as usize).min(self.marks.len() - 1)
+    }
+
+    /// Which mark is the last one with at most the number `after`; the first if none is. Events are spread evenly more or
+    /// less, so the search begins where it would end if they were: it touches less memory than one by halves.
+    #[inline]
+    fn mark_before(&self, after: u64) -> usize {
+        let has = |at: usize| self.marks.get(at).is_some_and(|mark| mark.seq <= after);
+        let guess = self.guess(after);
+        let (mut low, mut high, mut step) = (guess, guess + 1, 1);
+        if has(guess) {
+            while has(high) {
+                (low, high, step) = (high, high + step, 2 * step);
             }
-            low = high.saturating_sub(step);
         } else {
-            low = low.max(guess);
-            while low + step < marks.len() && marks[low + step - 1].seq <= after {
-                low += step;
-                step *= 2;
+            while low > 0 && !has(low) {
+                (low, high, step) = (low.saturating_sub(step), low, 2 * step);
             }
-            high = high.min(low + step);
         }
-        low + marks[low..high].partition_point(|mark| mark.seq <= after)
+        let between = &self.marks[low..high.min(self.marks.len())];
+        (low + between.partition_point(|mark| mark.seq <= after)).saturating_sub(1)
     }
 
-    /// Where the mark before an event is.
-    pub(super) fn position(&self, seq: u64) -> usize {
-        let passed = self.passed(seq - 1);
-        passed.checked_sub(1).map_or(0, |at| self.marks[at].position as usize)
+    /// Reads what finding an event begins with.
+    pub(super) fn peek(&self) -> u64 {
+        self.batch.after ^ self.batch.last ^ (self.batch.bytes.len() ^ self.marks.len()) as u64
     }
 
-    /// Reads something of the events at a position.
-    pub(super) fn peek(&self, position: usize) -> u8 {
+    /// Reads about where the mark before an event is.
+    pub(super) fn peek_mark(&self, seq: u64) -> u64 {
+        self.marks[self.guess(seq - 1)].seq
+    }
+
+    /// Reads something of the events behind the mark before an event.
+    pub(super) fn peek_event(&self, seq: u64) -> u64 {
+        let position = self.marks[self.mark_before(seq - 1)].position as usize;
         let byte = |at: usize| self.batch.bytes.get(at).copied().unwrap_or(0);
-        byte(position) ^ byte(position + 128) ^ byte(position + 256)
+        (0..8).fold(0, |sum, line| sum ^ u64::from(byte(position + 64 * line)))
     }
 
     /// Shows the event with a number and its place, if it is stored.
@@ -310,21 +309,21 @@ impl Block {
         }
         // From the last mark before `after` to the first beyond the limits; what is too much at the ends is
         // cut off event by event.
-        let first = self.passed(after);
-        let mut part = self.batch.clone();
-        if let Some(at) = first.checked_sub(1) {
-            let mark = self.marks[at];
-            part.after = mark.seq;
-            part.state = self.state(&mark);
-            part.bytes = self.batch.bytes.slice(mark.position as usize..);
-            part.count -= first as u32 * STRIDE;
-        }
-        let start = self.batch.bytes.len() - part.bytes.len();
+        let first = self.mark_before(after);
+        let mark = self.marks[first];
+        let start = mark.position as usize;
         let beyond = start.saturating_add(bytes_max);
         let end = self.marks.partition_point(|mark| mark.position as usize <= beyond && mark.seq < up_to);
+        let mut part = Batch {
+            after: mark.seq,
+            last: self.batch.last,
+            count: self.batch.count - first as u32 * STRIDE,
+            state: self.state(&mark),
+            bytes: self.batch.bytes.slice(start..),
+        };
         if let Some(mark) = self.marks.get(end) {
             part.last = mark.seq;
-            part.count = (end as u32 + 1) * STRIDE - first as u32 * STRIDE;
+            part.count = (end - first) as u32 * STRIDE;
             part.bytes = part.bytes.slice(..mark.position as usize - start);
         }
         match part.rest(after)? {

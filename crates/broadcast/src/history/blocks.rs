@@ -5,12 +5,11 @@
 //! times at most: 16 neighbours of one size class (up to 256 bytes, up to 4 KiB) become one of the next when they
 //! are the last of the stream; and two that garbage collection left below 16 KiB become one.
 
-use std::collections::BTreeMap;
-
 use crate::batch::{Batch, EventRef, Malformed, Writer};
 use crate::limits::BATCH_BYTES_MAX;
 
 use super::block::{Block, Look, Outcome};
+use super::order::Order;
 
 /// Bytes of the events below which garbage collection puts a block together with a neighbour.
 const SMALL_BYTES: usize = 16 << 10;
@@ -22,7 +21,7 @@ const JOINED_BYTES_MAX: usize = BATCH_BYTES_MAX / 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
     /// By the number before their first.
-    blocks: BTreeMap<u64, Box<Block>>,
+    blocks: Order<Box<Block>>,
     /// All events with at most this number are collected.
     floor: u64,
     /// Sums over all blocks.
@@ -52,7 +51,7 @@ impl Blocks {
 
     /// Events that are stored and not collected.
     pub(super) fn live(&self) -> u64 {
-        let below = self.blocks.values().next().map_or(0, |first| {
+        let below = self.blocks.first().map_or(0, |(_, first)| {
             if self.floor > first.batch.after { u64::from(first.live_up_to(self.floor)) } else { 0 }
         });
         self.stored - self.collected - below
@@ -70,28 +69,33 @@ impl Blocks {
 
     /// Bytes that the blocks take.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.blocks.values().map(|block| block.memory_bytes() + 32).sum()
+        self.blocks.iter().map(|(_, block)| block.memory_bytes() + 16).sum()
     }
 
     /// The block that covers a number.
     #[inline]
     pub(super) fn covering(&self, seq: u64) -> Option<&Block> {
-        let (_, block) = self.blocks.range(..seq).next_back()?;
+        let (_, block) = self.blocks.up_to(seq.checked_sub(1)?)?;
         (block.batch.last >= seq).then_some(&**block)
     }
 
     /// Brings some events into the processor's cache: step by step, each for all of them, so that the reads of
-    /// different events need not wait for each other.
+    /// different events need not wait for each other. Nothing is decided by what a step reads before the next one: for
+    /// that the processor would wait.
     pub(super) fn touch(&self, seqs: impl Iterator<Item = u64>) {
-        let found: Vec<(&Block, u64)> = seqs.filter_map(|seq| Some((self.covering(seq)?, seq))).collect();
-        let positions: Vec<usize> = found.iter().map(|(block, seq)| block.position(*seq)).collect();
-        let sum = found.iter().zip(positions).fold(0, |sum, ((block, _), at)| sum ^ block.peek(at));
-        std::hint::black_box(sum);
+        fn read(found: &[(&Block, u64)], of: impl Fn(&Block, u64) -> u64) {
+            std::hint::black_box(found.iter().fold(0, |sum, (block, seq)| sum ^ of(block, *seq)));
+        }
+        let before = |seq| self.blocks.up_to(seq - 1).map(|(_, block)| (&**block, seq));
+        let found: Vec<(&Block, u64)> = seqs.filter_map(before).collect();
+        read(&found, |block, _| block.peek());
+        read(&found, Block::peek_mark);
+        read(&found, Block::peek_event);
     }
 
     /// The first block that covers a number greater than `after`.
     pub(super) fn following(&self, after: u64) -> Option<&Block> {
-        self.covering(after.checked_add(1)?).or_else(|| self.blocks.values().next().map(|first| &**first))
+        self.covering(after.checked_add(1)?).or_else(|| self.blocks.first().map(|(_, first)| &**first))
     }
 
     /// Shows the event with a number if it is stored and not collected.
@@ -109,8 +113,8 @@ impl Blocks {
         let last = block.batch.last;
         if block.batch.count == 0 {
             // Only a tombstone: no block for it.
-            match self.blocks.values_mut().next_back() {
-                Some(before) => before.batch.last = last,
+            match self.blocks.up_to_mut(u64::MAX) {
+                Some((_, before)) => before.batch.last = last,
                 None => self.floor = last,
             }
             return;
@@ -127,7 +131,7 @@ impl Blocks {
     }
 
     fn take(&mut self, after: u64) -> Option<Box<Block>> {
-        let block = self.blocks.remove(&after)?;
+        let block = self.blocks.remove(after)?;
         self.stored -= u64::from(block.batch.count);
         self.collected -= u64::from(block.collected());
         self.bytes -= block.batch.bytes.len() as u64;
@@ -141,14 +145,15 @@ impl Blocks {
             let Some((_, last)) = run.next() else { return };
             let size = class(last.batch.bytes.len());
             let first = run.take_while(|(_, block)| class(block.batch.bytes.len()) == size).nth(RUN - 2);
-            let Some((&first, _)) = first.filter(|_| size < 2) else { return };
+            let Some((first, _)) = first.filter(|_| size < 2) else { return };
             self.join(first, u64::MAX);
         }
     }
 
     /// Puts the blocks that begin in [`first`, `end`) together, without what is collected of them.
     fn join(&mut self, first: u64, end: u64) {
-        let keys: Vec<u64> = self.blocks.range(first..end).map(|(&after, _)| after).collect();
+        let from = self.blocks.from(first).map(|(after, _)| after);
+        let keys: Vec<u64> = from.take_while(|after| *after < end).collect();
         let blocks: Vec<Box<Block>> = keys.into_iter().filter_map(|after| self.take(after)).collect();
         let Some(last) = blocks.last().map(|block| block.batch.last) else { return };
         let mut out = Writer::new(first);
@@ -174,7 +179,7 @@ impl Blocks {
 
     /// Nothing is left of the numbers (`after`, `last`].
     fn cover(&mut self, after: u64, last: u64) {
-        match self.blocks.range_mut(..after).next_back() {
+        match after.checked_sub(1).and_then(|before| self.blocks.up_to_mut(before)) {
             Some((_, before)) => before.batch.last = last,
             None => self.floor = self.floor.max(last),
         }
@@ -186,7 +191,7 @@ impl Blocks {
             return;
         }
         self.floor = floor;
-        while let Some((&after, block)) = self.blocks.first_key_value()
+        while let Some((after, block)) = self.blocks.first()
             && block.batch.last <= floor
         {
             self.take(after);
@@ -204,7 +209,7 @@ impl Blocks {
         if seq <= self.floor {
             return (Outcome::Gone, None);
         }
-        let Some((&after, block)) = self.blocks.range_mut(..seq).next_back() else {
+        let Some((after, block)) = self.blocks.up_to_mut(seq - 1) else {
             return (Outcome::Gone, None);
         };
         let outcome = block.collect_if(seq, wanted);
@@ -228,7 +233,7 @@ impl Blocks {
     ) -> Option<(Look, Option<u64>)> {
         let key = self.following(after)?.batch.after;
         let after = after.max(self.floor);
-        let block = self.blocks.get_mut(&key)?;
+        let (_, block) = self.blocks.up_to_mut(key)?;
         if block.batch.last <= after || block.batch.after + 1 >= before {
             return None;
         }
@@ -261,20 +266,21 @@ impl Blocks {
     /// Drops what is collected of a block if that is much, and puts the rest together with a neighbour if both
     /// are small. Answers how many events it went through.
     pub(super) fn compact(&mut self, after: u64) -> u32 {
-        let Some(block) = self.blocks.get(&after) else { return 0 };
+        let Some((_, block)) = self.blocks.up_to(after).filter(|(found, _)| *found == after) else {
+            return 0;
+        };
         if !is_thin(block) {
             return 0;
         }
         let small = |block: &Block| block.live_bytes() < SMALL_BYTES;
         let (mut first, mut last, mut count) = (after, after, block.batch.count);
         if small(block) {
-            let mut next = self.blocks.range(after + 1..);
-            if let Some((&next, block)) = next.next().filter(|(_, block)| small(block)) {
+            let before = after.checked_sub(1).and_then(|before| self.blocks.up_to(before));
+            if let Some((next, block)) = self.blocks.from(after + 1).next().filter(|(_, block)| small(block))
+            {
                 last = next;
                 count += block.batch.count;
-            } else if let Some((&before, block)) =
-                self.blocks.range(..after).next_back().filter(|(_, block)| small(block))
-            {
+            } else if let Some((before, block)) = before.filter(|(_, block)| small(block)) {
                 first = before;
                 count += block.batch.count;
             }
