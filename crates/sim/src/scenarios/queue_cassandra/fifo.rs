@@ -13,7 +13,8 @@ use tailwater_queue::{Message, QueueStore, ReceiptError, Receive, Send};
 
 use crate::checkers::{Violation, ensure};
 
-use super::{Front, Model, SKEW_MS, number_of};
+use super::fronts::{SKEW, number_of};
+use super::{Front, Model};
 
 /// Groups of the queue; a message's is its number's rest.
 const GROUPS: u64 = 3;
@@ -48,10 +49,9 @@ impl Model {
         (begun, ended): (Instant, Instant),
         visibility: Duration,
     ) -> Result<(), Violation> {
-        let skew = Duration::from_millis(SKEW_MS);
         for (at, (number, sequence)) in received.iter().enumerate() {
             self.groups.one_message(*number, *sequence)?;
-            let until = begun + visibility.saturating_sub(skew);
+            let until = begun + visibility.saturating_sub(SKEW);
             if let Some((other_ended, other_until)) = self.groups.hidden.get(number) {
                 let is_after = ended >= *other_until;
                 // One that took long to be answered may have come before one that is known already.
@@ -64,7 +64,7 @@ impl Model {
             let before = &received[..at];
             for (other, place) in &self.groups.sequences {
                 let is_before = place < sequence && other % GROUPS == number % GROUPS;
-                let is_there = self.sent.contains(other) && !self.deleting.contains_key(other);
+                let is_there = self.seen.sent.contains(other) && !self.seen.going.has(*other);
                 let is_in_hand = before.iter().any(|(one, _)| one == other);
                 ensure(!is_before || !is_there || is_in_hand, || {
                     format!("message {number} was received before message {other} of its group")
@@ -72,12 +72,6 @@ impl Model {
             }
         }
         Ok(())
-    }
-
-    fn note(&mut self, checked: Result<(), Violation>) {
-        if let Err(violation) = checked {
-            self.violation.get_or_insert(violation);
-        }
     }
 }
 
@@ -87,15 +81,15 @@ impl Front {
             let mut model = self.model.lock();
             match self.env.random_below(4) {
                 0 if !model.groups.unsure.is_empty() => vec![model.groups.unsure.remove(0)],
-                1 if !model.sent.is_empty() => {
-                    let at = self.env.random_below(model.sent.len() as u64) as usize;
-                    model.sent.iter().nth(at).copied().into_iter().collect()
+                1 if !model.seen.sent.is_empty() => {
+                    let at = self.env.random_below(model.seen.sent.len() as u64) as usize;
+                    model.seen.sent.iter().nth(at).copied().into_iter().collect()
                 }
                 _ => model.begin_sends(1 + self.env.random_below(5), self.env.now()).collect(),
             }
         };
         // Somewhere else only what surely is where it belongs.
-        let is_sent = self.model.lock().sent.contains(&numbers[0]);
+        let is_sent = self.model.lock().seen.sent.contains(&numbers[0]);
         let elsewhere = u64::from(is_sent && self.env.random_below(3) == 0);
         let sends = numbers.iter().map(|number| Send {
             content: Bytes::copy_from_slice(&number.to_le_bytes()),
@@ -108,13 +102,13 @@ impl Front {
         match answer {
             Ok(sent) => {
                 for (number, sent) in numbers.into_iter().zip(sent) {
-                    model.sent.insert(number);
+                    model.seen.sent.insert(number);
                     let checked = model.groups.one_message(number, sent.sequence.0);
-                    model.note(checked);
+                    model.seen.note(checked);
                 }
             }
             Err(_) => {
-                model.report.count("failed sends", 1);
+                model.seen.report.count("failed sends", 1);
                 model.groups.unsure.extend(numbers);
             }
         }
@@ -128,14 +122,14 @@ impl Front {
     ) -> Option<Vec<Message>> {
         let begun = self.env.now();
         let Ok(messages) = self.store.receive(&self.queue, receive).await else {
-            self.model.lock().report.count("failed receives", 1);
+            self.model.lock().seen.report.count("failed receives", 1);
             return None;
         };
         let received: Vec<(u64, u64)> =
             messages.iter().map(|message| (number_of(message), message.receipt.sequence.0)).collect();
         let mut model = self.model.lock();
         let checked = model.received(&received, (begun, self.env.now()), visibility);
-        model.note(checked);
+        model.seen.note(checked);
         Some(messages)
     }
 
@@ -153,7 +147,7 @@ impl Front {
             let number = number_of(message);
             self.check(number, &gone);
             match self.env.random_below(10) {
-                0 => self.model.lock().report.count("forgotten", 1),
+                0 => self.model.lock().seen.report.count("forgotten", 1),
                 1 => {
                     self.model.lock().groups.hidden.remove(&number);
                     let change = (message.receipt, Duration::from_millis(self.env.random_below(3_000)));
@@ -170,19 +164,13 @@ impl Front {
 
     pub(super) async fn delete_fifo(&self, message: &Message) {
         let number = number_of(message);
-        *self.model.lock().deleting.entry(number).or_default() += 1;
+        self.model.lock().seen.going.begin([number]);
         let Ok(outcomes) = self.store.delete(&self.queue, vec![message.receipt]).await else { return };
         let mut model = self.model.lock();
         match outcomes[0] {
             Ok(()) => drop(model.deleted.insert(number)),
             // It is surely not deleted by this one; by others it may be.
-            Err(ReceiptError::Expired) => {
-                let under_way = model.deleting.get_mut(&number).expect("this one is");
-                *under_way -= 1;
-                if *under_way == 0 {
-                    model.deleting.remove(&number);
-                }
-            }
+            Err(ReceiptError::Expired) => model.seen.going.in_vain(number),
             Err(_) => {}
         }
     }

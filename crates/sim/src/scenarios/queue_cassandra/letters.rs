@@ -26,17 +26,16 @@ use tailwater_queue::{
     QueueStore, Receive, Redrive, Send, Settings, View,
 };
 
-use super::cluster::{Cluster, SimRows};
-use super::{FRONTS, SKEW_MS, break_fronts, number_of};
+use super::cluster::Cluster;
+use super::fronts::{self, Once, SKEW, Seen, number_of};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Node, World};
+use crate::world::World;
 
 const LOAD: Duration = Duration::from_secs(80);
 /// Longer than any timeout, those of move tasks' steps included, any late write, and the pause after a queue's deletion.
 const REST: Duration = Duration::from_secs(70);
-const SKEW: Duration = Duration::from_millis(SKEW_MS);
 /// Until everybody knows that a queue was deleted.
 const KNOWN: Duration = Duration::from_secs(2);
 
@@ -67,37 +66,14 @@ struct Sending {
     delay: Duration,
 }
 
-/// Whether something that takes messages was done: it is done once at most.
-#[derive(Clone, Copy, Debug, Default)]
-enum Once {
-    #[default]
-    No,
-    /// It is being done, or nobody knows.
-    Now,
-    /// What began to be sent before this may be gone.
-    Until(Instant),
-}
-
-impl Once {
-    fn takes(self, now: Instant) -> bool {
-        match self {
-            Once::No => false,
-            Once::Now => true,
-            Once::Until(until) => now < until,
-        }
-    }
-}
-
 /// A message in a queue.
 type Place = (QueueId, u64, u64);
 
 /// What the world outside knows.
 #[derive(Default)]
 struct Model {
+    seen: Seen,
     sends: BTreeMap<u64, Sending>,
-    sent: BTreeSet<u64>,
-    /// Messages that may be gone: how many deletes of each are under way, or were not surely in vain.
-    going: BTreeMap<u64, usize>,
     /// When deletes were answered: of messages, wherever they are, and of those in one place.
     deleted: BTreeMap<u64, Instant>,
     gone: BTreeMap<Place, Instant>,
@@ -107,13 +83,15 @@ struct Model {
     moves: Vec<Instant>,
     purge: Once,
     drop: Once,
-    drained: BTreeMap<u64, u64>,
-    stop: bool,
-    violation: Option<Violation>,
-    report: Report,
 }
 
 type Outside = Arc<Mutex<Model>>;
+
+impl AsMut<Seen> for Model {
+    fn as_mut(&mut self) -> &mut Seen {
+        &mut self.seen
+    }
+}
 
 impl Model {
     /// Messages that are about to be sent, so many of them.
@@ -124,15 +102,9 @@ impl Model {
         let is_going =
             self.purge.takes(sending.begun) || sending.queue == SIDE && self.drop.takes(sending.begun);
         if is_going {
-            self.begin_deletes(numbers.clone());
+            self.seen.going.begin(numbers.clone());
         }
         numbers
-    }
-
-    fn begin_deletes(&mut self, numbers: impl IntoIterator<Item = u64>) {
-        for number in numbers {
-            *self.going.entry(number).or_default() += 1;
-        }
     }
 
     /// Whether a move task may have moved a message, as a letter, before a time.
@@ -150,7 +122,7 @@ impl Model {
         (begun, ended): (Instant, Instant),
     ) -> Result<(), Violation> {
         let number = number_of(message);
-        self.report.count(if queue == DEAD { "letters received" } else { "received" }, 1);
+        self.seen.report.count(if queue == DEAD { "letters received" } else { "received" }, 1);
         let Some(sending) = self.sends.get(&number).copied() else {
             return Err(Violation::new(format!("message {number} was never sent")));
         };
@@ -199,66 +171,25 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     };
     let faults = [0, 2_000, 20_000][rng.index(3)];
     let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), faults);
-    let config = SharedConfig {
-        consistency: level,
-        skew_ms: SKEW_MS,
-        parts: rng.between(1, 3) as u16,
-        sweep_ms: 30_000,
-        ..SharedConfig::default()
-    };
+    let config = fronts::config(level, &mut rng);
     let model = Outside::default();
     let starting = Starting { case, cluster: Arc::clone(&cluster), config, plant, model: Arc::clone(&model) };
-    let nodes: Vec<Node> = FRONTS.iter().map(|name| world.node(name)).collect();
-    let mut skews = Vec::new();
-    for node in &nodes {
-        let skew = rng.below(SKEW_MS) as i64;
-        node.skew_wall_ms(skew);
-        skews.push(skew);
-        starting.start(node.env());
-    }
-    if rng.below(2) == 0 {
-        let over = Arc::clone(&model);
-        let start = starting.clone();
-        let breaking = break_fronts(
-            world.outside(),
-            rng.clone(),
-            nodes,
-            skews,
-            move || over.lock().stop,
-            move |node: &Node| {
-                start.model.lock().report.count("crashes", 1);
-                start.start(node.env());
-            },
-        );
-        world.outside().spawn("chaos", breaking).detach();
-    }
-    world.run_for(LOAD)?;
-    model.lock().stop = true;
-    *cluster.faults_per_million.lock() = 0;
-    world.run_for(REST)?;
-    take_violation(&model)?;
-    let node = world.node("last");
-    match world.run(node.run("last", last(node.env(), starting)))? {
-        Ok(Ok(())) => {}
-        other => return Err(Violation::new(format!("without any failures: {other:?}"))),
-    }
-    take_violation(&model)?;
+    let start = {
+        let starting = starting.clone();
+        move |env| starting.start(env)
+    };
+    fronts::run(world, rng, &cluster, &model, (LOAD, REST), start, |env| last(env, starting))?;
     let model = model.lock();
-    let kept = || model.sent.iter().filter(|one| !model.going.contains_key(one));
-    let lost: Vec<&u64> = kept().filter(|one| !model.drained.contains_key(one)).collect();
-    ensure(lost.is_empty(), || format!("message {lost:?} was acknowledged and is lost"))?;
-    let twice: Vec<&u64> = kept().filter(|one| model.drained.get(one) > Some(&1)).collect();
+    let seen = &model.seen;
+    seen.nothing_is_lost()?;
+    let twice: Vec<u64> = seen.kept().filter(|one| seen.drained.get(one) > Some(&1)).collect();
     ensure(!case.is_fifo || case.moves || twice.is_empty(), || format!("message {twice:?} is there twice"))?;
-    let mut report = model.report.clone();
-    report.count("sent", model.sent.len() as u64);
-    report.count("kept", kept().count() as u64);
+    let mut report = seen.report.clone();
+    report.count("sent", seen.sent.len() as u64);
+    report.count("kept", seen.kept().count() as u64);
     report.count("letters", model.letters.len() as u64);
     report.count("fifo", u64::from(case.is_fifo));
     Ok(report)
-}
-
-fn take_violation(model: &Outside) -> Result<(), Violation> {
-    model.lock().violation.take().map_or(Ok(()), Err)
 }
 
 /// What a front end is started with.
@@ -287,20 +218,16 @@ impl Starting {
 
     /// A front end of the queues, as soon as the cluster lets it be.
     async fn open(self, env: Env) -> Option<Arc<Front>> {
-        for _ in 0..1_000 {
-            let rows = Arc::new(SimRows::new(&self.cluster, &env, self.plant));
-            if let Ok(store) = SharedQueues::start(&env, rows, self.config.clone()).await {
-                let Self { case, plant, ref model, .. } = self;
-                let views = Mutex::default();
-                let front = Front { env: env.clone(), store, views, model: Arc::clone(model), case, plant };
+        let Self { case, cluster, config, plant, model } = self;
+        let opened = fronts::open(&env, &cluster, &config, plant, |store| {
+            let (env, views, model) = (env.clone(), Mutex::default(), Arc::clone(&model));
+            let front = Front { env, store, views, model, case, plant };
+            async move {
                 let (dead, work) = (front.open(DEAD).await, front.open(WORK).await);
-                if dead.and(work).is_some() {
-                    return Some(Arc::new(front));
-                }
+                dead.and(work).map(|_| Arc::new(front))
             }
-            env.sleep(Duration::from_millis(100)).await;
-        }
-        None
+        });
+        opened.await
     }
 }
 
@@ -324,11 +251,8 @@ impl Front {
             redrive: Some(redrive).filter(|_| queue != DEAD),
             ..Settings::default()
         };
-        let created = self.store.create(QueueRecord::new(ACCOUNT, QUEUES[queue], settings)).await;
-        let view = match created {
-            Ok(view) | Err(QueueError::Exists(view)) => Some(view),
-            Err(_) => None,
-        };
+        let record = QueueRecord::new(ACCOUNT, QUEUES[queue], settings);
+        let view = fronts::create(&self.store, record).await.ok();
         self.views.lock()[queue].clone_from(&view);
         view
     }
@@ -350,14 +274,14 @@ impl Front {
                 if matches!(error, QueueError::NoQueue) {
                     self.views.lock()[queue] = None;
                 }
-                self.model.lock().report.count("failed calls", 1);
+                self.model.lock().seen.report.count("failed calls", 1);
                 None
             }
         }
     }
 
     async fn client(self: Arc<Self>) {
-        while !self.model.lock().stop {
+        while !self.model.lock().seen.stop {
             self.env.sleep(Duration::from_millis(100 + self.env.random_below(2_500))).await;
             let other = if self.env.random_below(3) == 0 { SIDE } else { WORK };
             match self.env.random_below(40) {
@@ -387,7 +311,7 @@ impl Front {
         });
         let answer = self.store.send(&view, sends.collect()).await;
         if self.answered(queue, answer).is_some() {
-            self.model.lock().sent.extend(numbers);
+            self.model.lock().seen.sent.extend(numbers);
         }
     }
 
@@ -409,7 +333,7 @@ impl Front {
         let until = begun + visibility.saturating_sub(SKEW);
         for message in messages {
             match self.env.random_below(8) {
-                0..3 => self.model.lock().report.count("forgotten", 1),
+                0..3 => self.model.lock().seen.report.count("forgotten", 1),
                 3 => {
                     let change = (message.receipt, Duration::from_millis(self.env.random_below(3_000)));
                     let _ = self.store.change_visibility(&view, vec![change]).await;
@@ -428,40 +352,32 @@ impl Front {
         let mut model = self.model.lock();
         for message in messages {
             let checked = model.received(self.case, (queue, message), (begun, self.env.now()));
-            if let Err(violation) = checked {
-                model.violation.get_or_insert(violation);
-            }
+            model.seen.note(checked);
         }
     }
 
     /// Deletes a message when somebody else may have it, or it is a dead letter by now.
     async fn delete_late(self: Arc<Self>, view: Arc<View>, queue: usize, message: Message, until: Instant) {
         self.env.sleep(Duration::from_millis(self.env.random_below(12_000))).await;
-        self.model.lock().report.count("late deletes", 1);
+        self.model.lock().seen.report.count("late deletes", 1);
         self.delete(&view, queue, &message, until).await;
     }
 
     /// Deletes a message, which is its receiver's until then.
     async fn delete(&self, view: &View, queue: usize, message: &Message, until: Instant) {
         let number = number_of(message);
-        self.model.lock().begin_deletes([number]);
+        self.model.lock().seen.going.begin([number]);
         let answer = self.store.delete(view, vec![message.receipt]).await;
         let Some(outcomes) = self.answered(queue, answer) else { return };
         let mut model = self.model.lock();
         if outcomes[0].is_err() {
-            // Surely not by this one.
-            let under_way = model.going.get_mut(&number).expect("this one is");
-            *under_way -= 1;
-            if *under_way == 0 {
-                model.going.remove(&number);
-            }
-            return;
+            return model.seen.going.in_vain(number);
         }
         let now = self.env.now();
         model.gone.entry(place_of(message)).or_insert(now);
         if queue != DEAD && (!self.case.is_fifo || now < until) {
             model.deleted.entry(number).or_insert(now);
-            model.report.count("deleted", 1);
+            model.seen.report.count("deleted", 1);
         }
     }
 
@@ -475,12 +391,12 @@ impl Front {
             }
             model.purge = Once::Now;
             let all: Vec<u64> = model.sends.keys().copied().collect();
-            model.begin_deletes(all);
+            model.seen.going.begin(all);
         }
         if self.store.purge(&view).await.is_ok() {
             let mut model = self.model.lock();
             model.purge = Once::Until(self.env.now());
-            model.report.count("purges", 1);
+            model.seen.report.count("purges", 1);
         }
     }
 
@@ -498,12 +414,12 @@ impl Front {
                 sending.queue == SIDE && !model.letters.contains(number)
             });
             let of_it: Vec<u64> = of_it.map(|(number, _)| *number).collect();
-            model.begin_deletes(of_it);
+            model.seen.going.begin(of_it);
         }
         if self.store.delete_queue(&view).await.is_ok() {
             let mut model = self.model.lock();
             model.drop = Once::Until(self.env.now() + KNOWN);
-            model.report.count("deleted queues", 1);
+            model.seen.report.count("deleted queues", 1);
         }
         self.views.lock()[SIDE] = None;
     }
@@ -522,7 +438,7 @@ impl Front {
         };
         self.model.lock().moves.push(self.env.now());
         if self.store.start_move(task).await.is_ok() {
-            self.model.lock().report.count("moves", 1);
+            self.model.lock().seen.report.count("moves", 1);
         }
     }
 
@@ -541,7 +457,7 @@ async fn last(env: Env, starting: Starting) -> Result<(), String> {
     front.cancel_moves().await;
     let tasks = front.store.list_moves(ACCOUNT, QUEUES[DEAD]).await.map_err(|error| error.to_string())?;
     for task in tasks {
-        front.model.lock().report.count("moved", task.moved);
+        front.model.lock().seen.report.count("moved", task.moved);
         if task.status == MoveStatus::Failed {
             return Err(format!("a move task failed: {:?}", task.failure));
         }
@@ -558,7 +474,7 @@ async fn last(env: Env, starting: Starting) -> Result<(), String> {
             front.check(queue, &messages, begun);
             silent = if messages.is_empty() { silent + 1 } else { 0 };
             for message in &messages {
-                *front.model.lock().drained.entry(number_of(message)).or_default() += 1;
+                *front.model.lock().seen.drained.entry(number_of(message)).or_default() += 1;
                 let deleted = front.store.delete(&view, vec![message.receipt]).await;
                 let outcomes = deleted.map_err(|error| error.to_string())?;
                 if outcomes[0].is_err() {

@@ -20,7 +20,7 @@ use tailwater_queue::{
 };
 
 use super::cluster::{Cluster, SimRows};
-use super::{FRONTS, number_of};
+use super::fronts::{self, FRONTS, number_of};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
@@ -112,10 +112,7 @@ async fn load(
         let rows = Arc::new(SimRows::new(&cluster, &env, Plant::None));
         let store = SharedQueues::start(&env, rows, config.clone()).await?;
         let settings = Settings { order_hint: case.hint, ..Settings::default() };
-        let view = match store.create(QueueRecord::new("account", "q".to_owned(), settings)).await {
-            Ok(view) | Err(QueueError::Exists(view)) => view,
-            Err(error) => return Err(error),
-        };
+        let view = fronts::create(&store, QueueRecord::new("account", "q", settings)).await?;
         fronts.push((store, view));
     }
     let (store, view) = &fronts[0];

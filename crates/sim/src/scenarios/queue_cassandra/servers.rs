@@ -23,7 +23,7 @@ use tailwater_queue::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::cluster::{Cluster, REPLICAS, SimRows};
-use super::number_of;
+use super::fronts::{self, number_of};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
@@ -169,8 +169,8 @@ impl Server {
                 while queues.len() < QUEUES {
                     let settings = Settings { order_hint: OrderHint::K(1), ..Settings::default() };
                     let record = QueueRecord::new("account", format!("q-{}", queues.len()), settings);
-                    match store.create(record).await {
-                        Ok(view) | Err(QueueError::Exists(view)) => queues.push(view),
+                    match fronts::create(&store, record).await {
+                        Ok(view) => queues.push(view),
                         Err(_) => env.sleep(RETRY).await,
                     }
                 }

@@ -1,6 +1,7 @@
 use tailwater_queue::shared::rows::{Cell, Kind, Letter, Partition, Rows};
-use tailwater_queue::{Counts, MoveStatus, MoveTask, Number, QueueId, Redrive, Sequence};
+use tailwater_queue::{Counts, MoveStatus, MoveTask, Number, QueueError, QueueId, Redrive, Sequence};
 
+use super::cluster::SimRows;
 use super::*;
 
 /// What real Cassandra is tested for, too: the model is one where it holds.
