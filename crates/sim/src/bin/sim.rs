@@ -1,6 +1,9 @@
 //! Runs scenarios over seeds; on failure prints the seed and the command that shows it again.
 
+use std::num::NonZero;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::thread;
 
 use clap::Parser;
 use tailwater_sim::scenarios::{self, Failure, Scenario};
@@ -25,6 +28,9 @@ struct Options {
     /// Prints every event of the world to standard error; with --seed.
     #[arg(long, requires = "seed")]
     events: bool,
+    /// How many seeds run at the same time; as many as there are processors, if it is not said.
+    #[arg(long)]
+    jobs: Option<NonZero<usize>>,
     /// Goes on after a failure, and counts.
     #[arg(long)]
     keep_going: bool,
@@ -88,21 +94,27 @@ fn replay(scenario: &Scenario, seed: u64, events: bool) -> u64 {
 }
 
 fn run_seeds(scenario: &Scenario, options: &Options) -> u64 {
-    let mut failures = 0;
+    let jobs = options.jobs.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZero::<usize>::MIN);
+    let (mut held, mut failures) = (0, 0);
     let mut total = Report::default();
-    for seed in options.start..options.start.saturating_add(options.seeds) {
-        match scenario.run_seed(seed, Plant::None, false) {
-            Ok(one) => total.add(&one),
+    let seeds = options.start..options.start.saturating_add(options.seeds);
+    scenarios::run_seeds(scenario, seeds, jobs, |result| {
+        match result {
+            Ok(one) => {
+                total.add(&one);
+                held += 1;
+            }
             Err(failure) => {
                 report(&failure);
                 failures += 1;
                 if !options.keep_going {
-                    return failures;
+                    return ControlFlow::Break(());
                 }
             }
         }
-    }
-    println!("{}: {} seeds, {failures} failed; {total}", scenario.name, options.seeds);
+        ControlFlow::Continue(())
+    });
+    println!("{}: {} seeds, {failures} failed; {total}", scenario.name, held + failures);
     failures
 }
 

@@ -18,6 +18,7 @@ pub mod log;
 pub mod meta;
 pub mod queue;
 pub mod queue_cassandra;
+mod seeds;
 pub mod store;
 
 use tailwater_env::panics;
@@ -25,6 +26,7 @@ use tailwater_env::panics;
 use crate::checkers::{Report, Violation};
 use crate::planted::Plant;
 use crate::world::{Stuck, World};
+pub use seeds::run_seeds;
 
 /// A named scenario.
 #[derive(Clone, Copy, Debug)]
