@@ -481,7 +481,7 @@ impl Sim {
     /// A connection is gone, for both of its ends.
     fn broken(&mut self, link: LinkId) {
         let Some(ends) = self.ends(link) else { return };
-        self.net.links.remove(&link);
+        self.net.remove(link);
         for pid in [ends.dialer, ends.acceptor] {
             if let Some(node) = self.nodes.get_mut(&pid)
                 && node.links.remove(&link).is_some()
@@ -577,7 +577,9 @@ impl Sim {
                             "{bytes} bytes wait for a connection of replica {pid}, which may be {WAITING_MAX}"
                         )
                     })?;
-                    self.report.count("messages to full connections", u64::from(bytes > WAITING_BYTES_MAX));
+                    if bytes > WAITING_BYTES_MAX {
+                        self.report.count("messages to full connections", 1);
+                    }
                 }
                 Output::Close(link, _) if at >= of_the_replica => ended.push(link),
                 Output::Close(link, why) => {
@@ -626,8 +628,7 @@ impl Sim {
                 let wanted = client.wanted().take();
                 let is_dialling = match client {
                     Client::Sharer(_) => {
-                        let mut links = self.net.links.values().filter(|link| link.dialer == pid);
-                        links.any(|link| self.nodes.contains_key(&link.acceptor))
+                        self.net.dialled_by(pid).any(|(acceptor, _)| self.nodes.contains_key(&acceptor))
                     }
                     _ => !self.net.of(pid).is_empty(),
                 };

@@ -50,6 +50,8 @@ pub(super) struct Link {
     pub(super) dialer: Pid,
     /// Who took it.
     pub(super) acceptor: Pid,
+    /// Where they are, smaller first: nobody moves with a connection open.
+    sites: (u32, u32),
     /// When its ends are told that it is open; `None` afterwards.
     pub(super) opens_ms: Option<u64>,
     /// To the acceptor, to the dialer.
@@ -70,6 +72,9 @@ pub(super) enum Happening {
 /// The network.
 pub(super) struct Net {
     pub(super) links: BTreeMap<LinkId, Link>,
+    /// The same by who dialled whom, and by who was dialled.
+    dialled: BTreeSet<(Pid, Pid, LinkId)>,
+    taken: BTreeSet<(Pid, LinkId)>,
     next: LinkId,
     /// Pairs of sites between which nothing passes, smaller first.
     pub(super) cuts: BTreeSet<(u32, u32)>,
@@ -86,6 +91,8 @@ impl Net {
     pub(super) fn new(latency_ms: u64) -> Self {
         Self {
             links: BTreeMap::new(),
+            dialled: BTreeSet::new(),
+            taken: BTreeSet::new(),
             next: 1,
             cuts: BTreeSet::new(),
             slow: BTreeMap::new(),
@@ -99,10 +106,6 @@ impl Net {
         let site = |pid| self.sites.get(&pid).copied().unwrap_or(0);
         let (a, b) = (site(a), site(b));
         (a.min(b), a.max(b))
-    }
-
-    pub(super) fn is_cut(&self, a: Pid, b: Pid) -> bool {
-        self.cuts.contains(&self.between_sites(a, b))
     }
 
     /// Nothing is cut or slow any more: what is on its way comes soon.
@@ -121,18 +124,29 @@ impl Net {
 
     /// Opens a connection, unless the network is cut.
     pub(super) fn dial(&mut self, now_ms: u64, rng: &mut Rng, dialer: Pid, acceptor: Pid) -> Option<LinkId> {
-        if self.is_cut(dialer, acceptor) {
+        let sites = self.between_sites(dialer, acceptor);
+        if self.cuts.contains(&sites) {
             return None;
         }
         let id = self.next;
         self.next += 1;
-        let slow = self.slow.get(&self.between_sites(dialer, acceptor));
+        let slow = self.slow.get(&sites);
         let latency_ms = slow.map_or(2 * self.latency_ms, |slow| 2 * slow.latency_ms.1);
         let opens_ms = Some(now_ms + rng.between(1, latency_ms));
         let (ways, heard_ms, may_be_silent) = (Default::default(), now_ms, false);
-        let link = Link { dialer, acceptor, opens_ms, ways, heard_ms, may_be_silent };
+        let link = Link { dialer, acceptor, sites, opens_ms, ways, heard_ms, may_be_silent };
         self.links.insert(id, link);
+        self.dialled.insert((dialer, acceptor, id));
+        self.taken.insert((acceptor, id));
         Some(id)
+    }
+
+    /// A connection is gone.
+    pub(super) fn remove(&mut self, id: LinkId) {
+        if let Some(Link { dialer, acceptor, .. }) = self.links.remove(&id) {
+            self.dialled.remove(&(dialer, acceptor, id));
+            self.taken.remove(&(acceptor, id));
+        }
     }
 
     /// Sends a message along a connection; it may never arrive. Answers how many bytes are on their way with it.
@@ -144,10 +158,9 @@ impl Net {
         from: Pid,
         message: Message,
     ) -> usize {
-        let Some(ends) = self.links.get(&link).map(|link| (link.dialer, link.acceptor)) else { return 0 };
-        let slow = self.slow.get(&self.between_sites(ends.0, ends.1)).copied();
-        let (low_ms, high_ms) = slow.map_or((1, self.latency_ms), |slow| slow.latency_ms);
         let Some(link) = self.links.get_mut(&link) else { return 0 };
+        let slow = self.slow.get(&link.sites);
+        let (low_ms, high_ms) = slow.map_or((1, self.latency_ms), |slow| slow.latency_ms);
         let way = &mut link.ways[usize::from(from != link.dialer)];
         let bytes = size_of_message(&message);
         let latency_ms = rng.between(low_ms, high_ms);
@@ -170,11 +183,8 @@ impl Net {
     pub(super) fn step(&mut self, now_ms: u64) -> Vec<Happening> {
         let mut happenings = Vec::new();
         self.stopped.retain(|_, until_ms| *until_ms > now_ms);
-        let ids: Vec<LinkId> = self.links.keys().copied().collect();
-        for id in ids {
-            let Some(link) = self.links.get(&id) else { continue };
-            let cut = self.is_cut(link.dialer, link.acceptor);
-            let Some(link) = self.links.get_mut(&id) else { continue };
+        for (&id, link) in &mut self.links {
+            let cut = self.cuts.contains(&link.sites);
             if let Some(opens_ms) = link.opens_ms {
                 if !cut && opens_ms <= now_ms {
                     link.opens_ms = None;
@@ -223,13 +233,25 @@ impl Net {
         happenings
     }
 
-    /// The connections of a process.
+    /// The connections of a process, in the order in which they were opened.
     pub(super) fn of(&self, pid: Pid) -> Vec<LinkId> {
-        self.links.iter().filter(|(_, l)| l.dialer == pid || l.acceptor == pid).map(|(id, _)| *id).collect()
+        let dialled = self.dialled_by(pid).map(|(_, id)| id);
+        let taken = self.taken.range((pid, 0)..=(pid, LinkId::MAX)).map(|(_, id)| *id);
+        let mut all: Vec<LinkId> = dialled.chain(taken).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
-    /// The connection that `dialer` opened to `acceptor`.
+    /// Whom a process has connected to, and the connections.
+    pub(super) fn dialled_by(&self, pid: Pid) -> impl Iterator<Item = (Pid, LinkId)> {
+        let all = self.dialled.range((pid, 0, 0)..=(pid, Pid::MAX, LinkId::MAX));
+        all.map(|(_, acceptor, id)| (*acceptor, *id))
+    }
+
+    /// The connection that `dialer` opened to `acceptor` first.
     pub(super) fn between(&self, dialer: Pid, acceptor: Pid) -> Option<LinkId> {
-        self.links.iter().find(|(_, l)| l.dialer == dialer && l.acceptor == acceptor).map(|(id, _)| *id)
+        let mut all = self.dialled.range((dialer, acceptor, 0)..=(dialer, acceptor, LinkId::MAX));
+        all.next().map(|(_, _, id)| *id)
     }
 }

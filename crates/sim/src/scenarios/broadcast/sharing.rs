@@ -341,7 +341,7 @@ impl Sim {
         let Some(Client::Sharer(sharer)) = self.clients.get_mut(&pid) else { return Ok(()) };
         if message == Message::Bye {
             sharer.remove(now_ms, link, false);
-            self.net.links.remove(&link);
+            self.net.remove(link);
         } else if sharer.link == Some(link) {
             match message {
                 Message::Chain(chain) => match chain.members.last() {

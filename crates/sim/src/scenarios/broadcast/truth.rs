@@ -103,13 +103,13 @@ pub(super) struct Truths {
     earlier: BTreeMap<Stream, Truth>,
     lineages: BTreeMap<String, u64>,
     /// What each replica was given of each stream, before it is settled.
-    tentative: BTreeMap<(u64, Stream), BTreeMap<u64, Event>>,
+    tentative: BTreeMap<u64, BTreeMap<Stream, BTreeMap<u64, Event>>>,
 }
 
 impl Truths {
     /// A replica has got events, numbered by it or by the one before it.
     pub(super) fn stored(&mut self, replica: u64, stream: &Stream, batch: &Batch) {
-        let events = self.tentative.entry((replica, stream.clone())).or_default();
+        let events = self.tentative.entry(replica).or_default().entry(stream.clone()).or_default();
         for event in batch.events().flatten().filter(|event| !event.is_tombstone()) {
             events.insert(event.seq, event);
         }
@@ -118,9 +118,10 @@ impl Truths {
     /// A replica has each stream so far only, since it forgot what was on its way or has read its disk. One that was joining may
     /// hold what no tail has settled, and have collected some of that: that was published all the same.
     pub(super) fn holds(&mut self, replica: u64, last: impl Fn(&Stream) -> u64) {
-        for ((other, stream), events) in &mut self.tentative {
-            if *other == replica {
-                events.split_off(&(last(stream) + 1));
+        for (stream, events) in self.tentative.get_mut(&replica).into_iter().flatten() {
+            let last = last(stream);
+            while let Some(forgotten) = events.last_entry().filter(|event| *event.key() > last) {
+                forgotten.remove();
             }
         }
     }
@@ -131,7 +132,9 @@ impl Truths {
             std::mem::take(&mut self.streams).into_iter().partition(|(stream, _)| stream.region() == region);
         (self.earlier, self.streams) = (earlier, streams);
         self.lineages.insert(region.to_owned(), lineage);
-        self.tentative.retain(|(_, stream), _| stream.region() != region);
+        for streams in self.tentative.values_mut() {
+            streams.retain(|stream, _| stream.region() != region);
+        }
     }
 
     /// Whether a lineage of a stream's region is one of before that began anew.
@@ -145,14 +148,19 @@ impl Truths {
 
     /// A replica is gone, with all it had.
     pub(super) fn gone(&mut self, replica: u64) {
-        self.tentative.retain(|(other, _), _| *other != replica);
+        self.tentative.remove(&replica);
     }
 
     /// The tail of a stream's own chain holds it up to `last`: now it is published for good.
     pub(super) fn settled(&mut self, tail: u64, stream: &Stream, last: u64) -> Result<(), Violation> {
-        let tentative = self.tentative.entry((tail, stream.clone())).or_default();
-        let truth = self.streams.entry(stream.clone()).or_default();
-        while let Some(entry) = tentative.first_entry().filter(|entry| *entry.key() <= last) {
+        if !self.streams.contains_key(stream) {
+            self.streams.insert(stream.clone(), Truth::default());
+        }
+        let Some(truth) = self.streams.get_mut(stream) else { return Ok(()) };
+        let mut tentative = self.tentative.get_mut(&tail).and_then(|streams| streams.get_mut(stream));
+        while let Some(entry) = tentative.as_mut().and_then(|events| events.first_entry())
+            && *entry.key() <= last
+        {
             let (seq, event) = entry.remove_entry();
             if let Some(known) = truth.published.get(seq) {
                 ensure(*known == event, || format!("{stream}: two events were published as number {seq}"))?;
