@@ -27,7 +27,7 @@ use tailwater_queue::{
 };
 
 use super::cluster::Cluster;
-use super::fronts::{self, Once, SKEW, Seen, number_of};
+use super::fronts::{self, Doing, Once, SKEW, Seen, number_of};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
@@ -393,11 +393,19 @@ impl Front {
             let all: Vec<u64> = model.sends.keys().copied().collect();
             model.seen.going.begin(all);
         }
-        if self.store.purge(&view).await.is_ok() {
-            let mut model = self.model.lock();
-            model.purge = Once::Until(self.env.now());
-            model.seen.report.count("purges", 1);
+        // Where nobody is told its end, it may take what is sent by clocks that are behind.
+        let mut purging = Doing {
+            env: &self.env,
+            model: &self.model,
+            which: |model| &mut model.purge,
+            takes_after: 2 * SKEW,
+        };
+        let is_done = self.store.purge(&view).await.is_ok();
+        if is_done {
+            purging.takes_after = Duration::ZERO;
         }
+        let what = if is_done { "purges" } else { "failed purges" };
+        self.model.lock().seen.report.count(what, 1);
     }
 
     /// Deletes the second queue, if nobody has. Its dead letters stay.
@@ -416,11 +424,13 @@ impl Front {
             let of_it: Vec<u64> = of_it.map(|(number, _)| *number).collect();
             model.seen.going.begin(of_it);
         }
-        if self.store.delete_queue(&view).await.is_ok() {
-            let mut model = self.model.lock();
-            model.drop = Once::Until(self.env.now() + KNOWN);
-            model.seen.report.count("deleted queues", 1);
-        }
+        // Also if it failed: it may be gone all the same, and is in the end.
+        let dropping =
+            Doing { env: &self.env, model: &self.model, which: |model| &mut model.drop, takes_after: KNOWN };
+        let is_done = self.store.delete_queue(&view).await.is_ok();
+        drop(dropping);
+        let what = if is_done { "deleted queues" } else { "failed deletions of queues" };
+        self.model.lock().seen.report.count(what, 1);
         self.views.lock()[SIDE] = None;
     }
 
