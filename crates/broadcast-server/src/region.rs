@@ -192,19 +192,13 @@ impl Region {
     /// What is to be done after the inputs so far.
     pub fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<Output> {
         self.follow_role(now_ms, replica);
+        self.send_all(now_ms, replica);
         if let Some(proxy) = &mut self.proxy
             && proxy.due_ms() <= now_ms
         {
             proxy.tick(now_ms, &Histories(replica), &mut self.outbox);
         }
-        // Who can't be reached, or has enough, changes what is to be sent.
-        while !self.outbox.is_empty() {
-            for output in std::mem::take(&mut self.outbox) {
-                if let region::Output::Send { to, message } = output {
-                    self.send(now_ms, to, message, replica);
-                }
-            }
-        }
+        self.send_all(now_ms, replica);
         if now_ms >= self.look_at_ms {
             self.look_at_ms = now_ms + LOOK_MS;
             self.end_stalled(now_ms, replica);
@@ -219,6 +213,17 @@ impl Region {
         for id in stalled {
             self.outputs.push(Output::Close(id, "it does not read what it is sent".into()));
             self.closed(now_ms, id, replica);
+        }
+    }
+
+    fn send_all(&mut self, now_ms: u64, replica: &Replica) {
+        // Who can't be reached, or has enough, changes what is to be sent.
+        while !self.outbox.is_empty() {
+            for output in std::mem::take(&mut self.outbox) {
+                if let region::Output::Send { to, message } = output {
+                    self.send(now_ms, to, message, replica);
+                }
+            }
         }
     }
 

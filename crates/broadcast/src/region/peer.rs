@@ -132,6 +132,7 @@ impl Peer {
             self.fetcher.tidy(now_ms);
             self.server.tidy(now_ms);
         }
+        self.server.tick();
         self.settle(now_ms, out);
     }
 

@@ -67,7 +67,7 @@ impl ProxyPeer {
         self.view.due_ms().min(self.notifier.due_ms()).min(self.server.due_ms())
     }
 
-    /// Does what is due.
+    /// Does what is due. Whose connection takes no more of what was to be sent before has to be said first.
     pub fn tick(&mut self, now_ms: u64, source: &impl Source, out: &mut Vec<Output>) {
         if now_ms >= self.view.due_ms() {
             self.view.tick(now_ms, &mut self.rng, |to, message| out.push(Output::Send { to, message }));
@@ -77,6 +77,7 @@ impl ProxyPeer {
             self.tidy_at_ms = now_ms + 10_000;
             self.server.tidy(now_ms);
         }
+        self.server.tick();
         self.settle(now_ms, source, out);
     }
 

@@ -24,6 +24,9 @@ const REQUESTS_MAX: usize = 64;
 const MEMBERS_MAX: usize = 1 << 16;
 /// Bytes of one answer, if a single batch is not larger.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Bytes of answers to one member after which it gets none until the next tick: by then the shell has seen what waits for its
+/// connection, and says if that takes no more.
+const TICK_BYTES_MAX: usize = 256 << 10;
 /// Bytes below which batches are put together, and what they make together at most: every listener that they get to
 /// handles one in place of many.
 const JOINED_BYTES: (usize, usize) = (4 << 10, 64 << 10);
@@ -61,6 +64,7 @@ pub(super) struct Server {
     all: Budget,
     peer_bytes_s: u64,
     timeout_ms: u64,
+    ticks: u64,
     pub(super) served: u64,
     pub(super) dropped: u64,
 }
@@ -69,6 +73,8 @@ pub(super) struct Server {
 struct Queue {
     requests: VecDeque<Request>,
     budget: Budget,
+    /// Bytes of answers since that tick.
+    answered: (u64, usize),
     paused: bool,
     /// Whether it is in `fed_turns`, and in `turns`.
     fed_waiting: bool,
@@ -150,6 +156,7 @@ impl Server {
             peer_bytes_s: options.peer_bytes_s,
             // The proxy's clients wait for four times as long; a client gives its answer to whoever asks again.
             timeout_ms: options.request_timeout_ms.saturating_mul(4),
+            ticks: 0,
             served: 0,
             dropped: 0,
         }
@@ -318,6 +325,11 @@ impl Server {
         }
     }
 
+    /// What was answered has left, or waits for connections of which the shell says if they take no more.
+    pub(super) fn tick(&mut self) {
+        self.ticks += 1;
+    }
+
     /// Answers what may be answered now. `hops` is how far this member is from the proxy.
     pub(super) fn serve(
         &mut self,
@@ -342,7 +354,7 @@ impl Server {
     ) {
         // Those that are fed lack the same, most of them.
         let mut gathered = None;
-        // So many turns in a row without an answer mean that all wait for their own budget.
+        // So many turns in a row without an answer mean that all wait for their own budget, or for a tick.
         let mut idle = 0;
         while idle < self.turns_of(fed).len() && self.all.open(now_ms) {
             let Some(id) = self.turns_of(fed).pop_front() else { return };
@@ -352,7 +364,10 @@ impl Server {
                 *queue.waits_in(fed) = false;
                 continue;
             };
-            if !queue.budget.open(now_ms) {
+            if queue.answered.0 != self.ticks {
+                queue.answered = (self.ticks, 0);
+            }
+            if queue.answered.1 >= TICK_BYTES_MAX || !queue.budget.open(now_ms) {
                 self.turns_of(fed).push_back(id);
                 idle += 1;
                 continue;
@@ -376,6 +391,7 @@ impl Server {
                 {
                     let bytes = answer.message.size();
                     queue.budget.spend(bytes);
+                    queue.answered.1 += bytes;
                     self.all.spend(bytes);
                     self.served += answer.events;
                     send(id, answer.message);
@@ -411,6 +427,7 @@ impl Server {
         self.queues.entry(id).or_insert_with(|| Queue {
             requests: VecDeque::new(),
             budget: Budget::new(bytes_s, now_ms),
+            answered: (0, 0),
             paused: false,
             fed_waiting: false,
             waiting: false,

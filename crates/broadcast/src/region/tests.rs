@@ -632,6 +632,46 @@ fn requests_are_answered_within_the_budget_in_turns_and_wait_while_a_connection_
 }
 
 #[test]
+fn whoever_asks_for_everything_gets_a_bounded_part_of_it_until_it_is_said_whether_its_connection_takes_more()
+{
+    const EVENTS: u64 = 200_000;
+    let mut proxy = ProxyPeer::new(member(PROXY), &Options::default(), 1);
+    let mut history = History::default();
+    history.0.insert(stream(0), vec![false; EVENTS as usize]);
+    let mut out = Vec::new();
+    proxy.appended(&stream(0), at(EVENTS), &mut out);
+    // What it gets of that: bytes, and up to which number.
+    let gets = |out: &mut Vec<Output>| {
+        out.drain(..).fold((0, 0), |(bytes, last), output| match output {
+            Output::Send { to: 10, message } => {
+                let Message::Events { batches, .. } = &message else { return (bytes, last) };
+                (bytes + message.size(), batches.last().map_or(last, |batch| batch.last))
+            }
+            _ => (bytes, last),
+        })
+    };
+    let request =
+        Message::Request { stream: stream(0), lineage: 0, after: 0, up_to: STANDING, bytes_max: 100_000 };
+    proxy.receive(0, 10, request, &history, &mut out);
+    let is_a_part = |bytes| (100_000..400_000).contains(&bytes);
+    let (bytes, mut last) = gets(&mut out);
+    assert!(is_a_part(bytes) && last < EVENTS, "{bytes} bytes, up to {last}");
+    proxy.pause(0, 10, true, &history, &mut out);
+    proxy.tick(0, &history, &mut out);
+    assert_eq!(gets(&mut out).0, 0, "its connection takes no more");
+    proxy.pause(0, 10, false, &history, &mut out);
+    loop {
+        let (bytes, up_to) = gets(&mut out);
+        assert!((is_a_part(bytes) || up_to == EVENTS) && up_to > last, "{bytes} bytes, up to {up_to}");
+        last = up_to;
+        if last == EVENTS {
+            return;
+        }
+        proxy.tick(0, &history, &mut out);
+    }
+}
+
+#[test]
 fn a_proxy_leaves_those_that_it_cannot_feed_in_time_and_says_so() {
     // A round takes some 400 bytes for each, so that 300,000 bytes a second are enough for seven.
     let options = Options { upload_bytes_s: 300_000, feeds: 20, feed_ms: 10, ..Options::default() };
