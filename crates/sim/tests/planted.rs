@@ -352,6 +352,12 @@ fn dead_letters_that_a_delete_does_not_find_are_caught() {
 }
 
 #[test]
+fn messages_that_stay_where_they_were_when_they_become_dead_letters_are_caught() {
+    let words = ["became a dead letter again", "places at the end"];
+    is_caught(Plant::MovedAndKept, "queue-cassandra-letters", &words);
+}
+
+#[test]
 fn messages_that_are_sent_without_their_delay_are_caught() {
     is_caught(Plant::DelayNotSent, "queue-cassandra-letters", &["before its delay"]);
 }

@@ -122,6 +122,8 @@ pub enum Plant {
     LetterNotPut,
     /// It does not keep where messages go as dead letters.
     LetterNotNoted,
+    /// It answers the delete of a message that was moved to a dead-letter queue without doing anything.
+    MovedAndKept,
     /// Messages are sent without their delay.
     DelayNotSent,
 }

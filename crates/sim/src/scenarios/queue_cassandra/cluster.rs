@@ -1,13 +1,13 @@
 //! A model of Cassandra: three replicas that get writes sooner or later, timestamps, levels, calls that fail and are done
 //! all the same. As little as the algorithm may count on, and no more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_env::Env;
+use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::rows::{
     Body, Cell, Done, GroupKey, Kind, Letter, Partition, Record, Rows, RowsError, Tuple, stamp,
 };
@@ -126,6 +126,8 @@ pub(super) struct Cluster {
     pub(super) faults_per_million: Mutex<u32>,
     /// Tuples and groups that were read, by all front ends.
     pub(super) rows_read: Mutex<u64>,
+    /// When it was noted of each dead letter that it is about to be put.
+    pub(super) noted: Mutex<BTreeMap<Number, Instant>>,
 }
 
 /// The cluster, as one front end reaches it.
@@ -133,6 +135,8 @@ pub(super) struct SimRows {
     cluster: Arc<Cluster>,
     env: Env,
     plant: Plant,
+    /// With the bug, messages that are on their way to a dead-letter queue.
+    moving: Mutex<BTreeSet<Number>>,
 }
 
 impl Cluster {
@@ -146,6 +150,7 @@ impl Cluster {
             away: Mutex::default(),
             faults_per_million: Mutex::new(faults_per_million),
             rows_read: Mutex::default(),
+            noted: Mutex::default(),
         })
     }
 
@@ -210,7 +215,7 @@ fn timed_out<T>() -> Result<T, RowsError> {
 
 impl SimRows {
     pub(super) fn new(cluster: &Arc<Cluster>, env: &Env, plant: Plant) -> Self {
-        Self { cluster: Arc::clone(cluster), env: env.clone(), plant }
+        Self { cluster: Arc::clone(cluster), env: env.clone(), plant, moving: Mutex::default() }
     }
 
     fn write(&self, level: Consistency, write: Write) -> Done<'_, ()> {
@@ -349,7 +354,7 @@ impl Rows for SimRows {
     }
 
     fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()> {
-        if self.plant == Plant::BodyNotDeleted {
+        if self.plant == Plant::BodyNotDeleted || self.moving.lock().remove(&number) {
             return Box::pin(async { Ok(()) });
         }
         self.write(level, Write::Row(Key::Body(at, number), stamp(number, 0) + 1, None))
@@ -451,6 +456,10 @@ impl Rows for SimRows {
     }
 
     fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()> {
+        self.cluster.noted.lock().insert(letter.number, self.cluster.outside.now());
+        if self.plant == Plant::MovedAndKept {
+            self.moving.lock().insert(number);
+        }
         if self.plant == Plant::LetterNotNoted {
             return Box::pin(async { Ok(()) });
         }

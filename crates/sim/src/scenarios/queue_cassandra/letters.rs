@@ -7,6 +7,8 @@
 //! Checked, by what is in the messages:
 //! - At the end whatever was acknowledged and not asked to be deleted is received, from one of the queues; of FIFO queues without move
 //!   tasks exactly once. A purge takes what was in its queue, and a deleted queue takes what was not known to be a dead letter.
+//! - Where nothing fails and there are no move tasks, a message of a standard queue becomes a dead letter once, and is nowhere else then:
+//!   but for receives at the same time, each of which may move it.
 //! - Nothing is received before its delay is over, as far as clocks agree.
 //! - At a quorum, what was deleted is not received again: in the same queue never, and as a dead letter neither, whenever it was moved
 //!   there, unless a move task may have brought it back; of a FIFO queue if its timeout was not over.
@@ -22,7 +24,7 @@ use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{
-    Consistency, Fifo, Message, MoveStatus, MoveTask, OrderHint, QueueError, QueueId, QueueRecord,
+    Consistency, Fifo, Message, MoveStatus, MoveTask, Number, OrderHint, QueueError, QueueId, QueueRecord,
     QueueStore, Receive, Redrive, Send, Settings, View,
 };
 
@@ -36,6 +38,8 @@ use crate::world::World;
 const LOAD: Duration = Duration::from_secs(80);
 /// Longer than any timeout, those of move tasks' steps included, any late write, and the pause after a queue's deletion.
 const REST: Duration = Duration::from_secs(70);
+/// Longer than a message is on its way to the dead-letter queue where nothing fails: some eight calls after each other.
+const AT_ONCE: Duration = Duration::from_millis(100);
 /// Until everybody knows that a queue was deleted.
 const KNOWN: Duration = Duration::from_secs(2);
 
@@ -77,8 +81,10 @@ struct Model {
     /// When deletes were answered: of messages, wherever they are, and of those in one place.
     deleted: BTreeMap<u64, Instant>,
     gone: BTreeMap<Place, Instant>,
-    /// Messages that were received as dead letters.
-    letters: BTreeSet<u64>,
+    /// Messages that were received as dead letters, and their numbers there.
+    letters: BTreeMap<u64, BTreeSet<Number>>,
+    /// Where each message was at the end.
+    there: BTreeMap<u64, BTreeSet<Place>>,
     /// When move tasks began.
     moves: Vec<Instant>,
     purge: Once,
@@ -114,6 +120,27 @@ impl Model {
         self.moves.iter().any(|start| *start <= before && begun <= *start + 2 * SKEW)
     }
 
+    /// That messages became dead letters once, where nothing has failed; and when each was noted as one.
+    fn moved_once(&self, noted: &BTreeMap<Number, Instant>) -> Result<(), Violation> {
+        for (number, letters) in &self.letters {
+            let mut times: Vec<Instant> = letters.iter().map(|letter| noted[letter]).collect();
+            times.sort_unstable();
+            let apart = times[times.len() - 1].since(times[0]);
+            ensure(apart <= AT_ONCE, || {
+                format!("message {number} became a dead letter again, {apart:?} after it had")
+            })?;
+        }
+        // Several of its tuples may be received, of one place.
+        for number in self.seen.kept() {
+            let (there, letters) =
+                (self.there[&number].len(), self.letters.get(&number).map_or(0, BTreeSet::len));
+            ensure(there <= letters.max(1), || {
+                format!("message {number} is in {there} places at the end, and {letters} times a dead letter")
+            })?;
+        }
+        Ok(())
+    }
+
     /// A message was received from a queue, by a receive that began and ended then.
     fn received(
         &mut self,
@@ -130,7 +157,7 @@ impl Model {
             format!("message {number} was received before its delay of {:?} was over", sending.delay)
         })?;
         if queue == DEAD {
-            self.letters.insert(number);
+            self.letters.entry(number).or_default().insert(Number(message.receipt.sequence.0));
         }
         if case.level != Consistency::Quorum {
             return Ok(());
@@ -184,7 +211,13 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     seen.nothing_is_lost()?;
     let twice: Vec<u64> = seen.kept().filter(|one| seen.drained.get(one) > Some(&1)).collect();
     ensure(!case.is_fifo || case.moves || twice.is_empty(), || format!("message {twice:?} is there twice"))?;
+    let is_calm = faults == 0 && !seen.report.counts.contains_key("crashes");
+    if is_calm && !case.is_fifo && !case.moves {
+        model.moved_once(&cluster.noted.lock())?;
+    }
     let mut report = seen.report.clone();
+    let again: usize = model.letters.values().map(|letters| letters.len() - 1).sum();
+    report.count("letters again", again as u64);
     report.count("sent", seen.sent.len() as u64);
     report.count("kept", seen.kept().count() as u64);
     report.count("letters", model.letters.len() as u64);
@@ -419,7 +452,7 @@ impl Front {
             model.drop = Once::Now;
             let of_it = model.sends.iter().filter(|(number, sending)| {
                 // What a move task brings back is in the other one; where there are any it may be on its way.
-                sending.queue == SIDE && !model.letters.contains(number)
+                sending.queue == SIDE && !model.letters.contains_key(number)
             });
             let of_it: Vec<u64> = of_it.map(|(number, _)| *number).collect();
             model.seen.going.begin(of_it);
@@ -484,7 +517,9 @@ async fn last(env: Env, starting: Starting) -> Result<(), String> {
             front.check(queue, &messages, begun);
             silent = if messages.is_empty() { silent + 1 } else { 0 };
             for message in &messages {
-                *front.model.lock().seen.drained.entry(number_of(message)).or_default() += 1;
+                let number = number_of(message);
+                *front.model.lock().seen.drained.entry(number).or_default() += 1;
+                front.model.lock().there.entry(number).or_default().insert(place_of(message));
                 let deleted = front.store.delete(&view, vec![message.receipt]).await;
                 let outcomes = deleted.map_err(|error| error.to_string())?;
                 if outcomes[0].is_err() {
