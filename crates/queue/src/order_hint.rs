@@ -52,7 +52,7 @@ const LOOKS_BEFORE: f64 = 16.0;
 const LOOKS_EAGER: f64 = 128.0;
 
 /// Part of the target that is aimed at.
-const AIM: f64 = 0.75;
+const AIM: f64 = 0.6;
 
 /// K, as what is seen asks for.
 #[derive(Debug)]

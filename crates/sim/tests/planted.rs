@@ -97,7 +97,8 @@ fn a_log_whose_data_directory_s_own_name_is_not_synced_is_caught_at_an_io() {
 
 #[test]
 fn a_log_s_journal_that_is_trimmed_before_segments_are_synced_is_caught() {
-    is_caught(Plant::TrimBeforeFill, "log", &["damaged", "but acknowledged records reach"]);
+    let words = ["damaged", "stored bytes are corrupt", "but acknowledged records reach"];
+    is_caught(Plant::TrimBeforeFill, "log", &words);
 }
 
 #[test]

@@ -50,7 +50,8 @@ pub struct Args {
     /// How long to measure, in seconds.
     #[arg(long, default_value_t = 10)]
     duration_s: u64,
-    /// How long to run before, in seconds.
+    /// How long to run before, in seconds. In the first half of it the rate rises to what it will be, so that listeners find
+    /// each other before they have much to carry.
     #[arg(long, default_value_t = 3)]
     warmup_s: u64,
     /// Bytes of an event, from 8.
@@ -334,6 +335,14 @@ impl Load {
             warmup_ns: args.warmup_s * 1_000_000_000,
         }
     }
+
+    /// How many events are due `elapsed_s` seconds after the beginning.
+    fn due_by(&self, elapsed_s: f64) -> u64 {
+        let rise_s = self.warmup_ns as f64 / 2e9;
+        let full_s =
+            if elapsed_s < rise_s { elapsed_s * elapsed_s / rise_s / 2.0 } else { elapsed_s - rise_s / 2.0 };
+        (full_s * self.rate) as u64
+    }
 }
 
 /// How many events were published.
@@ -360,7 +369,7 @@ async fn publish(
         if now_ns >= until_ns {
             break;
         }
-        let due = ((now_ns - begin_ns) as f64 / 1e9 * load.rate) as u64 - published.all;
+        let due = load.due_by((now_ns - begin_ns) as f64 / 1e9) - published.all;
         if due > 0 {
             payload[..8].copy_from_slice(&now_ns.to_le_bytes());
             let content = Content { payload: Bytes::copy_from_slice(&payload), ..Content::default() };
@@ -385,4 +394,25 @@ async fn publish(
         answer?;
     }
     Ok(published)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_rises_for_half_of_the_warm_up_and_is_then_what_was_asked_for() {
+        let load = |warmup_s: u64| Load {
+            stream: Stream::parse("r0/events").expect("a stream's name"),
+            rate: 1_000.0,
+            event_bytes: 8,
+            every: Duration::from_millis(2),
+            warmup_ns: warmup_s * 1_000_000_000,
+        };
+        assert_eq!(
+            [0.0, 5.0, 10.0, 20.0, 30.0].map(|at| load(20).due_by(at)),
+            [0, 1_250, 5_000, 15_000, 25_000]
+        );
+        assert_eq!(load(0).due_by(2.0), 2_000);
+    }
 }
