@@ -136,9 +136,9 @@ pub const SILENCE_CHECK_EVERY: Duration = Duration::from_millis(250);
 pub const UNCHANGED_BEYOND: Duration = Duration::from_secs(1);
 
 /// How often the durable source is asked for the lengths of a page although the metadata cell answers, one page each
-/// time: a writer that can't reach the cell is noticed within a second by whoever follows one page, and an idle process
-/// costs its node a CALL a second whatever it follows.
-pub const DURABLE_LENGTHS_EVERY: Duration = Duration::from_secs(1);
+/// time: a writer that can't reach the cell is noticed within two seconds by whoever follows one page, and an idle process
+/// costs its node a CALL in two seconds whatever it follows.
+pub const DURABLE_LENGTHS_EVERY: Duration = Duration::from_secs(2);
 
 /// Pages that are asked of the durable source at once.
 pub const ASKS_MAX: usize = 16;

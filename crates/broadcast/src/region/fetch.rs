@@ -44,6 +44,9 @@ const NEWEST_ONE_IN: usize = 4;
 const DOUBT_MS: u64 = 100;
 /// Members whose progress is known.
 const KNOWN_MAX: usize = 512;
+/// How often the time that others have to answer is doubled at most: as long as a request waits for its answer there.
+const PATIENCE_MAX: u32 = 2;
+
 #[derive(Debug)]
 pub(super) struct Fetcher {
     pub(super) recv: Recv,
@@ -57,6 +60,11 @@ pub(super) struct Fetcher {
     /// When it may be asked again about a lineage.
     doubts_at_ms: u64,
     reading: bool,
+    /// How often the time that others have to answer is doubled. Where all have too much to do, whoever gives up early and asks once
+    /// more gives them more to do.
+    patience: u32,
+    /// When that may change again.
+    patience_at_ms: u64,
     /// When to look again for somebody to ask: there are gaps for which nobody was free.
     look_again_ms: u64,
     options: Options,
@@ -105,6 +113,7 @@ struct Ask {
     of: u64,
     after: u64,
     up_to: u64,
+    at_ms: u64,
     until_ms: u64,
 }
 
@@ -156,6 +165,8 @@ impl Fetcher {
             proxy,
             doubts_at_ms: 0,
             reading: true,
+            patience: 0,
+            patience_at_ms: 0,
             look_again_ms: u64::MAX,
             options: options.clone(),
             stats: Stats::default(),
@@ -182,10 +193,11 @@ impl Fetcher {
             }
             let Some(index) = self.index(&stream, count) else { continue };
             self.hear(now_ms, from, index, Has { held, count, hops });
+            let timeout_ms = self.timeout_ms();
             let fetch = &mut self.streams[index];
             fetch.horizon = count.min(STANDING - 1).max(fetch.horizon);
             if let Some(feed) = fetch.feed.as_mut().filter(|feed| feed.after < count) {
-                feed.due.get_or_insert((count, now_ms + self.options.request_timeout_ms));
+                feed.due.get_or_insert((count, now_ms + timeout_ms));
             }
             self.prefer(now_ms, index, from, hops, out);
             self.pursue(now_ms, rng, index, Some(from), out);
@@ -344,7 +356,11 @@ impl Fetcher {
             if let Some(known) = known {
                 known.asks = known.asks.saturating_sub(1);
             }
-            return fetch.asks.swap_remove(at).up_to;
+            let ask = fetch.asks.swap_remove(at);
+            if from != self.proxy && now_ms.saturating_sub(ask.at_ms) < self.options.request_timeout_ms / 2 {
+                self.change_patience(now_ms, self.patience.saturating_sub(1));
+            }
+            return ask.up_to;
         }
         self.refused(now_ms, index, from, after, is_end);
         0
@@ -501,14 +517,17 @@ impl Fetcher {
         out: &mut Vec<Output>,
     ) -> u64 {
         let proxy = of == self.proxy;
+        let timeout_ms = match proxy {
+            true => self.options.request_timeout_ms.saturating_mul(4),
+            false => self.timeout_ms(),
+        };
         let fetch = &mut self.streams[index];
         let known = self.known.entry(of).or_default();
         known.asks += 1;
         let has = known.of(index).count;
         // The proxy may have more than it has told of, but nobody else is asked for what it has not.
         let up_to = if proxy { up_to } else { up_to.min(has) };
-        let timeout_ms = self.options.request_timeout_ms.saturating_mul(if proxy { 4 } else { 1 });
-        fetch.asks.push(Ask { of, after, up_to, until_ms: now_ms + timeout_ms });
+        fetch.asks.push(Ask { of, after, up_to, at_ms: now_ms, until_ms: now_ms + timeout_ms });
         *(if proxy { &mut self.stats.requests_to_proxy } else { &mut self.stats.requests_to_peers }) += 1;
         let (stream, lineage) = self.recv.named(index);
         let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
@@ -535,10 +554,26 @@ impl Fetcher {
             let given_up = self.streams[index].asks.iter().any(due);
             let left =
                 self.leave_if(now_ms, index, |feed| feed.due.is_some_and(|(_, until)| until <= now_ms), out);
+            if given_up || left {
+                self.change_patience(now_ms, (self.patience + 1).min(PATIENCE_MAX));
+            }
             if look_again || given_up || left {
                 self.give_up(index, due);
                 self.pursue(now_ms, rng, index, None, out);
             }
+        }
+    }
+
+    /// Milliseconds after which others than the proxy are given up.
+    fn timeout_ms(&self) -> u64 {
+        self.options.request_timeout_ms.saturating_mul(1 << self.patience)
+    }
+
+    /// One step for as long as others have to answer, or each of many answers would be one.
+    fn change_patience(&mut self, now_ms: u64, patience: u32) {
+        if now_ms >= self.patience_at_ms {
+            self.patience = patience;
+            self.patience_at_ms = now_ms + self.timeout_ms();
         }
     }
 

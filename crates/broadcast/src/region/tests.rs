@@ -744,6 +744,50 @@ fn one_whom_the_proxy_tells_asks_it_for_the_newest_part_and_the_others_for_the_r
 }
 
 #[test]
+fn others_that_answer_late_get_longer_until_they_answer_soon_again() {
+    let options = Options { feeds: 0, request_timeout_ms: 500, ..small() };
+    let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), options, 1);
+    let history = History(BTreeMap::from([(stream(0), vec![false; 100])]), 0);
+    let mut out = Vec::new();
+    let mut asked_for = 0;
+    // Whoever tells of ten more is asked for them; `from` answers.
+    let mut told = |peer: &mut Peer, now: u64, of: u64| {
+        asked_for += 10;
+        let progress = Progress { stream: stream(0), lineage: 0, held: 0, count: asked_for, hops: 0 };
+        peer.receive(now, of, Message::Notify(vec![progress]), &mut out);
+        assert!(out.drain(..).any(
+            |output| matches!(output, Output::Send { to, message: Message::Request { .. } } if to == of)
+        ));
+        asked_for
+    };
+    let answers = |peer: &mut Peer, now: u64, from: u64, count: u64| {
+        let (stream, after) = (stream(0), count - 10);
+        let batches = vec![history.read(&stream, after, count, 10_000).unwrap()];
+        let events =
+            Message::Events { stream, lineage: 0, after, held: 0, count, hops: 0, stands: false, batches };
+        peer.receive(now, from, events, &mut Vec::new());
+    };
+    let given_up = |peer: &mut Peer, now: u64| {
+        peer.tick(now, &mut Vec::new());
+        peer.stats().timeouts
+    };
+    for (now, of, waits_ms) in [(0, 11, 500), (1_000, 12, 1_000), (3_000, 13, 2_000), (6_000, 14, 2_000)] {
+        let before = peer.stats().timeouts;
+        let count = told(&mut peer, now, of);
+        assert_eq!(given_up(&mut peer, now + waits_ms - 1), before);
+        assert_eq!(given_up(&mut peer, now + waits_ms), before + 1, "at {now}");
+        answers(&mut peer, now + waits_ms, PROXY, count);
+    }
+    for (now, of) in [(10_000, 15), (13_000, 16)] {
+        let count = told(&mut peer, now, of);
+        answers(&mut peer, now + 10, of, count);
+    }
+    let before = peer.stats().timeouts;
+    told(&mut peer, 16_000, 17);
+    assert_eq!(given_up(&mut peer, 16_500), before + 1, "as long as in the beginning");
+}
+
+#[test]
 fn a_client_keeps_a_bounded_number_of_bytes() {
     let mut world = World::new(9, small());
     (10..20).for_each(|id| world.join(id, BTreeMap::new()));

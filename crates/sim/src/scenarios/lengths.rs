@@ -3,7 +3,7 @@
 //!
 //! The code that runs is that of `tail`'s writer and reader, and `cache`. Checked: how long a record takes to every
 //! reader, when the writer is cut off from an idle log and when it is under load; and that a process of idle readers
-//! asks the durable layer once a second, however many files it follows and however many cursors it has.
+//! asks the durable layer every two seconds, however many files it follows and however many cursors it has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tailwater_env::{BoxFuture, Env, Instant};
 use tailwater_format::{
     Offset, Position, SHARDS_PER_PAGE, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
 };
+use tailwater_tail::limits::DURABLE_LENGTHS_EVERY;
 use tailwater_tail::testing::MemoryLog;
 use tailwater_tail::{
     Cells, Cursor, DurableSource, Place, ReaderConfig, SegmentInfo, SourceError, TailReader, TailWriter,
@@ -115,7 +116,10 @@ pub fn run(world: &mut World, _plant: Plant) -> Result<Report, Violation> {
     world.run_for(Duration::from_millis(rng.between(0, 5_000)))?;
     cluster.append(cluster.shards[rng.index(cluster.shards.len())]);
     cluster.all_seen()?;
-    cluster.was_within(Duration::from_secs(pages), "the first record behind a page that stands still")?;
+    cluster.was_within(
+        DURABLE_LENGTHS_EVERY * pages as u32,
+        "the first record behind a page that stands still",
+    )?;
     // The others are suspect, too.
     cluster.load(&mut rng)?;
     cluster.was_within(Duration::from_secs(1), "a record while a page is known to stand still")?;
@@ -129,7 +133,7 @@ pub fn run(world: &mut World, _plant: Plant) -> Result<Report, Violation> {
     cluster.load(&mut rng)?;
     cluster.cut();
     cluster.load(&mut rng)?;
-    cluster.was_within(Duration::from_secs(1), "a record under load")?;
+    cluster.was_within(DURABLE_LENGTHS_EVERY, "a record under load")?;
     let mut report = Report::default();
     report.count("pages", pages);
     report.count("records", cluster.state.lock().appended.len() as u64);
@@ -210,13 +214,14 @@ impl<'a> Cluster<'a> {
         ensure(took <= most + SLACK, || format!("{what} took {took:?}, of {most:?} that it may"))
     }
 
-    /// While nothing happens the durable layer is asked once a second.
+    /// While nothing happens the durable layer is asked at each [`DURABLE_LENGTHS_EVERY`].
     fn idle(&self) -> Result<(), Violation> {
         let before = self.asked.load(Ordering::Relaxed);
         self.world.run_for(IDLE)?;
         let asked = self.asked.load(Ordering::Relaxed) - before;
         std::mem::take(&mut self.state.lock().delay_max);
-        ensure(asked <= IDLE.as_secs() + 1, || format!("an idle process asked {asked} times in {IDLE:?}"))
+        let most = IDLE.div_duration_f64(DURABLE_LENGTHS_EVERY) as u64 + 1;
+        ensure(asked <= most, || format!("an idle process asked {asked} times in {IDLE:?}"))
     }
 
     fn cut(&self) {

@@ -83,9 +83,9 @@ impl Fetcher {
 
     /// Asks a member to feed this one with what comes after a number.
     fn want(&mut self, now_ms: u64, index: usize, of: u64, after: u64, out: &mut Vec<Output>) {
+        let due = Some((STANDING, now_ms + self.timeout_ms()));
         let fetch = &mut self.streams[index];
         fetch.moves_at_ms = now_ms + MOVE_MS;
-        let due = Some((STANDING, now_ms + self.options.request_timeout_ms));
         fetch.wanted = Some(Feed { of, after, hops: UNFED, due });
         *(if of == self.proxy {
             &mut self.stats.requests_to_proxy

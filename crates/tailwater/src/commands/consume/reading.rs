@@ -18,7 +18,7 @@ pub(super) struct Reading {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
     silent_after_ms: Option<u64>,
     /// The node is asked how long shards are every so many milliseconds although the metadata cell tells, 64 shards of a
-    /// stream each time [default: 1000].
+    /// stream each time [default: 2000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     durable_lengths_ms: Option<u64>,
     /// Most bytes per second of each shard, wherever they are read [default: 536870912].
