@@ -122,7 +122,7 @@ pub fn run(world: &mut World, _plant: Plant) -> Result<Report, Violation> {
     )?;
     // The others are suspect, too.
     cluster.load(&mut rng)?;
-    cluster.was_within(Duration::from_secs(1), "a record while a page is known to stand still")?;
+    cluster.was_within(DURABLE_LENGTHS_EVERY, "a record while a page is known to stand still")?;
 
     cluster.heal();
     cluster.append_to_all();
