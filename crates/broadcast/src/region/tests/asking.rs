@@ -41,7 +41,7 @@ fn others_that_answer_late_get_longer_until_they_answer_soon_again() {
     let history = History(BTreeMap::from([(stream(0), vec![false; 100])]), 0);
     let mut out = Vec::new();
     let mut asked_for = 0;
-    // Whoever tells of ten more is asked for them; `from` answers.
+    // Whoever tells of ten more is asked for them.
     let mut told = |peer: &mut Peer, now: u64, of: u64| {
         asked_for += 10;
         let progress = Progress { stream: stream(0), lineage: 0, held: 0, count: asked_for, hops: 0 };
