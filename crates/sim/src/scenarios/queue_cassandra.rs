@@ -111,21 +111,11 @@ struct Starting {
 
 impl Starting {
     fn start(&self, env: Env) {
-        let starting = self.clone();
-        let run = {
-            let env = env.clone();
-            async move {
-                let Some(front) = starting.open(env).await else { return };
-                let front = Arc::new(front);
-                let clients = (0..2).map(|_| Arc::clone(&front).client());
-                futures::future::join_all(clients).await;
-            }
-        };
-        env.spawn("front", run).detach();
+        fronts::start(&env, self.clone().open(env.clone()), Front::client);
     }
 
     /// A front end of the one queue, as soon as the cluster lets it be.
-    async fn open(self, env: Env) -> Option<Front> {
+    async fn open(self, env: Env) -> Option<Arc<Front>> {
         let record = QueueRecord::new("account", "q", self.settings);
         let opened = fronts::open(&env, &self.cluster, &self.config, self.plant, |store| {
             let record = record.clone();
@@ -135,7 +125,8 @@ impl Starting {
             }
         });
         let (store, queue) = opened.await?;
-        Some(Front { env, store, queue, model: self.model, level: self.config.consistency })
+        let level = self.config.consistency;
+        Some(Arc::new(Front { env, store, queue, model: self.model, level }))
     }
 }
 

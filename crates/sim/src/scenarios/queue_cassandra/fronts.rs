@@ -152,6 +152,19 @@ pub(super) async fn open<T, F: Future<Output = Option<T>>>(
     None
 }
 
+/// Runs two clients of a front end once it is open.
+pub(super) fn start<F: Send + Sync + 'static, C: Future<Output = ()> + Send + 'static>(
+    env: &Env,
+    opened: impl Future<Output = Option<Arc<F>>> + Send + 'static,
+    client: fn(Arc<F>) -> C,
+) {
+    let run = async move {
+        let Some(front) = opened.await else { return };
+        futures::future::join_all((0..2).map(|_| client(Arc::clone(&front)))).await;
+    };
+    env.spawn("front", run).detach();
+}
+
 /// Creates a queue, or finds the one that is there.
 pub(super) async fn create(store: &SharedQueues, record: QueueRecord) -> Result<Arc<View>, QueueError> {
     match store.create(record).await {

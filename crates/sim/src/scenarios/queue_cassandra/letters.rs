@@ -237,16 +237,7 @@ struct Starting {
 
 impl Starting {
     fn start(&self, env: Env) {
-        let starting = self.clone();
-        let run = {
-            let env = env.clone();
-            async move {
-                let Some(front) = starting.open(env).await else { return };
-                let clients = (0..2).map(|_| Arc::clone(&front).client());
-                futures::future::join_all(clients).await;
-            }
-        };
-        env.spawn("front", run).detach();
+        fronts::start(&env, self.clone().open(env.clone()), Front::client);
     }
 
     /// A front end of the queues, as soon as the cluster lets it be.
