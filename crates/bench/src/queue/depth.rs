@@ -1,11 +1,9 @@
 //! `bench queue depth`: what a receive takes, and the memory of the node, with more and more messages in one queue; and what it
-//! takes on another queue after many messages have passed through it.
+//! takes on another queue after many messages have passed through it, in turn with a queue that is new.
 //!
 //! One worker measures: it sends a batch, receives one and deletes it, so that the queue stays as long as it is.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -14,7 +12,7 @@ use serde::Serialize;
 use super::client::Client;
 use super::load::Random;
 use super::nodes::{Nodes, StoreArgs};
-use super::traffic::Traffic;
+use super::traffic::{Traffic, share_out};
 use crate::interrupt;
 use crate::report::{self, Format};
 use crate::stats::{Durations, PercentilesMs, round};
@@ -27,10 +25,10 @@ pub struct Args {
     /// Messages in the queue, ascending; it is measured at each.
     #[arg(long, value_delimiter = ',', default_value = "10000,100000,1000000")]
     depth: Vec<u64>,
-    /// Messages that have passed through another queue, ascending; it is measured before all and at each.
+    /// Messages that have passed through another queue, ascending; at each it is measured in turn with a new one.
     #[arg(long, value_delimiter = ',', default_value = "1000000")]
     passed: Vec<u64>,
-    /// Messages that are in that queue while others pass.
+    /// Messages that are in that queue while others pass, and in the new one.
     #[arg(long, default_value_t = 1_000, value_name = "MESSAGES")]
     standing: u64,
     /// Bytes of a body.
@@ -77,7 +75,12 @@ struct AfterPassing {
     messages_passed: u64,
     #[serde(flatten)]
     measured: Measured,
+    /// Of a queue through which nothing has passed.
+    fresh: Measured,
 }
+
+/// Turns that two queues take while they are measured, so that what disturbs one disturbs the other.
+const TURNS: u64 = 10;
 
 #[derive(Serialize)]
 struct Measured {
@@ -117,7 +120,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             bench.traffic.fill(bench.server, depth.saturating_sub(there), args.workers)?;
             let rate = (depth - there) as f64 / begin.elapsed().as_secs_f64();
             there = *depth;
-            let measured = bench.measure(rate)?;
+            let [measured] = measure([(&bench, rate)])?;
             eprintln!("{depth} messages: {:?}, {} bytes", measured.receive_ms, measured.rss_bytes);
             outcome.depths.push(AtDepth { messages: there, measured });
         }
@@ -127,17 +130,56 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let bench = Bench::new(&args, &nodes, "passed")?;
         bench.traffic.fill(bench.server, args.standing, args.workers)?;
         let mut passed = 0;
-        for upto in std::iter::once(&0).chain(&args.passed) {
+        for upto in &args.passed {
             let begin = Instant::now();
             bench.pass(upto - passed)?;
             let rate = (upto - passed) as f64 / begin.elapsed().as_secs_f64();
             passed = *upto;
-            let measured = bench.measure(rate)?;
-            eprintln!("{passed} passed: {:?}, {} bytes", measured.receive_ms, measured.rss_bytes);
-            outcome.passed.push(AfterPassing { messages_passed: passed, measured });
+            let fresh = Bench::new(&args, &nodes, &format!("fresh-{upto}"))?;
+            let begin = Instant::now();
+            fresh.traffic.fill(fresh.server, args.standing, args.workers)?;
+            let filled = args.standing as f64 / begin.elapsed().as_secs_f64();
+            let [measured, fresh] = measure([(&bench, rate), (&fresh, filled)])?;
+            eprintln!("{passed} passed: {:?}; a new queue: {:?}", measured.receive_ms, fresh.receive_ms);
+            outcome.passed.push(AfterPassing { messages_passed: passed, measured, fresh });
         }
     }
     report::print(args.output, &outcome)
+}
+
+/// Measures queues of the same nodes, in turns; beside each, how many messages a second it took to come here.
+fn measure<const N: usize>(queues: [(&Bench<'_>, f64); N]) -> anyhow::Result<[Measured; N]> {
+    let mut clients = queues.map(|(bench, _)| (Client::new(bench.server), Random(u64::MAX)));
+    let mut took: [(Took, Duration, u64); N] = std::array::from_fn(|_| Default::default());
+    for (at, (bench, _)) in queues.iter().enumerate() {
+        let (client, random) = &mut clients[at];
+        for _ in 0..bench.args.receives / 10 {
+            bench.cycle(client, random, &mut Took::default())?;
+        }
+    }
+    for turn in 0..TURNS {
+        for (at, (bench, _)) in queues.iter().enumerate() {
+            let ((client, random), (took, cpu, received)) = (&mut clients[at], &mut took[at]);
+            let before = bench.nodes.cpu();
+            let upto = |turn: u64| bench.args.receives * turn / TURNS;
+            for _ in upto(turn)..upto(turn + 1) {
+                interrupt::check()?;
+                *received += bench.cycle(client, random, took)?;
+            }
+            *cpu += bench.nodes.cpu().saturating_sub(before);
+        }
+    }
+    Ok(std::array::from_fn(|at| {
+        let ((bench, rate), (took, cpu, received)) = (queues[at], &took[at]);
+        Measured {
+            messages_per_s: round(rate, 0),
+            send_ms: took.send.percentiles_ms(),
+            receive_ms: took.receive.percentiles_ms(),
+            cycle_ms: took.cycle.percentiles_ms(),
+            rss_bytes: bench.nodes.rss_bytes(),
+            node_ms: round(cpu.as_secs_f64() * 1e3 / (*received).max(1) as f64, 4),
+        }
+    }))
 }
 
 /// One queue.
@@ -153,30 +195,6 @@ impl<'a> Bench<'a> {
         let server = nodes.addresses()[0];
         let traffic = Traffic::create(&mut Client::new(server), name, args.body_bytes, args.fifo)?;
         Ok(Self { args, nodes, server, traffic })
-    }
-
-    fn measure(&self, messages_per_s: f64) -> anyhow::Result<Measured> {
-        let (mut client, mut random) = (Client::new(self.server), Random(u64::MAX));
-        let mut took = Took::default();
-        for _ in 0..self.args.receives / 10 {
-            self.cycle(&mut client, &mut random, &mut took)?;
-        }
-        took = Took::default();
-        let before = self.nodes.cpu();
-        let mut received = 0;
-        for _ in 0..self.args.receives {
-            interrupt::check()?;
-            received += self.cycle(&mut client, &mut random, &mut took)?;
-        }
-        let cpu = self.nodes.cpu().saturating_sub(before);
-        Ok(Measured {
-            messages_per_s: round(messages_per_s, 0),
-            send_ms: took.send.percentiles_ms(),
-            receive_ms: took.receive.percentiles_ms(),
-            cycle_ms: took.cycle.percentiles_ms(),
-            rss_bytes: self.nodes.rss_bytes(),
-            node_ms: round(cpu.as_secs_f64() * 1e3 / received.max(1) as f64, 4),
-        })
     }
 
     /// Sends a batch, receives one and deletes it; how many it received.
@@ -205,25 +223,10 @@ impl<'a> Bench<'a> {
 
     /// Lets so many messages pass through the queue.
     fn pass(&self, messages: u64) -> anyhow::Result<()> {
-        let batches = AtomicU64::new(messages / self.args.batch);
-        let failed = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for at in 0..self.args.workers as u64 {
-                let (batches, failed) = (&batches, &failed);
-                scope.spawn(move || {
-                    let (mut client, mut random) = (Client::new(self.server), Random(at));
-                    let left = |left: u64| left.checked_sub(1);
-                    while batches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok() {
-                        let cycled = self.cycle(&mut client, &mut random, &mut Took::default());
-                        if let Err(error) = interrupt::check().and(cycled) {
-                            failed.lock().expect("no worker panics").get_or_insert(error);
-                            return;
-                        }
-                    }
-                });
-            }
-        });
-        failed.into_inner().expect("no worker panicked").map_or(Ok(()), Err)
+        let batches = messages / self.args.batch;
+        share_out(self.server, self.args.workers, batches, "passing", |client, random| {
+            self.cycle(client, random, &mut Took::default()).map(drop)
+        })
     }
 }
 

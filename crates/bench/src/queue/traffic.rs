@@ -1,6 +1,7 @@
 //! Messages as the closed loops send, receive and delete them: on one queue, each body with a number and a sum over all of it.
 
 use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, ensure};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::load::{Random, body, number_of};
 use crate::interrupt;
+use crate::report::ProgressLine;
 
 /// Messages of one request when a queue is filled.
 const FILL_BATCH: u64 = 10;
@@ -47,23 +49,8 @@ impl Traffic {
 
     /// Sends `messages`, rounded down to tens, from `workers` connections.
     pub fn fill(&self, server: SocketAddr, messages: u64, workers: usize) -> anyhow::Result<()> {
-        let batches = AtomicU64::new(messages / FILL_BATCH);
-        std::thread::scope(|scope| {
-            let fillers: Vec<_> = (0..workers as u64)
-                .map(|at| {
-                    let batches = &batches;
-                    scope.spawn(move || {
-                        let (mut client, mut random) = (Client::new(server), Random(at));
-                        let left = |left: u64| left.checked_sub(1);
-                        while batches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok() {
-                            interrupt::check()?;
-                            self.send(&mut client, FILL_BATCH, &mut random)?;
-                        }
-                        anyhow::Ok(())
-                    })
-                })
-                .collect();
-            fillers.into_iter().try_for_each(|filler| filler.join().expect("no filler panics"))
+        share_out(server, workers, messages / FILL_BATCH, "filling", |client, random| {
+            self.send(client, FILL_BATCH, random)
         })
     }
 
@@ -116,6 +103,39 @@ impl Traffic {
         let entries: Vec<Value> = receipts.iter().enumerate().map(entry).collect();
         all_well(&client.call("DeleteMessageBatch", &json!({"QueueUrl": self.url, "Entries": entries}))?)
     }
+}
+
+/// Has `workers` connections do something `times` times together, and shows how far they are. The first failure ends all.
+pub fn share_out(
+    server: SocketAddr,
+    workers: usize,
+    times: u64,
+    what: &str,
+    step: impl Fn(&mut Client, &mut Random) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    let none_panics = "no worker panics";
+    let (left, failed) = (AtomicU64::new(times), Mutex::new(None));
+    let line = Mutex::new(ProgressLine::new());
+    std::thread::scope(|scope| {
+        for at in 0..workers as u64 {
+            let (left, failed, line, step) = (&left, &failed, &line, &step);
+            scope.spawn(move || {
+                let (mut client, mut random) = (Client::new(server), Random(at));
+                let one_less = |left: u64| left.checked_sub(1);
+                while let Ok(before) = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+                    if before % 100 == 0 {
+                        let done = (times - before) * 100 / times;
+                        line.lock().expect(none_panics).show(&format!("{what}: {done}%"));
+                    }
+                    if let Err(error) = interrupt::check().and_then(|()| step(&mut client, &mut random)) {
+                        failed.lock().expect(none_panics).get_or_insert(error);
+                        left.store(0, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().expect(none_panics).map_or(Ok(()), Err)
 }
 
 /// None of a batch was refused.
