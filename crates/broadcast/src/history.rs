@@ -50,8 +50,8 @@ use work::Work;
 /// Steps of due work that an append does for each of its events: more than an event can make due on average.
 const STEPS_PER_EVENT: usize = 6;
 
-/// Events that are looked up in the index together.
-const GROUP: usize = 64;
+/// Events that are looked up in the index together: what they touch, some dozen lines of memory each, stays in the first-level cache.
+const GROUP: usize = 32;
 /// Blocks that are few enough to be in the processor's cache.
 const BLOCKS_CACHED: usize = 64;
 
