@@ -13,6 +13,7 @@ use crate::ids::{Number, Receipt, Sequence, Token};
 use crate::limits::{BUCKETS_LISTED, COUNTED_MAX, ROWS_READ};
 use crate::queue::Counts;
 use crate::request::{Figures, Message, QueueError};
+use crate::settings::Consistency;
 
 /// A queue with more tuples than this is not counted each time that somebody asks.
 const QUICK_TUPLES: u64 = 10_000;
@@ -91,8 +92,13 @@ impl Front {
         mut tell: impl FnMut(&Tuple) -> ControlFlow<()>,
     ) -> Result<(), QueueError> {
         let level = self.level(known);
-        let mut from_bucket = self.rows.floor(level, known.id, Kind::Tuples).await?.max(bucket);
         let mut told = 0;
+        let mut tell = |tuple: &Tuple| {
+            told += 1;
+            tell(tuple)?;
+            if told < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let mut from_bucket = self.rows.floor(level, known.id, Kind::Tuples).await?.max(bucket);
         loop {
             let buckets =
                 self.rows.buckets(level, known.id, Kind::Tuples, from_bucket, BUCKETS_LISTED).await?;
@@ -103,33 +109,44 @@ impl Front {
                     // Cursors are safe to skip to: below them there is nothing.
                     let known_from = known.heads.lock().from(bucket, part);
                     let from = known_from.unwrap_or(begin_of(bucket + 1));
-                    for (mut from, upto) in slices(from, begin_of(bucket + 1) - 1) {
-                        let mut seen: Option<(u64, Number)> = None;
-                        loop {
-                            let tuples = self.rows.tuples(level, at, from, upto, ROWS_READ).await?;
-                            let is_whole = tuples.len() < ROWS_READ;
-                            let mut fresh = 0;
-                            for tuple in &tuples {
-                                let key = (tuple.visible_at, tuple.number);
-                                if seen.is_none_or(|seen| key > seen) {
-                                    if tell(tuple).is_break() {
-                                        return Ok(());
-                                    }
-                                    (seen, fresh, told) = (Some(key), fresh + 1, told + 1);
-                                }
-                            }
-                            if told >= most {
-                                return Ok(());
-                            }
-                            let Some(last) = tuples.last().filter(|_| !is_whole) else { break };
-                            // The same time again, as there may be more of it; more than one read of one time is
-                            // left out.
-                            from = last.visible_at + u64::from(fresh == 0);
+                    for times in slices(from, begin_of(bucket + 1) - 1) {
+                        if self.each_tuple_within(level, at, times, &mut tell).await?.is_break() {
+                            return Ok(());
                         }
                     }
                 }
             }
             from_bucket = last + 1;
+        }
+    }
+
+    /// Tells of the tuples of a partition from one time up to another one, in order, until it was enough.
+    pub(super) async fn each_tuple_within(
+        &self,
+        level: Consistency,
+        at: Partition,
+        (mut from, upto): (u64, u64),
+        mut tell: impl FnMut(&Tuple) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, QueueError> {
+        let mut seen: Option<(u64, Number)> = None;
+        loop {
+            let tuples = self.rows.tuples(level, at, from, upto, ROWS_READ).await?;
+            let is_whole = tuples.len() < ROWS_READ;
+            let mut is_fresh = false;
+            for tuple in &tuples {
+                let key = (tuple.visible_at, tuple.number);
+                if seen.is_none_or(|seen| key > seen) {
+                    if tell(tuple).is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    (seen, is_fresh) = (Some(key), true);
+                }
+            }
+            let Some(last) = tuples.last().filter(|_| !is_whole) else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            // The same time again, as there may be more of it; more than one read of one time is left out.
+            from = last.visible_at + u64::from(!is_fresh);
         }
     }
 

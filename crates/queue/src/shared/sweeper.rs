@@ -1,5 +1,5 @@
-//! What nobody waits for: empty buckets are dropped, what is left of deleted queues is, and bodies and tuples are brought together
-//! again.
+//! What nobody waits for: buckets are dropped in which there is nothing, or nothing but what was kept for long enough, what is left of
+//! deleted queues is, and bodies and tuples are brought together again.
 //!
 //! A sweep reads the whole index of a queue, and the numbers of all its bodies. A body that is older than any send that is still under
 //! way, and that no tuple leads to, gets a new tuple: visible now. While the sweep reads, tuples move: forward they are met
@@ -7,10 +7,14 @@
 //! that follow each other. A tuple without a body is removed when it is received. The sweeper removes those that nobody receives, so
 //! that they are not counted for as long: it also has to find them twice, as most were only deleted while it read.
 //!
+//! What was kept for long enough and nobody receives goes in whole buckets, lowest first, so many of them with each sweep: as they are in
+//! the order of time, so do they expire.
+//!
 //! One front end sweeps a queue at a time: it notes that it does, as a record that ends by itself. That two do is harmless: both put
 //! the same message in, and the second tuple goes with the first delete, or receive.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +22,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use tailwater_env::HashSet;
 
-use super::heads::{Heads, begin_of, bucket_of};
+use super::heads::{Heads, begin_of, bucket_of, slices};
 use super::numbers::sent_at;
 use super::rows::{Kind, Partition, Tuple};
 use super::{Front, Known};
@@ -93,7 +97,15 @@ impl Front {
         if !found.bodies.is_empty() || !found.tuples.is_empty() {
             suspects.insert(known.id, found);
         }
-        self.drop_bodies(&known).await
+        self.drop_bodies(&known).await?;
+        // Receives drop what they are past; of a queue that nobody receives from nothing is dropped but here. Not trusting this front
+        // end's cursors.
+        let aside = Known::new(Arc::clone(&known.view), known.parts);
+        let now = self.now();
+        self.refresh(&aside, now).await?;
+        let expired = self.drop_empty(&aside, now).await?;
+        known.happened.lock().expired += expired;
+        Ok(())
     }
 
     /// Sweeps a queue; what it found, of which what is in `before`, too, is put right.
@@ -103,8 +115,9 @@ impl Front {
             return Ok(Suspect::default());
         }
         let level = self.level(known);
+        let now = self.now();
         // What was sent later may still be on its way.
-        let upto = self.margin().before(self.now()).saturating_sub(SETTLE_MS);
+        let upto = self.margin().before(now).saturating_sub(SETTLE_MS);
         let mut listed: HashSet<Number> = HashSet::default();
         self.each_tuple_from_the_floor(known, |tuple| {
             listed.insert(tuple.number);
@@ -124,7 +137,10 @@ impl Front {
                         let numbers = bodies.iter().map(|(number, _)| *number);
                         // What stays in there has no body.
                         let unlisted = numbers.filter(|number| !listed.remove(number));
-                        without.extend(unlisted.filter(|number| sent_at(*number) <= upto));
+                        // Those that are dropped soon are not to be listed again.
+                        let is_lost =
+                            |number: &Number| sent_at(*number) <= upto && !known.is_expired(*number, now);
+                        without.extend(unlisted.filter(is_lost));
                         match bodies.last() {
                             Some((last, _)) if bodies.len() == ROWS_READ => after = *last,
                             _ => break,
@@ -190,7 +206,7 @@ impl Front {
         self.each_tuple(&aside, usize::MAX, tell).await
     }
 
-    /// Drops empty buckets of tuples behind the head, beside the receives; every [`DROP_EVERY_MS`] at most.
+    /// Drops buckets of tuples behind the head, beside the receives; every [`DROP_EVERY_MS`] at most.
     pub(super) fn drop_buckets(self: &Arc<Self>, known: &Arc<Known>) {
         let now = self.now();
         let mut dropping = known.dropping.lock();
@@ -202,30 +218,28 @@ impl Front {
         let (front, queue) = (Arc::downgrade(self), Arc::downgrade(known));
         let task = self.env.spawn("queue-buckets", async move {
             let (Some(front), Some(known)) = (front.upgrade(), queue.upgrade()) else { return };
-            if let Err(error) = front.drop_empty(&known, now).await {
-                tracing::debug!(%error, "empty buckets are dropped later");
+            match front.drop_empty(&known, now).await {
+                Ok(expired) => known.happened.lock().expired += expired,
+                Err(error) => tracing::debug!(%error, "empty buckets are dropped later"),
             }
         });
         *dropping = (now, Some(task));
     }
 
-    async fn drop_empty(&self, known: &Known, now: u64) -> Result<(), QueueError> {
+    /// Drops the lowest buckets of tuples, up to the first in which there is something to be received, now or later. How many tuples went
+    /// with them that were of messages kept for long enough.
+    async fn drop_empty(&self, known: &Known, now: u64) -> Result<u64, QueueError> {
         let margin = self.margin();
         let droppable = known.heads.lock().droppable(now, margin);
         let mut first = None;
-        let mut empty = Vec::new();
+        let (mut empty, mut expired) = (Vec::new(), 0);
         for bucket in droppable {
-            let reads = (0..known.parts).map(|part| {
-                let at = Partition { queue: known.id, bucket, part };
-                // From the cursor on: what is below would be read through all that was deleted there.
-                let from = known.heads.lock().from(bucket, part).unwrap_or(begin_of(bucket + 1) - 1);
-                // Whatever the queue's level: what one replica does not have yet another one may.
-                self.rows.tuples(Consistency::Quorum, at, from, begin_of(bucket + 1) - 1, 1)
-            });
-            if try_join_all(reads).await?.iter().any(|tuples| !tuples.is_empty()) {
+            let reads = (0..known.parts).map(|part| self.expired_in(known, bucket, part, now));
+            let Some(counts) = try_join_all(reads).await?.into_iter().collect::<Option<Vec<u64>>>() else {
                 first = Some(bucket);
                 break;
-            }
+            };
+            expired += counts.into_iter().sum::<u64>();
             empty.push(bucket);
         }
         let floor = Heads::next_floor(now, margin, first);
@@ -238,7 +252,44 @@ impl Front {
         for bucket in empty {
             self.drop_bucket(known, Kind::Tuples, bucket).await?;
         }
-        Ok(())
+        Ok(expired)
+    }
+
+    /// How many tuples there are in a part of a bucket, if all of them are of messages that were kept for long enough.
+    async fn expired_in(
+        &self,
+        known: &Known,
+        bucket: u64,
+        part: u16,
+        now: u64,
+    ) -> Result<Option<u64>, QueueError> {
+        // Whatever the queue's level: what one replica does not have yet another one may.
+        let level = Consistency::Quorum;
+        let at = Partition { queue: known.id, bucket, part };
+        // A group's tuple does not say how old its messages are.
+        let is_over = |tuple: &Tuple| !known.is_fifo() && known.is_expired(tuple.number, now);
+        // From the cursor on: what is below would be read through all that was deleted there.
+        let from = known.heads.lock().from(bucket, part).unwrap_or(begin_of(bucket + 1) - 1);
+        let mut expired = 0;
+        for (from, upto) in slices(from, begin_of(bucket + 1) - 1) {
+            // As a rule there is nothing, or the first one stays.
+            match self.rows.tuples(level, at, from, upto, 1).await?.first() {
+                None => continue,
+                Some(tuple) if !is_over(tuple) => return Ok(None),
+                Some(_) => {}
+            }
+            let count = |tuple: &Tuple| {
+                if !is_over(tuple) {
+                    return ControlFlow::Break(());
+                }
+                expired += 1;
+                ControlFlow::Continue(())
+            };
+            if self.each_tuple_within(level, at, (from, upto), count).await?.is_break() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(expired))
     }
 
     async fn drop_bucket(&self, known: &Known, kind: Kind, bucket: u64) -> Result<(), QueueError> {

@@ -530,6 +530,37 @@ fn messages_of_a_fifo_queue_that_nobody_receives_go_when_they_were_kept_for_long
 }
 
 #[test]
+fn messages_of_a_standard_queue_that_nobody_receives_go_when_they_were_kept_for_long_enough() {
+    with_two(|env, rows, [one, other]| async move {
+        let settings = Settings { retention_s: 3_600, visibility_s: 30, ..Settings::default() };
+        let queue = one.create(QueueRecord::new("a", "q", settings)).await.expect("created");
+        let there = other.find("a", "q").await.expect("answered").expect("there");
+        let send = async || drop(one.send(&queue, vec![Send::default(); 3]).await.expect("sent"));
+        for _ in 0..30 {
+            send().await;
+            env.sleep(Duration::from_secs(10)).await;
+        }
+        // Some are received, and visible again later.
+        let receive = Receive { count: 10, ..Receive::default() };
+        assert_eq!(one.receive(&queue, receive).await.expect("received").len(), 10);
+        env.sleep(Duration::from_secs(3_000)).await;
+        send().await;
+        // All others were kept for long enough, and swept meanwhile.
+        env.sleep(Duration::from_secs(3_400)).await;
+        assert_eq!(other.peek(&there, Sequence(0), 100).await.expect("looked").len(), 3);
+        assert_eq!(one.figures(&queue).await.expect("counted").counts.visible, 3);
+        env.sleep(Duration::from_secs(10_000)).await;
+        let gone =
+            async |front: &SharedQueues, queue| front.figures(queue).await.expect("counted").happened.expired;
+        assert_eq!(gone(&one, &queue).await + gone(&other, &there).await, 93);
+        for kind in [Kind::Tuples, Kind::Bodies] {
+            let left = rows.buckets(Consistency::Quorum, queue.id, kind, 0, 99).await.expect("read");
+            assert!(left.is_empty(), "{kind:?}: {left:?}");
+        }
+    });
+}
+
+#[test]
 fn a_delete_that_is_answered_while_its_message_becomes_a_dead_letter_deletes_it_there_too() {
     with_two(|env, _, [one, other]| async move {
         let (work, dead) = work_and_dead(&one).await;
