@@ -433,6 +433,7 @@ impl Suite<'_> {
             self.env.sleep(Duration::from_millis(50)).await;
         }
         // Whether or not somebody looks for it.
+        assert_eq!(self.store.peek(&queue, Sequence(0), 10).await.expect("peeked"), []);
         assert_eq!(self.counts(&queue).await, Counts::default());
         assert_eq!(self.drain(&queue).await, Vec::<String>::new());
         assert_eq!(self.counts(&queue).await, Counts::default());

@@ -165,7 +165,7 @@ impl Core {
                 self.change_visibility(queue, &changes, reply, now);
             }
             Request::GiveBack(queue, receipts) => self.give_back(queue, &receipts, now),
-            Request::Peek(queue, from, count, reply) => self.peek(queue, from, count, reply),
+            Request::Peek(queue, from, count, reply) => self.peek(queue, from, count, reply, now),
             Request::Look(queue, reply) => {
                 let _ = reply.send(self.look(queue, now));
             }

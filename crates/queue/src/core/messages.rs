@@ -136,12 +136,22 @@ impl Core {
         }
     }
 
-    pub(super) fn peek(&mut self, id: QueueId, from: Sequence, count: usize, reply: Reply<Vec<Found>>) {
-        let found = match self.shelf.queues.get(&id) {
+    pub(super) fn peek(
+        &mut self,
+        id: QueueId,
+        from: Sequence,
+        count: usize,
+        reply: Reply<Vec<Found>>,
+        now: u64,
+    ) {
+        let found = match self.shelf.queues.get_mut(&id) {
             None => Err(QueueError::NoQueue),
             Some(hosted) => {
-                let taken = hosted.queue.peek(from, count).into_iter().map(|(taken, _)| taken);
-                Ok(taken.map(|taken| self.found(id, &taken)).collect())
+                // Without what was kept for long enough.
+                hosted.queue.advance(now);
+                let taken = hosted.queue.peek(from, count);
+                self.shelf.forget_dropped(id);
+                Ok(taken.into_iter().map(|(taken, _)| self.found(id, &taken)).collect())
             }
         };
         let _ = reply.send(found);

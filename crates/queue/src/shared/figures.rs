@@ -160,7 +160,7 @@ impl Front {
         from: Sequence,
         count: usize,
     ) -> Result<Vec<Message>, QueueError> {
-        let level = self.level(known);
+        let (level, now) = (self.level(known), self.now());
         let is_fifo = known.is_fifo();
         let mut tuples: HashMap<Number, Tuple> = HashMap::default();
         if is_fifo {
@@ -186,7 +186,8 @@ impl Front {
                 });
                 let mut bodies: Vec<_> = try_join_all(reads).await?.into_iter().flatten().collect();
                 bodies.sort_unstable();
-                let bodies = bodies.into_iter().filter(|(number, _)| !is_fifo || tuples.contains_key(number));
+                let bodies = bodies.into_iter().filter(|(number, _)| !known.is_expired(*number, now));
+                let bodies = bodies.filter(|(number, _)| !is_fifo || tuples.contains_key(number));
                 for (number, _) in bodies {
                     if messages.len() == count {
                         return Ok(messages);
