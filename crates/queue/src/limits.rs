@@ -165,7 +165,7 @@ pub const PARTS_MAX: u16 = 64;
 pub const LOOKS_EVERY: u64 = 16;
 
 /// The shared store: see [`LOOKS_EVERY`].
-pub const AUTO_LOOKS_EVERY: u64 = 4;
+pub const AUTO_LOOKS_EVERY: u64 = 2;
 
 /// The shared store: how far from a receive's tuple those of others that took the same message are looked for, in milliseconds.
 pub const LOOK_MS: u64 = 1_000;

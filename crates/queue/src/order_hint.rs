@@ -11,7 +11,7 @@
 //! - Alone it stays at K = 1: there is nothing to be seen, and order costs nothing.
 //! - Where the chance is not quite inverse to K, it still settles where duplicates are what is aimed at: below the
 //!   target, as it is met by chance and not exactly.
-//! - What was seen counts for half after some 350 looks, so K follows a load that changes.
+//! - What was seen counts for half after some 700 looks, so K follows a load that changes.
 //! - It is near after the first few duplicates: until it has looked a hundred times it looks after every receive.
 
 use crate::limits::{AUTO_LOOKS_EVERY, ORDER_HINT_MAX};
@@ -43,7 +43,7 @@ pub(crate) fn choose<T>(
 }
 
 /// Looks that the mean is over.
-const LOOKS: f64 = 512.0;
+const LOOKS: f64 = 1024.0;
 
 /// Looks before the first one that count as without duplicates.
 const LOOKS_BEFORE: f64 = 16.0;
@@ -53,7 +53,7 @@ const LOOKS_EAGER: f64 = 128.0;
 
 /// Part of the target that is aimed at: some duplicates are not seen, and K is at times too small by as much as it is too large, which
 /// costs more than it saves.
-const AIM: f64 = 0.6;
+const AIM: f64 = 0.65;
 
 /// K, as what is seen asks for.
 #[derive(Debug)]
