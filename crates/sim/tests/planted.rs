@@ -362,3 +362,13 @@ fn messages_that_stay_where_they_were_when_they_become_dead_letters_are_caught()
 fn messages_that_are_sent_without_their_delay_are_caught() {
     is_caught(Plant::DelayNotSent, "queue-cassandra-letters", &["before its delay"]);
 }
+
+#[test]
+fn front_ends_with_k_auto_that_do_not_see_each_other_are_caught() {
+    is_caught(Plant::OthersNotSeen, "queue-auto", &["with K = auto were duplicates"]);
+}
+
+#[test]
+fn duplicates_that_are_counted_by_both_receivers_are_caught() {
+    is_caught(Plant::OthersSeenFirst, "queue-auto", &["is out of order"]);
+}

@@ -106,6 +106,17 @@ fn queue_servers() {
 }
 
 #[test]
+fn queue_auto() {
+    // Three receivers, and two.
+    for seed in [0, 1] {
+        let scenario = scenarios::find("queue-auto").expect("it is listed");
+        let report =
+            scenario.run_seed(seed, Plant::None, false).unwrap_or_else(|failure| panic!("{failure}"));
+        println!("{report}");
+    }
+}
+
+#[test]
 fn journal_every_io() {
     holds("journal-every-io");
 }

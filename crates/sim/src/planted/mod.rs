@@ -126,6 +126,10 @@ pub enum Plant {
     MovedAndKept,
     /// Messages are sent without their delay.
     DelayNotSent,
+    /// Who has received a message does not see who else has.
+    OthersNotSeen,
+    /// Who has received a message takes whoever else has for somebody who was there before.
+    OthersSeenFirst,
 }
 
 impl Plant {

@@ -142,6 +142,11 @@ pub const ALL: &[Scenario] = &[
         run: queue_cassandra::order::run,
     },
     Scenario {
+        name: "queue-auto",
+        about: "K = auto beside fixed order hints, as in queue-order: duplicates at the target, no more out of order than need be",
+        run: queue_cassandra::auto::run,
+    },
+    Scenario {
         name: "cache",
         about: "clients of one cell that set, erase and get the same keys in a bad network; backends die",
         run: cache::run,
@@ -168,9 +173,9 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
-/// Those whose seeds are the cases of a figure, each many times as long as another scenario's seed: nobody means them who asks for
-/// seeds of all.
-pub const FIGURES: &[&str] = &["queue-servers", "queue-order"];
+/// Those whose seeds are the cases of a figure, or hold by chance more or less, each many times as long as another scenario's seed: nobody
+/// means them who asks for seeds of all.
+pub const FIGURES: &[&str] = &["queue-servers", "queue-order", "queue-auto"];
 
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<&'static Scenario> {

@@ -8,6 +8,7 @@
 //!
 //! The queue is purged once at most: what was acknowledged before is deleted then, and what is sent after the answer stays.
 
+pub mod auto;
 mod cluster;
 mod fifo;
 mod fronts;

@@ -74,17 +74,9 @@ impl Replica {
     }
 }
 
-/// What the replicas of a read say together: of each row what is latest.
-fn merged(replicas: &[&Replica], from: Key, upto: Key) -> Vec<(Key, Value)> {
-    let mut rows: BTreeMap<Key, (i64, Option<Value>)> = BTreeMap::new();
-    for replica in replicas {
-        for (key, (stamp, value)) in replica.rows.range(from..=upto) {
-            let known = rows.get(key);
-            if known.is_none_or(|(at, _)| stamp > at || (stamp == at && value.is_none())) {
-                rows.insert(*key, (*stamp, value.clone()));
-            }
-        }
-    }
+/// What the replicas of a read say together, `most` rows of it: of each row what is latest. What comes after those is not looked at: a
+/// partition may have many thousands.
+fn merged(replicas: &[&Replica], from: Key, upto: Key, most: usize) -> Vec<(Key, Value)> {
     let is_cleared = |key: &Key, stamp: i64| {
         let partition = match key {
             Key::Tuple(at, ..) => (Kind::Tuples, *at),
@@ -93,9 +85,22 @@ fn merged(replicas: &[&Replica], from: Key, upto: Key) -> Vec<(Key, Value)> {
         };
         replicas.iter().any(|replica| replica.cleared.get(&partition).is_some_and(|upto| stamp <= *upto))
     };
-    rows.into_iter()
-        .filter_map(|(key, (stamp, value))| Some((key, value.filter(|_| !is_cleared(&key, stamp))?)))
-        .collect()
+    let mut rows: Vec<_> =
+        replicas.iter().map(|replica| replica.rows.range(from..=upto).peekable()).collect();
+    let mut found = Vec::new();
+    while found.len() < most {
+        let Some(key) = rows.iter_mut().filter_map(|rows| rows.peek().map(|(key, _)| **key)).min() else {
+            break;
+        };
+        let said = rows.iter_mut().filter_map(|rows| rows.next_if(|(other, _)| **other == key));
+        let latest = said.map(|(_, row)| row).max_by_key(|(stamp, value)| (*stamp, value.is_none()));
+        if let Some((stamp, Some(value))) = latest
+            && !is_cleared(&key, *stamp)
+        {
+            found.push((key, value.clone()));
+        }
+    }
+    found
 }
 
 /// Records are linearizable: one copy is a model of many.
@@ -137,6 +142,8 @@ pub(super) struct SimRows {
     plant: Plant,
     /// With the bug, messages that are on their way to a dead-letter queue.
     moving: Mutex<BTreeSet<Number>>,
+    /// With the bug, tuples that this front end put.
+    own: Mutex<BTreeSet<(u64, Number)>>,
 }
 
 impl Cluster {
@@ -215,7 +222,13 @@ fn timed_out<T>() -> Result<T, RowsError> {
 
 impl SimRows {
     pub(super) fn new(cluster: &Arc<Cluster>, env: &Env, plant: Plant) -> Self {
-        Self { cluster: Arc::clone(cluster), env: env.clone(), plant, moving: Mutex::default() }
+        Self {
+            cluster: Arc::clone(cluster),
+            env: env.clone(),
+            plant,
+            moving: Mutex::default(),
+            own: Mutex::default(),
+        }
     }
 
     fn write(&self, level: Consistency, write: Write) -> Done<'_, ()> {
@@ -255,7 +268,7 @@ impl SimRows {
         })
     }
 
-    fn read(&self, level: Consistency, from: Key, upto: Key) -> Done<'_, Vec<(Key, Value)>> {
+    fn read(&self, level: Consistency, from: Key, upto: Key, most: usize) -> Done<'_, Vec<(Key, Value)>> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
             if cluster.fails() {
@@ -270,7 +283,7 @@ impl SimRows {
                 let (replicas, away) = (cluster.replicas.lock(), *cluster.away.lock());
                 let up = (first..first + REPLICAS).map(|at| at % REPLICAS).filter(|at| !away[*at]);
                 let asked: Vec<&Replica> = up.take(needed).map(|at| &replicas[at]).collect();
-                (asked.len() == needed).then(|| merged(&asked, from, upto))
+                (asked.len() == needed).then(|| merged(&asked, from, upto, most))
             };
             let Some(read) = read else {
                 self.env.sleep(TIMEOUT).await;
@@ -296,14 +309,14 @@ impl Rows for SimRows {
                 return Ok(Vec::new());
             }
             let (from, upto) = (Key::Tuple(at, from, Number(0)), Key::Tuple(at, upto, Number(u64::MAX)));
-            let rows = self.read(level, from, upto).await?.into_iter();
+            let rows = self.read(level, from, upto, most).await?.into_iter();
             let tuples = rows.filter_map(|(_, value)| match value {
                 Value::Tuple(tuple) => Some(tuple),
                 _ => None,
             });
-            let tuples: Vec<Tuple> = tuples.take(most).collect();
+            let tuples: Vec<Tuple> = tuples.collect();
             *self.cluster.rows_read.lock() += tuples.len() as u64;
-            Ok(tuples)
+            Ok(self.as_planted(tuples))
         })
     }
 
@@ -321,6 +334,9 @@ impl Rows for SimRows {
     }
 
     fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+        if self.plant == Plant::OthersSeenFirst {
+            self.own.lock().insert((tuple.visible_at, tuple.number));
+        }
         let key = Key::Tuple(at, tuple.visible_at, tuple.number);
         let stamp = stamp(tuple.number, tuple.moves);
         self.write(level, Write::Row(key, stamp, Some(Value::Tuple(tuple))))
@@ -334,7 +350,7 @@ impl Rows for SimRows {
     fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>> {
         Box::pin(async move {
             let key = Key::Body(at, number);
-            Ok(self.read(level, key, key).await?.into_iter().find_map(|(_, value)| match value {
+            Ok(self.read(level, key, key, 1).await?.into_iter().find_map(|(_, value)| match value {
                 Value::Body(body) => Some(body),
                 _ => None,
             }))
@@ -373,12 +389,12 @@ impl Rows for SimRows {
                 return Ok(Vec::new());
             }
             let (from, upto) = (Key::Body(at, Number(after.0 + 1)), Key::Body(at, Number(u64::MAX)));
-            let rows = self.read(level, from, upto).await?.into_iter();
+            let rows = self.read(level, from, upto, most).await?.into_iter();
             let numbers = rows.filter_map(|(key, value)| match (key, value) {
                 (Key::Body(_, number), Value::Body(body)) => Some((number, body.group)),
                 _ => None,
             });
-            Ok(numbers.take(most).collect())
+            Ok(numbers.collect())
         })
     }
 
@@ -396,12 +412,12 @@ impl Rows for SimRows {
     ) -> Done<'_, Vec<u64>> {
         Box::pin(async move {
             let (from, upto) = (Key::Bucket(queue, kind, from), Key::Bucket(queue, kind, u64::MAX));
-            let rows = self.read(level, from, upto).await?.into_iter();
+            let rows = self.read(level, from, upto, most).await?.into_iter();
             let buckets = rows.filter_map(|(key, _)| match key {
                 Key::Bucket(_, _, bucket) => Some(bucket),
                 _ => None,
             });
-            Ok(buckets.take(most).collect())
+            Ok(buckets.collect())
         })
     }
 
@@ -416,7 +432,7 @@ impl Rows for SimRows {
     fn floor(&self, level: Consistency, queue: QueueId, kind: Kind) -> Done<'_, u64> {
         Box::pin(async move {
             let key = Key::Floor(queue, kind);
-            let row = self.read(level, key, key).await?.pop();
+            let row = self.read(level, key, key, 1).await?.pop();
             Ok(row.map_or(0, |(_, value)| if let Value::Floor(bucket) = value { bucket } else { 0 }))
         })
     }
@@ -435,7 +451,7 @@ impl Rows for SimRows {
     ) -> Done<'_, Option<(u64, u32)>> {
         Box::pin(async move {
             let key = Key::Forward(queue, number, token);
-            let row = self.read(level, key, key).await?.pop();
+            let row = self.read(level, key, key, 1).await?.pop();
             Ok(row.and_then(|(_, value)| match value {
                 Value::Forward(visible_at, moves) => Some((visible_at, moves)),
                 _ => None,
@@ -479,7 +495,8 @@ impl Rows for SimRows {
                 let at = Partition { queue: QueueId(end), bucket: end, part };
                 Key::Letter(queue, number, Letter { at, number: Number(end) })
             };
-            let rows = self.read(level, letter(0, 0), letter(u64::MAX, u16::MAX)).await?.into_iter();
+            let rows =
+                self.read(level, letter(0, 0), letter(u64::MAX, u16::MAX), usize::MAX).await?.into_iter();
             let letters = rows.filter_map(|(key, _)| match key {
                 Key::Letter(_, _, letter) => Some(letter),
                 _ => None,
@@ -609,6 +626,23 @@ impl Rows for SimRows {
 }
 
 impl SimRows {
+    /// Tuples that were read, with the bug in them if it is one of how receives see each other.
+    fn as_planted(&self, mut tuples: Vec<Tuple>) -> Vec<Tuple> {
+        // What is not visible yet is read by whoever looks for other receivers of a message.
+        let now = u64::try_from(self.env.wall_ms()).unwrap_or(0);
+        match self.plant {
+            Plant::OthersNotSeen => tuples.retain(|tuple| tuple.visible_at <= now),
+            Plant::OthersSeenFirst => {
+                let own = self.own.lock();
+                let others =
+                    tuples.iter_mut().filter(|tuple| !own.contains(&(tuple.visible_at, tuple.number)));
+                others.filter(|tuple| tuple.visible_at > now).for_each(|tuple| tuple.received_at = 0);
+            }
+            _ => {}
+        }
+        tuples
+    }
+
     /// The records of a space from a key on, up to one.
     async fn read_records(
         &self,

@@ -8,6 +8,7 @@
 //! Checked: every message is received.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,8 +72,8 @@ impl Case {
     }
 }
 
-/// What receivers got: the number in a message and its place in the index, in the order in which they came.
-type Received = Arc<Mutex<Vec<(u64, (u64, u64))>>>;
+/// What one receive got: the number in a message and its place in the index.
+pub(super) type Got = (u64, (u64, u64));
 
 /// Runs the scenario.
 pub fn run(world: &mut World, _: Plant) -> Result<Report, Violation> {
@@ -82,96 +83,26 @@ pub fn run(world: &mut World, _: Plant) -> Result<Report, Violation> {
 
 /// Runs it for one case.
 pub fn run_case(world: &mut World, case: Case) -> Result<Report, Violation> {
-    world.set_steps_max(400_000_000);
-    let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), 0);
-    let received = Received::default();
-    // They are of one process for the world, and share nothing but the cluster.
-    let node = world.node("front ends");
-    let load = load(node.env(), Arc::clone(&cluster), case, Arc::clone(&received), world.seed());
-    match world.run(node.run("load", load))? {
-        Ok(result) => result.map_err(|error| Violation::new(format!("a call failed: {error:?}")))?,
-        Err(crashed) => return Err(Violation::new(format!("the front ends: {crashed:?}"))),
-    }
+    let received = Arc::new(Mutex::new(Vec::new()));
+    in_world(world, {
+        let received = Arc::clone(&received);
+        move |env, cluster, seed| async move {
+            let fronts = Fronts::open(env, &cluster, case.receivers, Plant::None, seed).await?;
+            let note = move |got| {
+                received.lock().push(got);
+                ControlFlow::Continue(())
+            };
+            fronts.receive(case.hint, case.messages, note).await
+        }
+    })?;
     let received = std::mem::take(&mut *received.lock());
     let distinct: BTreeSet<u64> = received.iter().map(|(number, _)| *number).collect();
     let lost = case.messages - distinct.len() as u64;
     ensure(lost == 0, || format!("{lost} messages are lost"))?;
-    Ok(figures(case, &received))
-}
-
-async fn load(
-    env: Env,
-    cluster: Arc<Cluster>,
-    case: Case,
-    received: Received,
-    seed: u64,
-) -> Result<(), QueueError> {
-    let config = SharedConfig { consistency: Consistency::Quorum, ..SharedConfig::default() };
-    let mut fronts: Vec<(SharedQueues, Arc<View>)> = Vec::new();
-    for _ in &FRONTS[..case.receivers] {
-        let rows = Arc::new(SimRows::new(&cluster, &env, Plant::None));
-        let store = SharedQueues::start(&env, rows, config.clone()).await?;
-        let settings = Settings { order_hint: case.hint, ..Settings::default() };
-        let view = fronts::create(&store, QueueRecord::new("account", "q", settings)).await?;
-        fronts.push((store, view));
+    let mut counted = Counted::default();
+    for (at, got) in received.iter().enumerate() {
+        counted.note(*got, at >= received.len() / 2);
     }
-    let (store, view) = &fronts[0];
-    for first in (0..case.messages).step_by(BATCH as usize) {
-        let numbers = first..(first + BATCH).min(case.messages);
-        let send = numbers
-            .map(|number| Send { content: Bytes::copy_from_slice(&number.to_le_bytes()), ..Send::default() });
-        store.send(view, send.collect()).await?;
-    }
-    let receivers = fronts.into_iter().enumerate().map(|(at, (store, view))| {
-        let rng = Rng::new(seed, FRONTS[at]);
-        receive(env.clone(), store, view, rng, Arc::clone(&received))
-    });
-    futures::future::try_join_all(receivers).await?;
-    Ok(())
-}
-
-async fn receive(
-    env: Env,
-    store: SharedQueues,
-    view: Arc<View>,
-    mut rng: Rng,
-    received: Received,
-) -> Result<(), QueueError> {
-    loop {
-        let receive = Receive { count: 1, visibility: Some(VISIBILITY), wait: Some(WAIT), attempt: None };
-        let Some(message) = store.receive(&view, receive).await?.into_iter().next() else { return Ok(()) };
-        received.lock().push((number_of(&message), (message.sent_at, message.number.0)));
-        let even = (rng.below(1 << 53) + 1) as f64 / (1_u64 << 53) as f64;
-        env.sleep(WORK.mul_f64(-even.ln())).await;
-        // Whoever was faster has deleted it.
-        while store.delete(&view, vec![message.receipt]).await.is_err() {
-            env.sleep(RETRY).await;
-        }
-    }
-}
-
-/// What the second half shows.
-fn figures(case: Case, received: &[(u64, (u64, u64))]) -> Report {
-    let mut seen = BTreeSet::new();
-    let mut firsts = Vec::new();
-    let (mut receives, mut duplicates) = (0, 0);
-    for (at, (number, place)) in received.iter().enumerate() {
-        let is_first = seen.insert(*number);
-        if at < received.len() / 2 {
-            continue;
-        }
-        receives += 1;
-        if is_first {
-            firsts.push(*place);
-        } else {
-            duplicates += 1;
-        }
-    }
-    let mut sorted = firsts.clone();
-    sorted.sort_unstable();
-    let displaced =
-        |(at, place): (usize, &(u64, u64))| sorted.partition_point(|other| other < place).abs_diff(at) as u64;
-    let displacement: u64 = firsts.iter().enumerate().map(displaced).sum();
     let mut report = Report::default();
     let k = match case.hint {
         OrderHint::K(k) => u64::from(k),
@@ -179,11 +110,146 @@ fn figures(case: Case, received: &[(u64, (u64, u64))]) -> Report {
     };
     report.count("K", k);
     report.count("receivers", case.receivers as u64);
-    report.count("received", receives);
-    report.count("duplicates", duplicates);
-    report.count("out of order", firsts.len() as u64 - super::servers::longest_in_order(&firsts) as u64);
-    report.count("places", displacement);
-    report
+    report.count("received", counted.received);
+    report.count("duplicates", counted.duplicates);
+    report.count("out of order", counted.out_of_order());
+    report.count("places", counted.places());
+    Ok(report)
+}
+
+/// Runs `load` in a process of its own, beside a cluster where nothing fails.
+pub(super) fn in_world<T, F>(
+    world: &mut World,
+    load: impl FnOnce(Env, Arc<Cluster>, u64) -> F,
+) -> Result<T, Violation>
+where
+    T: std::marker::Send + 'static,
+    F: Future<Output = Result<T, QueueError>> + std::marker::Send + 'static,
+{
+    world.set_steps_max(400_000_000);
+    let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), 0);
+    let node = world.node("front ends");
+    let load = load(node.env(), cluster, world.seed());
+    match world.run(node.run("load", load))? {
+        Ok(result) => result.map_err(|error| Violation::new(format!("a call failed: {error:?}"))),
+        Err(crashed) => Err(Violation::new(format!("the front ends: {crashed:?}"))),
+    }
+}
+
+/// Front ends, of which each has one receiver. They are of one process for the world, and share nothing but the cluster.
+pub(super) struct Fronts {
+    env: Env,
+    stores: Vec<SharedQueues>,
+    seed: u64,
+}
+
+impl Fronts {
+    pub(super) async fn open(
+        env: Env,
+        cluster: &Arc<Cluster>,
+        receivers: usize,
+        plant: Plant,
+        seed: u64,
+    ) -> Result<Self, QueueError> {
+        let config = SharedConfig { consistency: Consistency::Quorum, ..SharedConfig::default() };
+        let mut stores = Vec::new();
+        for _ in &FRONTS[..receivers] {
+            let rows = Arc::new(SimRows::new(cluster, &env, plant));
+            stores.push(SharedQueues::start(&env, rows, config.clone()).await?);
+        }
+        Ok(Self { env, stores, seed })
+    }
+
+    /// Fills a queue with that order hint, and receives from it until nothing comes any more, or `note` has enough.
+    pub(super) async fn receive(
+        &self,
+        hint: OrderHint,
+        messages: u64,
+        note: impl Fn(Got) -> ControlFlow<()>,
+    ) -> Result<(), QueueError> {
+        let settings = Settings { order_hint: hint, ..Settings::default() };
+        let record = QueueRecord::new("account", format!("q-{hint}"), settings);
+        let mut views = Vec::new();
+        for store in &self.stores {
+            views.push(fronts::create(store, record.clone()).await?);
+        }
+        for first in (0..messages).step_by(BATCH as usize) {
+            let numbers = first..(first + BATCH).min(messages);
+            let send = numbers.map(|number| Send {
+                content: Bytes::copy_from_slice(&number.to_le_bytes()),
+                ..Send::default()
+            });
+            self.stores[0].send(&views[0], send.collect()).await?;
+        }
+        let receivers = self.stores.iter().zip(&views).zip(FRONTS).map(|((store, view), name)| {
+            let rng = Rng::new(self.seed, name);
+            receive(&self.env, store, view, rng, &note)
+        });
+        futures::future::try_join_all(receivers).await?;
+        Ok(())
+    }
+}
+
+async fn receive(
+    env: &Env,
+    store: &SharedQueues,
+    view: &View,
+    mut rng: Rng,
+    note: &impl Fn(Got) -> ControlFlow<()>,
+) -> Result<(), QueueError> {
+    loop {
+        let receive = Receive { count: 1, visibility: Some(VISIBILITY), wait: Some(WAIT), attempt: None };
+        let Some(message) = store.receive(view, receive).await?.into_iter().next() else { return Ok(()) };
+        if note((number_of(&message), (message.sent_at, message.number.0))).is_break() {
+            return Ok(());
+        }
+        let even = (rng.below(1 << 53) + 1) as f64 / (1_u64 << 53) as f64;
+        env.sleep(WORK.mul_f64(-even.ln())).await;
+        // Whoever was faster has deleted it.
+        while store.delete(view, vec![message.receipt]).await.is_err() {
+            env.sleep(RETRY).await;
+        }
+    }
+}
+
+/// Receives, as they are counted.
+#[derive(Default)]
+pub(super) struct Counted {
+    seen: BTreeSet<u64>,
+    /// Places of the messages that came for the first time, in the order in which they came.
+    firsts: Vec<(u64, u64)>,
+    pub(super) received: u64,
+    pub(super) duplicates: u64,
+}
+
+impl Counted {
+    /// Another receive; what is not counted is only remembered.
+    pub(super) fn note(&mut self, (number, place): Got, is_counted: bool) {
+        let is_first = self.seen.insert(number);
+        if !is_counted {
+            return;
+        }
+        self.received += 1;
+        if is_first {
+            self.firsts.push(place);
+        } else {
+            self.duplicates += 1;
+        }
+    }
+
+    pub(super) fn out_of_order(&self) -> u64 {
+        self.firsts.len() as u64 - super::servers::longest_in_order(&self.firsts) as u64
+    }
+
+    /// By how many places all of them together are not where they would be in order.
+    fn places(&self) -> u64 {
+        let mut sorted = self.firsts.clone();
+        sorted.sort_unstable();
+        let displaced = |(at, place): (usize, &(u64, u64))| {
+            sorted.partition_point(|other| other < place).abs_diff(at) as u64
+        };
+        self.firsts.iter().enumerate().map(displaced).sum()
+    }
 }
 
 #[cfg(test)]
