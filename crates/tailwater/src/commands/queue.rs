@@ -86,11 +86,17 @@ pub enum Command {
     Purge {
         /// Its name.
         name: String,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
     },
     /// Delete a queue and all its messages.
     Delete {
         /// Its name.
         name: String,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
     },
 }
 
@@ -210,14 +216,8 @@ pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
         Command::Move { source, to, rate, output } => {
             move_back(&client, &source, to.as_deref(), rate, output)
         }
-        Command::Purge { name } => {
-            client.call("PurgeQueue", &json!({"QueueUrl": client.url(&name)?}))?;
-            Ok(())
-        }
-        Command::Delete { name } => {
-            client.call("DeleteQueue", &json!({"QueueUrl": client.url(&name)?}))?;
-            Ok(())
-        }
+        Command::Purge { name, output } => call_with_queue(&client, "PurgeQueue", "purged", &name, output),
+        Command::Delete { name, output } => call_with_queue(&client, "DeleteQueue", "deleted", &name, output),
     }
 }
 
@@ -261,6 +261,22 @@ fn create(client: &Client, create: Create) -> anyhow::Result<()> {
     }
 }
 
+/// Does something with a queue that answers nothing.
+fn call_with_queue(
+    client: &Client,
+    action: &str,
+    done: &str,
+    name: &str,
+    format: Format,
+) -> anyhow::Result<()> {
+    let url = client.url(name)?;
+    client.call(action, &json!({"QueueUrl": url}))?;
+    match format {
+        Format::Json => output::print_json(&json!({"name": name, "url": url})),
+        Format::Table => output::print(&format!("queue {name} {done}")),
+    }
+}
+
 fn list(client: &Client, prefix: &str, format: Format) -> anyhow::Result<()> {
     let mut table = output::table(&["name", "messages", "in flight", "delayed", "url"]);
     let mut parameters = json!({"QueueNamePrefix": prefix, "MaxResults": 1000});
@@ -268,8 +284,13 @@ fn list(client: &Client, prefix: &str, format: Format) -> anyhow::Result<()> {
         let page = client.call("ListQueues", &parameters)?;
         for url in page["QueueUrls"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let name = url.rsplit('/').next().unwrap_or_default();
-            let attributes = attributes(client, url)?;
-            let count = |name: &str| attributes[name].as_str().unwrap_or_default().to_owned();
+            let attributes = match attributes(client, url) {
+                Ok(attributes) => attributes,
+                // It was deleted meanwhile.
+                Err(error) if is_no_queue(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let count = |name: &str| attributes[name].as_str().and_then(|count| count.parse::<u64>().ok());
             let counts = [
                 count("ApproximateNumberOfMessages"),
                 count("ApproximateNumberOfMessagesNotVisible"),
@@ -280,6 +301,8 @@ fn list(client: &Client, prefix: &str, format: Format) -> anyhow::Result<()> {
                     "name": name, "url": url, "messages": counts[0], "in_flight": counts[1], "delayed": counts[2],
                 }))?,
                 Format::Table => {
+                    let [visible, in_flight, delayed] = counts;
+                    let counts = [visible, in_flight, delayed].map(|count| count.unwrap_or(0).to_string());
                     let [visible, in_flight, delayed] = counts;
                     table.add_row([name.to_owned(), visible, in_flight, delayed, url.to_owned()]);
                 }
@@ -294,6 +317,16 @@ fn list(client: &Client, prefix: &str, format: Format) -> anyhow::Result<()> {
         Format::Json => Ok(()),
         Format::Table => output::print(&table),
     }
+}
+
+/// Whether an error says that there is no such queue.
+fn is_no_queue(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        matches!(
+            cause.downcast_ref(),
+            Some(tailwater_client::Error::Queue { code, .. }) if code == "AWS.SimpleQueueService.NonExistentQueue"
+        )
+    })
 }
 
 fn attributes(client: &Client, url: &str) -> anyhow::Result<Value> {

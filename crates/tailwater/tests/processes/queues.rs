@@ -81,13 +81,13 @@ fn the_command_line_sends_looks_receives_and_moves() {
     let handled = node.run(&["queue", "receive", "work", "-n", "5", "--exec", command]);
     assert_eq!(handled, "one by 1\n");
     let listed = node.run(&["queue", "ls", "-o", "json"]);
-    let names: Vec<Value> = listed
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["name"].clone())
-        .collect();
-    assert_eq!(names, ["dead", "work"]);
-    node.run(&["queue", "purge", "work"]);
-    node.run(&["queue", "delete", "work"]);
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let shown: Vec<_> = listed.iter().map(|queue| (&queue["name"], &queue["messages"])).collect();
+    assert_eq!(shown, [(&json!("dead"), &json!(0)), (&json!("work"), &json!(0))]);
+    assert_eq!(node.run(&["queue", "purge", "work"]), "queue work purged\n");
+    let deleted: Value =
+        serde_json::from_str(&node.run(&["queue", "delete", "work", "-o", "json"])).expect("JSON");
+    assert_eq!((&deleted["name"], &deleted["url"]), (&json!("work"), &listed[1]["url"]));
     let gone = node.run_failing(&["queue", "send", "work", "x"]);
     assert!(gone.contains("does not exist") && gone.contains("tailwater queue ls"), "{gone}");
 }
