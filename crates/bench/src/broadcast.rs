@@ -1,7 +1,9 @@
 //! `bench broadcast`: the experiments of the Sprinkler paper (section 5), by the numbers of its figures.
 
 mod collection;
+mod kills;
 mod members;
+mod node;
 mod proxies;
 mod region_sim;
 mod workload;
@@ -36,6 +38,8 @@ pub enum Command {
     Cut(region_sim::figures::Args),
     /// One region on real connections: listeners that share events with each other, in processes of up to 500.
     Members(members::Args),
+    /// Replicas of one region's chain that are killed in turn, head, middle and tail, under load: nothing may be lost.
+    Kills(kills::Args),
     /// Ten simulated regions of ten thousand clients.
     Many(region_sim::figures::Args),
 }
@@ -51,6 +55,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Load(args) => region_sim::figures::figure_6(&args),
         Command::Cut(args) => region_sim::figures::figure_7(&args),
         Command::Members(args) => members::run(&args),
+        Command::Kills(args) => kills::run(&args),
         Command::Many(args) => region_sim::figures::many(&args),
     }
 }

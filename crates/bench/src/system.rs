@@ -459,7 +459,8 @@ impl Node {
     }
 }
 
-fn agent() -> ureq::Agent {
+/// Asks admin HTTP.
+pub fn agent() -> ureq::Agent {
     let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
     config.timeout_global(Some(Duration::from_secs(30))).build().into()
 }

@@ -18,6 +18,7 @@ use tailwater_broadcast::Writer;
 use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Received, Stream};
 use tailwater_env::Env;
 
+use super::node::Node;
 use crate::child::Child;
 use crate::clock::{cpu_of, monotonic_ns};
 use crate::interrupt;
@@ -127,31 +128,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A node that carries broadcasts only.
+/// A proxy of a region of its own.
 pub(super) fn start_proxy(
     number: usize,
     addresses: &[SocketAddr],
     durability: &str,
     dir: &std::path::Path,
 ) -> anyhow::Result<Child> {
-    let name = format!("proxy-{number}");
-    let (admin, data) = (free_address()?, free_address()?);
     let others = addresses.iter().enumerate().filter(|(other, _)| *other != number);
     let regions: Vec<String> = others.map(|(other, at)| format!("r{other} = [\"{at}\"]")).collect();
-    let config = format!(
-        "data = {:?}\n[listen]\ndata = \"{data}\"\nadmin = \"{admin}\"\nunix = {:?}\n\
-         [data_cell]\ncapacity_bytes = 67108864\n[metadata_cell]\ncapacity_bytes = 67108864\n\
-         [kafka]\nenabled = false\n[sqs]\nenabled = false\n\
-         [broadcast]\nlisten = \"{}\"\nregion = \"r{number}\"\ndurability = \"{durability}\"\n[broadcast.http]\nenabled = false\n\
-         [broadcast.regions]\n{}\n",
-        dir.join(&name),
-        dir.join(format!("{name}.sock")),
+    let broadcast = format!(
+        "listen = \"{}\"\nregion = \"r{number}\"\ndurability = \"{durability}\"\n[broadcast.regions]\n{}",
         addresses[number],
         regions.join("\n"),
     );
-    let file = dir.join(format!("{name}.toml"));
-    std::fs::write(&file, config)?;
-    Child::start(&name, &["serve", "--config", &file.display().to_string()], dir)
+    Node::prepare(&format!("proxy-{number}"), dir, &broadcast)?.start()
 }
 
 async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>) -> anyhow::Result<Outcome> {

@@ -210,3 +210,21 @@ fn reads_and_writes_of_a_cell_end_with_one_object_of_a_figure_for_each_way() {
         assert!(figures.iter().find(of).is_some(), "{operation} over {transport} in {json}");
     }
 }
+
+#[test]
+fn a_chain_s_replicas_are_killed_in_turn_and_one_object_tells_that_nothing_was_lost() {
+    // A turn is brought to its end: one kill of each.
+    let args = ["bench", "broadcast", "kills", "--duration-s", "0", "--rate", "500"];
+    let json = last_line(&args);
+    assert_eq!((&json["kills"], &json["read_again"]), (&3.into(), &4.into()), "{json}");
+    for place in ["head", "middle", "tail"] {
+        assert_eq!(json["pauses_ms"][place]["kills"], 1, "{json}");
+    }
+    assert_numbers(&json, &["longest_pause_ms", "pauses_ms.head.max", "ack_ms.p50", "delay_ms.p99"]);
+    for none in ["lost", "reordered", "duplicated", "misnumbered", "differing"] {
+        assert_eq!(json[none], 0, "{none} in {json}");
+    }
+    let published = json["published"].as_u64().expect("a count");
+    assert!(published > 0);
+    assert_eq!(json["delivered"], published, "{json}");
+}
