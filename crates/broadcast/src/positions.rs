@@ -139,6 +139,17 @@ impl Positions {
         heard
     }
 
+    /// What `wanted` wants, from here in the streams of which something is known here.
+    pub fn resumed(&self, wanted: Self) -> Self {
+        let from_here = |(stream, otherwise): (Stream, Position)| {
+            let known = self.streams.get(&stream).copied();
+            // Others are wanted from their beginnings.
+            let known = known.or_else(|| self.others.then_some(Position::START));
+            (stream, known.unwrap_or(otherwise))
+        };
+        Self { streams: wanted.streams.into_iter().map(from_here).collect(), others: wanted.others }
+    }
+
     /// As an opaque text of letters, digits, `-` and `_`.
     pub fn token(&self) -> String {
         let mut out = BytesMut::new();
@@ -202,6 +213,25 @@ mod tests {
         for cut in 0..token.len() {
             assert!(Positions::parse(&token[..cut]).is_err());
         }
+    }
+
+    #[test]
+    fn who_resumes_and_names_streams_gets_those_from_where_it_was_and_new_ones_from_where_it_says() {
+        let [prices, flags, stock] = ["eu/prices", "us/flags", "us/stock"].map(stream);
+        let mut positions = Positions::of([prices.clone()]);
+        positions.streams.insert(flags.clone(), at(6, 7));
+        let resumed = |positions: &Positions, wanted| {
+            let Positions { streams, others } = positions.resumed(wanted);
+            assert!(!others);
+            streams.into_iter().collect::<Vec<_>>()
+        };
+        let named = [flags.clone(), stock.clone()];
+        let of_both = |otherwise| vec![(flags.clone(), at(6, 7)), (stock.clone(), otherwise)];
+        assert_eq!(resumed(&positions, Positions::of(named.clone())), of_both(Position::START));
+        assert_eq!(resumed(&positions, Positions::now(named.clone())), of_both(Position::NOW));
+        // It had wanted all of a stream that it had not heard of.
+        positions.others = true;
+        assert_eq!(resumed(&positions, Positions::now(named)), of_both(Position::START));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -133,6 +133,10 @@ impl Front {
             .route("/v1/streams/{region}/{name}/events", post(publish))
             .route("/v1/events", get(listen))
             .route("/v1/ws", get(open_socket))
+            .fallback(|method, uri| async { unknown(StatusCode::NOT_FOUND, method, uri) })
+            .method_not_allowed_fallback(|method, uri| async {
+                unknown(StatusCode::METHOD_NOT_ALLOWED, method, uri)
+            })
             .layer(DefaultBodyLimit::disable())
             .layer(middleware::from_fn_with_state(Arc::clone(&self), authorized))
             .layer(middleware::from_fn_with_state(Arc::clone(&self), check_origin))
@@ -228,6 +232,15 @@ async fn authorized(State(front): State<Arc<Front>>, request: Request, next: Nex
     }
 }
 
+/// A path, or a method of a path, that there is not.
+fn unknown(status: StatusCode, method: Method, uri: Uri) -> Failed {
+    let why = format!(
+        "there is no {method} of {}: POST /v1/streams/REGION/NAME/events publishes, GET /v1/events and GET /v1/ws listen",
+        uri.path()
+    );
+    Failed(status, "malformed", why)
+}
+
 /// An event that is to be published.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -242,13 +255,6 @@ struct PublishEvent {
     payload: Text,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum PublishEvents {
-    Many(Vec<PublishEvent>),
-    One(PublishEvent),
-}
-
 /// The events of a request, in the form that its type says.
 fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed> {
     let text = |name: &str| match headers.get(name).map(|value| value.to_str()) {
@@ -258,13 +264,19 @@ fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed
     };
     let kind = text("content-type")?.unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
-        "application/json" => match serde_json::from_slice(body).map_err(malformed)? {
-            PublishEvents::Many(events) => Ok(events),
-            PublishEvents::One(event) => Ok(vec![event]),
-        },
+        // What is wrong with an event is said of the form that it has.
+        "application/json" if body.trim_ascii_start().starts_with(b"[") => {
+            serde_json::from_slice(body).map_err(malformed)
+        }
+        "application/json" => Ok(vec![serde_json::from_slice(body).map_err(malformed)?]),
         "application/x-ndjson" => {
-            let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-            lines.map(|line| serde_json::from_slice(line).map_err(malformed)).collect()
+            let lines = (1..).zip(body.split(|byte| *byte == b'\n'));
+            let events = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+            let event = |(number, line): (u64, _)| {
+                let read = serde_json::from_slice(line);
+                read.map_err(|error| malformed(format!("line {number} of the body, by itself: {error}")))
+            };
+            events.map(event).collect()
         }
         _ => {
             let mut pairs = Vec::new();
@@ -386,16 +398,17 @@ async fn positions(
     if let Some(last) = headers.get("last-event-id").and_then(|id| id.to_str().ok()) {
         token = Some(last.to_owned());
     }
-    if let Some(token) = token.filter(|token| !token.is_empty()) {
-        return Positions::parse(&token).map_err(malformed);
-    }
-    match from.as_str() {
-        "start" if named.is_empty() => Ok(Positions::start()),
-        "start" => Ok(Positions::of(named)),
-        "now" if named.is_empty() => Ok(Positions { others: true, ..Positions::now(front.streams().await?) }),
-        "now" => Ok(Positions::now(named)),
-        other => Err(malformed(format!("from is start or now, not {other:?}"))),
-    }
+    let names_all = named.is_empty();
+    let wanted = match from.as_str() {
+        "start" if names_all => Positions::start(),
+        "start" => Positions::of(named),
+        "now" if names_all => Positions { others: true, ..Positions::now(front.streams().await?) },
+        "now" => Positions::now(named),
+        other => return Err(malformed(format!("from is start or now, not {other:?}"))),
+    };
+    let Some(token) = token.filter(|token| !token.is_empty()) else { return Ok(wanted) };
+    let token = Positions::parse(&token).map_err(malformed)?;
+    Ok(if names_all { token } else { token.resumed(wanted) })
 }
 
 async fn listen(
@@ -488,6 +501,26 @@ mod tests {
                 env.timeout(Duration::from_secs(60), frames.next()).await.expect("something was sent");
             assert_eq!(frame.unwrap().unwrap(), ":\n\n");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_event_in_json_is_said_of_the_form_that_it_has() {
+        let refused = |kind: &str, body: &'static str| {
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().unwrap())]);
+            events(&headers, &Bytes::from_static(body.as_bytes())).err().expect("it is refused").2
+        };
+        for (body, expected) in [
+            (r#"{"payload": 7}"#, "a string or {\"base64\": \"…\"} is wanted"),
+            (r#" [{"payload": "x"}, {"payload": {"base64": "?"}}]"#, "it is no base64"),
+            (r#"{"value": "x"}"#, "unknown field `value`"),
+            (r#"[{"key": "k",}]"#, "line 1 column 14"),
+            ("7", "invalid type: integer `7`"),
+        ] {
+            let why = refused("application/json", body);
+            assert!(why.contains(expected), "{why}");
+        }
+        let why = refused("application/x-ndjson", "{\"payload\": \"x\"}\n\n{\"value\": \"x\"}\n");
+        assert!(why.contains("line 3 of the body") && why.contains("unknown field `value`"), "{why}");
     }
 
     #[test]

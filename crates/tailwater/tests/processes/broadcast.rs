@@ -93,6 +93,12 @@ fn what_is_published_is_heard_listed_and_resumed_behind_by_a_token() {
         (&"local/other".into(), &2.into(), &2.into())
     );
     assert!(node.run(&["broadcast", "stats"]).contains("only"));
+
+    // A stream begins with its first event, so it may be listened to before; who mistyped a name is told at least.
+    let early = node.output(&["broadcast", "listen", "price", "other", "--exit-at-end"], b"");
+    let told = String::from_utf8(early.stderr).expect("text");
+    let notes: Vec<&str> = told.lines().filter(|line| !line.starts_with("token:")).collect();
+    assert_eq!(notes, ["local/price has no event here yet"]);
 }
 
 #[test]

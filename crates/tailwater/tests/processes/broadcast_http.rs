@@ -119,6 +119,31 @@ fn what_is_posted_in_any_form_comes_as_server_sent_events_and_goes_on_behind_the
 }
 
 #[test]
+fn who_resumes_and_names_another_stream_gets_that_too_and_none_that_it_does_not_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let base = base(&node);
+    for stream in ["a", "b", "c"] {
+        post(&base, &format!("local/{stream}"), &[], format!("{stream}1").as_bytes());
+    }
+    let (_, token) = Events::open(&base, "stream=local/a&stream=local/c", None).take(2);
+    for stream in ["a", "b", "c"] {
+        post(&base, &format!("local/{stream}"), &[], format!("{stream}2").as_bytes());
+    }
+    let query = format!("stream=local/a&stream=local/b&token={token}");
+    let mut events = Events::open(&base, &query, None);
+    let mut payloads = Vec::new();
+    while payloads.len() < 3 {
+        let sent = events.next();
+        assert_ne!(sent.data["stream"], "local/c", "{sent:?}");
+        let events = sent.data["events"].as_array().expect("events").iter();
+        payloads.extend(events.map(|event| event["payload"].as_str().expect("text").to_owned()));
+    }
+    payloads.sort();
+    assert_eq!(payloads, ["a2", "b1", "b2"]);
+}
+
+#[test]
 fn what_can_not_be_done_is_refused_in_json() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start(&dir.path().join("data"));
@@ -139,6 +164,12 @@ fn what_can_not_be_done_is_refused_in_json() {
     ] {
         let (status, answer) = post(&base, stream, headers, body);
         assert_eq!((status, answer["error"].as_str()), (expected.0, Some(expected.1)), "{answer}");
+    }
+    for (path, status) in [("/v1/streams/local/s/events", 405), ("/v1/event", 404)] {
+        let mut answer = agent().get(format!("{base}{path}")).call().expect("it answers");
+        let told: Value = answer.body_mut().read_json().expect("JSON");
+        assert_eq!((answer.status().as_u16(), &told["error"]), (status, &json!("malformed")), "{told}");
+        assert!(told["message"].as_str().is_some_and(|why| why.contains("GET /v1/events")), "{told}");
     }
     for query in ["token=abc", "from=yesterday", "stream=x", "strem=local/x"] {
         let answer = agent().get(format!("{base}/v1/events?{query}")).call().expect("it answers");

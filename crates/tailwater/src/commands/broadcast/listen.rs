@@ -120,6 +120,13 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
     };
     let held: BTreeMap<Stream, Position> = known.into_iter().map(end).collect::<anyhow::Result<_>>()?;
     let positions = positions(proxy, &held, &args).await?;
+    for name in &args.stream {
+        let stream = proxy.stream(name)?;
+        if !held.contains_key(&stream) {
+            // Its first event makes it; but the name may also be another one than was meant.
+            eprintln!("{stream} has no event here yet");
+        }
+    }
     let mut left = args.exit_at_end.then(|| ends(&positions, held));
     let mut listener = match args.share {
         false => Listener::new(&env, proxy.addresses.clone(), positions),
@@ -247,13 +254,7 @@ async fn positions(
         From::Now if named.is_empty() => Positions { others: true, ..Positions::now(held.keys().cloned()) },
         From::Now => Positions::now(named),
         From::Token(positions) if named.is_empty() => positions,
-        From::Token(positions) => {
-            let at = |stream: Stream| {
-                let after = positions.streams.get(&stream).copied().unwrap_or_default();
-                (stream, after)
-            };
-            Positions { streams: named.into_iter().map(at).collect(), others: false }
-        }
+        From::Token(positions) => positions.resumed(Positions::of(named)),
     })
 }
 
