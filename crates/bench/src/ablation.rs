@@ -126,7 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             connection_each: false,
             from_beginning: true,
             validate: Validate::Consumer,
-            lengths_every_us: 250,
+            lengths_every_us: None,
             poll_every_us: 0,
             window_bytes: 4 << 20,
             tick_ms: 100,

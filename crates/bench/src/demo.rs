@@ -146,7 +146,7 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             connection_each: false,
             from_beginning: true,
             validate: Validate::Consumer,
-            lengths_every_us: 250,
+            lengths_every_us: None,
             poll_every_us: 0,
             window_bytes: 4 << 20,
             tick_ms: 250,

@@ -80,10 +80,10 @@ pub struct Args {
     /// How often the producer sends what is due, in microseconds.
     #[arg(long, default_value_t = 1_000, value_name = "US")]
     every_us: u64,
-    /// A process of many consumers asks for lengths not more often than this, in microseconds, rounded up to the next
-    /// tick of a millisecond; 0 is at every wake-up.
-    #[arg(long, default_value_t = 250, value_name = "US")]
-    lengths_every_us: u64,
+    /// A reader asks for lengths not more often than this, in microseconds, rounded up to the next tick of a
+    /// millisecond; 0 is at every wake-up. If not given, 250 for readers of 50 consumers or more, and 0 for others.
+    #[arg(long, value_name = "US")]
+    lengths_every_us: Option<u64>,
     /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came.
     #[arg(long, default_value_t = 0, value_name = "US")]
     poll_every_us: u64,
@@ -141,7 +141,7 @@ struct Report {
     batch_bytes: usize,
     linger_us: u64,
     every_us: u64,
-    lengths_every_us: u64,
+    lengths_every_us: Option<u64>,
     poll_every_us: u64,
     window_bytes: usize,
     /// `consumer`: each consumer computes the checksum of each record; `process`: the first one of a process.

@@ -71,7 +71,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             connection_each: false,
             from_beginning: true,
             validate: Validate::Consumer,
-            lengths_every_us: 250,
+            lengths_every_us: None,
             poll_every_us: 0,
             window_bytes: 1 << 20,
             // Reports are no part of what is measured.

@@ -91,8 +91,8 @@ pub struct ConsumersConfig {
     pub from_beginning: bool,
     /// Who checks checksums.
     pub validate: Validate,
-    /// Lengths are not read more often than this.
-    pub lengths_every_us: u64,
+    /// Lengths are not read more often than this, if it is given.
+    pub lengths_every_us: Option<u64>,
     /// Consumers are not polled more often than this.
     pub poll_every_us: u64,
     /// What the process keeps of each shard for consumers near the tail.

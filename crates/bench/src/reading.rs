@@ -86,7 +86,7 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
             },
             reader: ReaderConfig {
                 window_bytes: config.window_bytes,
-                lengths_every: Duration::from_micros(config.lengths_every_us),
+                lengths_every: config.lengths_every_us.map(Duration::from_micros),
                 ..ReaderConfig::default()
             },
         };

@@ -20,7 +20,7 @@ use tailwater_format::{
 
 use super::{Heard, Inner, Page, SharedFeed, page_of};
 use crate::SourceError;
-use crate::limits::{ASKS_MAX, CURSORS_MANY, INTERVAL_MAX};
+use crate::limits::{ASKS_MAX, CURSORS_MANY, INTERVAL_MAX, LENGTHS_EVERY};
 
 /// Follows the tail pages in the metadata cell, until it is dropped.
 pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
@@ -188,13 +188,13 @@ enum Standing {
 }
 
 impl Inner {
-    /// How long after lengths were read they are read again at the earliest. Where a flush has many cursors to wake,
-    /// they share the wake-up with the flushes right behind it.
+    /// How long after lengths were read they are read again at the earliest. Where a flush has many cursors to wake, and
+    /// nothing else is configured, they share the wake-up with the flushes right behind it.
     pub(crate) fn pause(&self) -> Duration {
-        match self.cursors.load(Ordering::Relaxed) {
+        self.config.lengths_every.unwrap_or_else(|| match self.cursors.load(Ordering::Relaxed) {
             ..CURSORS_MANY => Duration::ZERO,
-            CURSORS_MANY.. => self.config.lengths_every,
-        }
+            CURSORS_MANY.. => LENGTHS_EVERY,
+        })
     }
 
     /// The pages that have a followed shard, in order.

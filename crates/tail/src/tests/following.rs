@@ -12,7 +12,7 @@ use tailwater_format::batch::Records;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
 
 use super::{TestCell, in_runtime, until};
-use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX, TAIL_READS_MAX, WINDOW_BYTES};
+use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX, LENGTHS_EVERY, TAIL_READS_MAX, WINDOW_BYTES};
 use crate::lock::LockTiming;
 use crate::testing::MemoryLog;
 use crate::{
@@ -170,16 +170,26 @@ pub(super) fn values(entries: &Entries) -> Vec<(Offset, Bytes)> {
 #[test]
 fn in_a_process_of_many_cursors_flushes_that_follow_closely_share_a_wake_up() {
     in_runtime(|env| async move {
-        let config = ReaderConfig { lengths_every: Duration::from_micros(100), ..reader_config() };
-        let world = World::start(env, config).await;
+        let world = World::start(env, reader_config()).await;
         world.append_some(shard(0), 1);
         let inner = &world.reader.inner;
         let mut cursors: Vec<Cursor> = (0..49).map(|_| world.cursor(shard(0), 0)).collect();
         assert_eq!(inner.pause(), Duration::ZERO);
         cursors.push(world.cursor(shard(0), 0));
-        assert_eq!(inner.pause(), Duration::from_micros(100));
+        assert_eq!(inner.pause(), LENGTHS_EVERY);
         cursors.pop();
         assert_eq!(inner.pause(), Duration::ZERO, "few again");
+    });
+}
+
+#[test]
+fn how_often_lengths_are_read_at_most_holds_for_one_cursor_too_if_it_is_configured() {
+    in_runtime(|env| async move {
+        let lengths_every = Some(Duration::from_millis(20));
+        let world = World::start(env, ReaderConfig { lengths_every, ..reader_config() }).await;
+        world.append_some(shard(0), 1);
+        let _cursor = world.cursor(shard(0), 0);
+        assert_eq!(world.reader.inner.pause(), Duration::from_millis(20));
     });
 }
 
@@ -493,7 +503,7 @@ fn who_reads_what_retention_removed_is_told_where_to_go_on() {
 fn a_deleted_stream_is_told_by_the_page_or_by_the_source() {
     in_runtime(|env| async move {
         for metadata_is_gone in [false, true] {
-            let world = World::start(env.clone(), reader_config()).await;
+            let world = World::start(env, reader_config()).await;
             world.append_some(shard(0), 3);
             let followers = [world.follow(shard(0), 0), world.follow(shard(0), 3)];
             world.assert_all_seen(&followers).await;
