@@ -503,7 +503,7 @@ fn who_reads_what_retention_removed_is_told_where_to_go_on() {
 fn a_deleted_stream_is_told_by_the_page_or_by_the_source() {
     in_runtime(|env| async move {
         for metadata_is_gone in [false, true] {
-            let world = World::start(env, reader_config()).await;
+            let world = World::start(env.clone(), reader_config()).await;
             world.append_some(shard(0), 3);
             let followers = [world.follow(shard(0), 0), world.follow(shard(0), 3)];
             world.assert_all_seen(&followers).await;
