@@ -46,8 +46,11 @@
 //! A data entry certifies itself: whoever holds a copy whose lengths and checksum are right, and whose key is the
 //! key looked for, holds a value that somebody SET for this key at this version, however it came by the bytes.
 
+use std::hash::Hasher;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use twox_hash::XxHash3_64;
+use twox_hash::xxhash3_64::{RawHasher, SecretBuffer};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::limits::{BUCKETS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -288,9 +291,36 @@ pub struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// The entry that `bytes` begin with, checked in everything but whose it is.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, EntryError> {
-        let got = bytes.len();
+        let EntryHeader { value_len, key_len, flags, version } = EntryHeader::parse(bytes)?;
+        let needed = ENTRY_HEADER_BYTES + key_len + value_len;
+        let Some(bytes) = bytes.get(..needed) else {
+            return Err(EntryError::Incomplete { needed, got: bytes.len() });
+        };
+        if u64_at(bytes, 0) != Some(xxh3_64(&bytes[8..])) {
+            return Err(EntryError::Checksum);
+        }
+        let (key, value) = bytes[ENTRY_HEADER_BYTES..].split_at(key_len);
+        Ok(Self { bytes, version, key, value, tombstone: flags & FLAG_TOMBSTONE != 0 })
+    }
+
+    /// Where in [`Entry::bytes`] the value begins.
+    pub fn value_offset(&self) -> usize {
+        ENTRY_HEADER_BYTES + self.key.len()
+    }
+}
+
+/// A data entry's header, its lengths within the limits.
+struct EntryHeader {
+    value_len: usize,
+    key_len: usize,
+    flags: u16,
+    version: Version,
+}
+
+impl EntryHeader {
+    fn parse(bytes: &[u8]) -> Result<Self, EntryError> {
         let Some(header) = bytes.first_chunk::<ENTRY_HEADER_BYTES>() else {
-            return Err(EntryError::Incomplete { needed: ENTRY_HEADER_BYTES, got });
+            return Err(EntryError::Incomplete { needed: ENTRY_HEADER_BYTES, got: bytes.len() });
         };
         let [_, _, _, _, _, _, _, _, v0, v1, v2, v3, k0, k1, f0, f1, version @ ..] = header;
         let value_len = u32::from_le_bytes([*v0, *v1, *v2, *v3]) as usize;
@@ -299,22 +329,28 @@ impl<'a> Entry<'a> {
         if value_len > VALUE_BYTES_MAX || key_len > KEY_BYTES_MAX {
             return Err(EntryError::Lengths { key_len, value_len });
         }
-        let needed = ENTRY_HEADER_BYTES + key_len + value_len;
-        let Some(bytes) = bytes.get(..needed) else {
-            return Err(EntryError::Incomplete { needed, got });
-        };
-        if u64_at(bytes, 0) != Some(xxh3_64(&bytes[8..])) {
-            return Err(EntryError::Checksum);
-        }
-        let (key, value) = bytes[ENTRY_HEADER_BYTES..].split_at(key_len);
-        let version = Version::from_bytes(version);
-        Ok(Self { bytes, version, key, value, tombstone: flags & FLAG_TOMBSTONE != 0 })
+        Ok(Self { value_len, key_len, flags, version: Version::from_bytes(version) })
     }
+}
 
-    /// Where in [`Entry::bytes`] the value begins.
-    pub fn value_offset(&self) -> usize {
-        ENTRY_HEADER_BYTES + self.key.len()
+/// Bytes of an entry of `key` before its value.
+pub fn head_bytes(key: &[u8]) -> usize {
+    ENTRY_HEADER_BYTES + key.len()
+}
+
+/// The version and the length of the value of an entry of `key` whose first [`head_bytes`] are `head`, and which goes on
+/// with `rest`: the value, checked, and what is behind it. `None` if it is another key's, none at all, or erases the key.
+pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8]) -> Option<(Version, usize)> {
+    let header = EntryHeader::parse(head).ok()?;
+    let is_of_key = header.key_len == key.len() && head.get(ENTRY_HEADER_BYTES..) == Some(key);
+    if !is_of_key || header.flags & FLAG_TOMBSTONE != 0 {
+        return None;
     }
+    let value = rest.get(..header.value_len)?;
+    let mut checksum = RawHasher::new(SecretBuffer::default());
+    checksum.write(&head[8..]);
+    checksum.write(value);
+    (u64_at(head, 0) == Some(checksum.finish())).then_some((header.version, header.value_len))
 }
 
 /// Writes the data entry of a SET (`value`) or of an ERASE (`None`).

@@ -18,6 +18,6 @@ mod version;
 pub use backend::{Backend, BackendConfig, BackendStats};
 pub use cell::{
     Backends, Cell, CellConfig, CellConfigError, CellStats, Connector, Failure, Lookup, Mode, Seen, SetError,
-    instance_of,
+    instance_of, joined,
 };
 pub use version::{Version, VersionClock};

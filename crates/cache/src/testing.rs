@@ -214,7 +214,10 @@ impl Connection for Double {
             };
             let reply = |op: &ScarOp| {
                 let hit = self.service.scar(op).ok_or(OpError::OutOfBounds)?;
-                Ok(ScarReply { bucket: copy(hit.bucket), data: hit.data.map(copy).unwrap_or_default() })
+                let bucket = copy(hit.bucket);
+                let frame = hit.data.map(copy).unwrap_or_default();
+                let apart = frame.len().min(op.apart as usize);
+                Ok(ScarReply { bucket, head: frame.slice(..apart), data: frame.slice(apart..), frame })
             };
             Ok(ops.iter().map(reply).collect())
         })

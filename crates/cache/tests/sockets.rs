@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Failure, Lookup, Mode, Seen};
+use tailwater_cache::{
+    Backend, BackendConfig, Backends, Cell, CellConfig, Failure, Lookup, Mode, Seen, joined,
+};
 use tailwater_env::Env;
 use tailwater_rma::{Address, Backing, Server, ServerConfig, Service};
 
@@ -46,9 +48,9 @@ fn serve(env: &Env, config: ServerConfig) -> Served {
 }
 
 /// Waits until every backend has all of the items: two acknowledge, the third gets them in a moment.
-async fn until_everywhere(cell: &Cell, servers: &[Served]) {
+async fn until_everywhere(cell: &Cell, servers: &[Served], entries: usize) {
     let mut seen = Seen::default();
-    while servers.iter().any(|served| served.backend.stats().entries < items().len() as u64) {
+    while servers.iter().any(|served| served.backend.stats().entries < entries as u64) {
         cell.watch(&mut seen, Duration::from_secs(3600)).await;
     }
 }
@@ -101,7 +103,7 @@ async fn set_read_and_watch(cell: &Cell, servers: &[Served]) {
     }
     assert!(cell.watch(&mut seen, Duration::from_secs(3600)).await, "the doorbells rang");
     assert_hits(&cell.get_consistent(&keys).await, &items);
-    until_everywhere(cell, servers).await;
+    until_everywhere(cell, servers, items.len()).await;
     assert_hits(&cell.get_relaxed(&keys).await, &items);
     for result in cell.erase(keys[..4].to_vec()).await {
         result.expect("erased");
@@ -129,6 +131,29 @@ fn a_cell_over_tcp() {
 }
 
 #[test]
+fn values_that_one_backend_sends_together_over_tcp_are_one_piece() {
+    in_runtime(|env| async move {
+        let servers: Vec<Served> = (0..3).map(|_| serve(&env, tcp())).collect();
+        let cell = Cell::connect(&env, config(&env, &servers)).await.expect("three");
+        let value = |n: u8| Bytes::from(vec![n; 70_000 + usize::from(n)]);
+        let items: Vec<_> = (0..5).map(|n| (Bytes::from(format!("key {n}")), value(n))).collect();
+        let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
+        for result in cell.set(items.clone()).await {
+            result.expect("set");
+        }
+        until_everywhere(&cell, &servers, items.len()).await;
+        let (lookups, frames) = cell.get_relaxed_with_frames(&keys).await;
+        assert_hits(&lookups, &items);
+        let values = lookups.iter().map(|lookup| match lookup {
+            Lookup::Hit { value, .. } => &value[..],
+            other => panic!("{other:?}"),
+        });
+        let whole = joined(values, &frames).expect("nothing lies in between");
+        assert!(whole == items.iter().map(|(_, value)| &value[..]).collect::<Vec<_>>().concat());
+    });
+}
+
+#[test]
 fn a_cell_of_which_each_backend_is_reached_in_another_way() {
     in_runtime(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
@@ -149,7 +174,7 @@ fn backends_end_one_after_the_other_and_come_back_empty() {
         for result in cell.set(items.clone()).await {
             result.expect("set");
         }
-        until_everywhere(&cell, &servers).await;
+        until_everywhere(&cell, &servers, items.len()).await;
         drop(servers.remove(0));
         assert_hits(&cell.get_consistent(&keys).await, &items);
         assert_hits(&cell.get_relaxed(&keys).await, &items);

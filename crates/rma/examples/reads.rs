@@ -214,7 +214,7 @@ async fn lane(
             return Ok((reads, latencies));
         }
         if scar {
-            let ops: Vec<_> = (0..batch).map(|_| ScarOp { bucket: next(), key_hash: 1 }).collect();
+            let ops: Vec<_> = (0..batch).map(|_| ScarOp { bucket: next(), key_hash: 1, apart: 0 }).collect();
             for reply in connection.scar(&ops).await? {
                 std::hint::black_box(reply?);
             }

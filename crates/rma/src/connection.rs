@@ -42,6 +42,9 @@ pub struct ScarOp {
     pub bucket: u64,
     /// The key's hash, which the scan looks for.
     pub key_hash: u128,
+    /// So many of the data's first bytes come apart from the others, so that the others of a batch lie next to each
+    /// other: what a reader wants in one piece it then has without a copy.
+    pub apart: u32,
 }
 
 /// What a SCAR brings back. Neither part is trusted more than a READ's bytes.
@@ -49,8 +52,12 @@ pub struct ScarOp {
 pub struct ScarReply {
     /// The bucket's bytes.
     pub bucket: Bytes,
-    /// The bytes that the matching index entry points at; empty if none matched.
+    /// The first bytes that the matching index entry points at, as many as were asked for apart; empty if none matched.
+    pub head: Bytes,
+    /// Those behind them. They begin in `frame` where those of the operation before end, if one response brought both.
     pub data: Bytes,
+    /// What all of it borrows from.
+    pub frame: Bytes,
 }
 
 /// Why one READ or SCAR of a batch brought nothing; the others of the batch are not affected.

@@ -18,9 +18,10 @@
 //!                           file, by SCM_RIGHTS with the first byte of this frame.
 //! 0x02 READ    operations n n x { u32 region, u32 length, u64 generation, u64 offset }
 //! 0x82         operations n n x u8 status, then the bytes of those with status 0, in order
-//! 0x03 SCAR    operations n n x { u64 bucket, u128 key hash }
+//! 0x03 SCAR    operations n n x { u64 bucket, u128 key hash, u32 bytes of the data that come apart }
 //! 0x83         operations n n x { u8 status, [u8; 3] zero, u32 bucket length, u32 data length },
-//!                           then bucket and data of each, in order
+//!                           then of each, in order, the bucket and the data's bytes that come apart, then of each the
+//!                           rest of the data
 //! 0x04 WATCH   0            u32 doorbell last seen, u32 deadline in ms
 //! 0x84         0            u32 doorbell
 //! 0x05 CALL    method       payload
@@ -53,7 +54,8 @@ const MAGIC: [u8; 4] = *b"rma\0";
 const HELLO_BYTES: usize = 8;
 const HELLO_REPLY_BYTES: usize = 8;
 const REGION_BYTES: usize = 24;
-const OP_BYTES: usize = 24;
+const READ_OP_BYTES: usize = 24;
+const SCAR_OP_BYTES: usize = 28;
 const WATCH_BYTES: usize = 8;
 const WATCH_REPLY_BYTES: usize = 4;
 const SCAR_RESULT_BYTES: usize = 12;
@@ -174,7 +176,8 @@ impl Header {
         let plausible = match kind {
             Kind::Hello => count == 0 && body_len == HELLO_BYTES,
             Kind::HelloReply => count <= REGIONS_MAX && body_len == HELLO_REPLY_BYTES + count * REGION_BYTES,
-            Kind::Read | Kind::Scar => batch(count) && body_len == count * OP_BYTES,
+            Kind::Read => batch(count) && body_len == count * READ_OP_BYTES,
+            Kind::Scar => batch(count) && body_len == count * SCAR_OP_BYTES,
             Kind::ReadReply => batch(count) && (count..=count + BATCH_BYTES_MAX).contains(&body_len),
             Kind::ScarReply => {
                 let results = count * SCAR_RESULT_BYTES;
@@ -312,7 +315,7 @@ pub(crate) struct ReadOps(Bytes);
 
 impl ReadOps {
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = ReadOp> + '_ {
-        self.0.chunks_exact(OP_BYTES).map(|mut at| {
+        self.0.chunks_exact(READ_OP_BYTES).map(|mut at| {
             let region = RegionId(at.get_u32_le());
             let len = at.get_u32_le();
             let generation = at.get_u64_le();
@@ -327,9 +330,10 @@ pub(crate) struct ScarOps(Bytes);
 
 impl ScarOps {
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = ScarOp> + '_ {
-        self.0
-            .chunks_exact(OP_BYTES)
-            .map(|mut at| ScarOp { bucket: at.get_u64_le(), key_hash: at.get_u128_le() })
+        self.0.chunks_exact(SCAR_OP_BYTES).map(|mut at| {
+            let (bucket, key_hash) = (at.get_u64_le(), at.get_u128_le());
+            ScarOp { bucket, key_hash, apart: at.get_u32_le() }
+        })
     }
 }
 
@@ -424,7 +428,7 @@ pub(crate) fn encode_hello(out: &mut Vec<u8>, request: u64) {
 pub(crate) fn encode_read(out: &mut Vec<u8>, request: u64, ops: &[ReadOp]) {
     let count = u16::try_from(ops.len()).expect("batches are limited");
     frame(out, Kind::Read, count, request, |out| {
-        out.reserve(ops.len() * OP_BYTES);
+        out.reserve(ops.len() * READ_OP_BYTES);
         for op in ops {
             out.extend_from_slice(&op.region.0.to_le_bytes());
             out.extend_from_slice(&op.len.to_le_bytes());
@@ -438,10 +442,11 @@ pub(crate) fn encode_read(out: &mut Vec<u8>, request: u64, ops: &[ReadOp]) {
 pub(crate) fn encode_scar(out: &mut Vec<u8>, request: u64, ops: &[ScarOp]) {
     let count = u16::try_from(ops.len()).expect("batches are limited");
     frame(out, Kind::Scar, count, request, |out| {
-        out.reserve(ops.len() * OP_BYTES);
+        out.reserve(ops.len() * SCAR_OP_BYTES);
         for op in ops {
             out.extend_from_slice(&op.bucket.to_le_bytes());
             out.extend_from_slice(&op.key_hash.to_le_bytes());
+            out.extend_from_slice(&op.apart.to_le_bytes());
         }
     });
 }
@@ -568,29 +573,45 @@ pub(crate) fn scar_results_bytes(count: usize) -> usize {
     count * SCAR_RESULT_BYTES
 }
 
-/// Reads the answer to a SCAR of `count` operations; `None` stands for those to ask again.
+/// Reads the answer to a SCAR of `ops`; `None` stands for those to ask again.
 pub(crate) fn unpack_scar(
     header: &Header,
     body: &Bytes,
-    count: usize,
+    ops: &[ScarOp],
 ) -> Result<Vec<Option<Result<ScarReply, OpError>>>, FrameError> {
-    if usize::from(header.argument) != count {
+    if usize::from(header.argument) != ops.len() {
         return Err(FrameError::Body("as many results as operations are due"));
     }
-    let results = body.slice(..scar_results_bytes(count));
-    let mut data = body.slice(scar_results_bytes(count)..);
-    let mut replies = Vec::with_capacity(count);
-    for mut at in results.chunks_exact(SCAR_RESULT_BYTES) {
-        let status = Status::of(at.get_u8())?;
+    // Where the buckets, and what comes apart, go on, and where the rest of the data begins.
+    let mut near = scar_results_bytes(ops.len());
+    let lengths = |mut at: &[u8]| {
+        let status = at.get_u8();
         at.advance(3);
-        let lengths = [at.get_u32_le() as usize, at.get_u32_le() as usize];
-        replies.push(match status {
+        (status, at.get_u32_le() as usize, at.get_u32_le() as usize)
+    };
+    let results = body[..near].chunks_exact(SCAR_RESULT_BYTES).map(lengths);
+    let apart = |op: &ScarOp, data: usize| data.min(op.apart as usize);
+    let mut far = near;
+    for ((status, bucket, data), op) in results.clone().zip(ops) {
+        if Status::of(status)? == Status::Done {
+            far = far.saturating_add(bucket).saturating_add(apart(op, data));
+        }
+    }
+    let take = |at: &mut usize, len: usize| {
+        let begin = *at;
+        *at = at.checked_add(len).filter(|end| *end <= body.len())?;
+        Some(body.slice(begin..*at))
+    };
+    let mut replies = Vec::with_capacity(ops.len());
+    for ((status, bucket, data), op) in results.zip(ops) {
+        replies.push(match Status::of(status)? {
             Status::Done => {
-                if lengths[0].saturating_add(lengths[1]) > data.len() {
+                let head = apart(op, data);
+                let parts = (take(&mut near, bucket), take(&mut near, head), take(&mut far, data - head));
+                let (Some(bucket), Some(head), Some(data)) = parts else {
                     return Err(FrameError::Body("fewer bytes than the results promise"));
-                }
-                let reply = ScarReply { bucket: data.split_to(lengths[0]), data: data.split_to(lengths[1]) };
-                Some(Ok(reply))
+                };
+                Some(Ok(ScarReply { bucket, head, data, frame: body.clone() }))
             }
             Status::OutOfBounds => Some(Err(OpError::OutOfBounds)),
             Status::StaleRegion => Some(Err(OpError::StaleRegion)),
@@ -598,7 +619,7 @@ pub(crate) fn unpack_scar(
             Status::Again => None,
         });
     }
-    if !data.is_empty() {
+    if far != body.len() {
         return Err(FrameError::Body("more bytes than the results promise"));
     }
     if matches!(replies.first(), Some(None)) {

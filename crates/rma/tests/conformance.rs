@@ -8,7 +8,7 @@ mod world;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, RegionId, ScarOp, ServerConfig};
+use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, RegionId, ScarOp, ScarReply, ServerConfig};
 
 use world::{
     BUCKETS, CODE_REFUSED, METHOD_ABANDON, METHOD_ECHO, METHOD_LARGE, METHOD_NOTE, METHOD_NOTE_LATER,
@@ -152,13 +152,14 @@ fn scar_brings_bucket_and_data_or_says_that_it_is_not_served() {
     on_every_transport(async |world: World| {
         world.service.regions[0].write(3 * 64, b"bucket three");
         world.service.regions[1].write(512, b"its data");
-        let ops: Vec<_> = [3, 4, BUCKETS].map(|bucket| ScarOp { bucket, key_hash: 512 }).to_vec();
+        let ops: Vec<_> = [3, 4, BUCKETS].map(|bucket| ScarOp { bucket, key_hash: 512, apart: 4 }).to_vec();
         let results = world.connection.scar(&ops).await.expect("it is there");
         assert_eq!(results.len(), 3);
         if world.connection.capabilities().scar {
             let hit = results[0].as_ref().expect("the bucket is there");
             assert_eq!((hit.bucket.len(), &hit.bucket[..12]), (64, &b"bucket three"[..]));
-            assert_eq!((hit.data.len(), &hit.data[..8]), (256, &b"its data"[..]));
+            assert_eq!((&hit.head[..], &hit.data[..4]), (&b"its "[..], &b"data"[..]));
+            assert_eq!(hit.data.len(), 252);
             assert!(results[1].as_ref().is_ok_and(|miss| miss.bucket.len() == 64));
             assert_eq!(results[2], Err(OpError::Unsupported));
         } else {
@@ -174,10 +175,17 @@ fn scars_that_fill_many_responses_all_come_back() {
             return;
         }
         // The service answers the odd key hash with half a megabyte.
-        let ops = vec![ScarOp { bucket: 1, key_hash: 1 }; 40];
+        let ops = vec![ScarOp { bucket: 1, key_hash: 1, apart: 80 }; 40];
         let results = world.connection.scar(&ops).await.expect("it is there");
         assert_eq!(results.len(), 40);
-        assert!(results.iter().all(|result| result.as_ref().is_ok_and(|hit| hit.data.len() == 512 << 10)));
+        let hits: Vec<_> = results.into_iter().map(|result| result.expect("it is there")).collect();
+        assert!(hits.iter().all(|hit| (hit.head.len(), hit.data.len()) == (80, (512 << 10) - 80)));
+        let together = |hits: &[ScarReply]| hits[0].frame.as_ptr() == hits[1].frame.as_ptr();
+        let pairs: Vec<_> = hits.windows(2).filter(|hits| together(hits)).collect();
+        assert!(pairs.len() >= 20, "a response has room for seven");
+        for pair in pairs {
+            assert_eq!(pair[0].data.as_ptr_range().end, pair[1].data.as_ptr(), "nothing lies in between");
+        }
     });
 }
 

@@ -107,14 +107,14 @@ impl Cutter {
     /// Takes in the bytes from [`Cutter::end`] on. The block has the entries that are whole, `None` if none is.
     /// With an error, it has those before the bad one, and the bytes behind them are forgotten, so that they can
     /// be read again from [`Cutter::position`] on.
-    pub(crate) fn push(&mut self, bytes: BytesMut) -> (Option<Block>, Result<(), CutError>) {
-        if self.rest.is_empty() {
-            self.rest = bytes;
+    pub(crate) fn push(&mut self, bytes: Bytes) -> (Option<Block>, Result<(), CutError>) {
+        let start = self.reader.position();
+        let bytes = if self.rest.is_empty() {
+            bytes
         } else {
             self.rest.extend_from_slice(&bytes);
-        }
-        let start = self.reader.position();
-        let bytes = std::mem::take(&mut self.rest).freeze();
+            std::mem::take(&mut self.rest).freeze()
+        };
         let mut parts = Parts::default();
         let mut at = 0;
         let result = loop {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use tailwater_cache::{Cell, Lookup};
+use tailwater_cache::{Cell, Lookup, joined};
 use tailwater_format::{CHUNK_KEY_BYTES, ChunkKey, Position, SegmentId};
 use tokio::sync::Semaphore;
 
-use crate::limits::{CATCH_UP_READS_MAX, DURABLE_READ_BYTES_MAX, TAIL_READS_MAX};
+use crate::limits::{CATCH_UP_READS_MAX, DURABLE_READ_BYTES_MAX, TAIL_READS_MAX, WHOLE_BYTES_MIN};
 use crate::{DurableSource, SourceError};
 
 /// A range of one segment: `from..to`.
@@ -56,7 +56,7 @@ impl ByteRange {
 /// The bytes of a range.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    pub(crate) bytes: BytesMut,
+    pub(crate) bytes: Bytes,
     /// How many were read from the durable layer to get them.
     pub(crate) durable_bytes: u64,
 }
@@ -64,6 +64,8 @@ pub(crate) struct Fetched {
 /// A range on its way: its bytes as far as they came, and the chunks that are still short.
 pub(crate) struct Assembly {
     pub(crate) range: ByteRange,
+    /// All of it, where it came in one piece.
+    whole: Option<Bytes>,
     /// Reaches as far as something came, with zeros for what is short in between.
     bytes: BytesMut,
     short: Vec<u64>,
@@ -71,17 +73,36 @@ pub(crate) struct Assembly {
 
 impl Assembly {
     fn new(range: ByteRange) -> Self {
-        Self { range, bytes: BytesMut::with_capacity(range.memory()), short: Vec::new() }
+        Self { range, whole: None, bytes: BytesMut::new(), short: Vec::new() }
+    }
+
+    /// The part of chunk `number`, which is `value`, that the range needs, if the chunk has all of it.
+    fn part<'a>(&self, number: u64, value: &'a [u8]) -> Option<&'a [u8]> {
+        let (from, to) = self.range.part(number);
+        let chunk_start = number * u64::from(self.range.chunk_bytes);
+        value.get((from - chunk_start) as usize..(to - chunk_start) as usize)
+    }
+
+    /// Takes in all chunks as they are, if they have all that the range needs in one piece of one of `frames`, and it
+    /// is long enough; whether it did.
+    fn accept_whole(&mut self, lookups: &[Lookup], frames: &[Bytes]) -> bool {
+        if self.range.len() < WHOLE_BYTES_MIN {
+            return false;
+        }
+        let parts = self.range.chunks().zip(lookups).map(|(number, lookup)| match lookup {
+            Lookup::Hit { value, .. } => self.part(number, value),
+            Lookup::Miss | Lookup::Failed(_) => None,
+        });
+        let parts: Option<Vec<&[u8]>> = parts.collect();
+        self.whole = parts.and_then(|parts| joined(parts, frames));
+        self.whole.is_some()
     }
 
     /// Takes in chunk `number`, if `value` has all of it that the range needs.
     fn accept(&mut self, number: u64, value: &[u8]) -> bool {
-        let (from, to) = self.range.part(number);
-        let chunk_start = number * u64::from(self.range.chunk_bytes);
-        let Some(part) = value.get((from - chunk_start) as usize..(to - chunk_start) as usize) else {
-            return false;
-        };
-        let place = (from - self.range.from.0) as usize;
+        let Some(part) = self.part(number, value) else { return false };
+        let place = (self.range.part(number).0 - self.range.from.0) as usize;
+        self.reserve();
         if place == self.bytes.len() {
             // The usual order: memory is written once.
             self.bytes.extend_from_slice(part);
@@ -93,15 +114,28 @@ impl Assembly {
 
     /// Where some of the range's bytes belong.
     fn place(&mut self, place: Range<usize>) -> &mut [u8] {
+        self.reserve();
         if self.bytes.len() < place.end {
             self.bytes.resize(place.end, 0);
         }
         &mut self.bytes[place]
     }
 
-    /// The bytes, if none is missing.
-    pub(crate) fn complete(self) -> Result<Fetched, Self> {
-        if self.short.is_empty() { Ok(Fetched { bytes: self.bytes, durable_bytes: 0 }) } else { Err(self) }
+    /// Makes room for all of the range, once.
+    fn reserve(&mut self) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(self.range.memory());
+        }
+    }
+
+    /// Takes the bytes out, if none is missing.
+    pub(crate) fn complete(&mut self) -> Option<Fetched> {
+        self.short.is_empty().then(|| self.fetched(0))
+    }
+
+    fn fetched(&mut self, durable_bytes: u64) -> Fetched {
+        let bytes = self.whole.take().unwrap_or_else(|| std::mem::take(&mut self.bytes).freeze());
+        Fetched { bytes, durable_bytes }
     }
 }
 
@@ -154,14 +188,19 @@ impl Fetcher {
             }
             return assemblies;
         };
-        let wanted: Vec<(usize, u64)> =
-            ranges.iter().enumerate().flat_map(|(i, range)| range.chunks().map(move |n| (i, n))).collect();
-        let keys = encode_keys(wanted.iter().map(|&(i, number)| ranges[i].key(number)));
+        let wanted: Vec<ChunkKey> =
+            ranges.iter().flat_map(|range| range.chunks().map(|number| range.key(number))).collect();
+        let keys = encode_keys(wanted.into_iter());
         self.counters.relaxed.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let lookups = cell.get_relaxed(&keys).await;
-        for ((i, number), lookup) in wanted.into_iter().zip(lookups) {
-            if !self.accept(&mut assemblies[i], number, &lookup) {
-                assemblies[i].short.push(number);
+        let (lookups, frames) = cell.get_relaxed_with_frames(&keys).await;
+        let mut rest = &lookups[..];
+        for assembly in &mut assemblies {
+            let chunks = assembly.range.chunks();
+            let found;
+            (found, rest) = rest.split_at(chunks.clone().count());
+            self.count(found);
+            if !assembly.accept_whole(found, &frames) {
+                chunks.zip(found).for_each(|(number, lookup)| accept(assembly, number, lookup));
             }
         }
         assemblies
@@ -174,10 +213,10 @@ impl Fetcher {
             let numbers = std::mem::take(&mut assembly.short);
             let keys = encode_keys(numbers.iter().map(|&number| assembly.range.key(number)));
             self.counters.consistent.fetch_add(keys.len() as u64, Ordering::Relaxed);
-            for (number, lookup) in numbers.into_iter().zip(cell.get_consistent(&keys).await) {
-                if !self.accept(&mut assembly, number, &lookup) {
-                    assembly.short.push(number);
-                }
+            let lookups = cell.get_consistent(&keys).await;
+            self.count(&lookups);
+            for (number, lookup) in numbers.into_iter().zip(&lookups) {
+                accept(&mut assembly, number, lookup);
             }
         }
         if let (Some(&first), Some(&last)) = (assembly.short.first(), assembly.short.last()) {
@@ -187,7 +226,7 @@ impl Fetcher {
             self.durable_into(assembly.range.segment, from, assembly.place(place), lane).await?;
             durable_bytes = to - from;
         }
-        Ok(Fetched { bytes: assembly.bytes, durable_bytes })
+        Ok(assembly.fetched(durable_bytes))
     }
 
     /// Reads a range from the durable layer alone.
@@ -195,7 +234,7 @@ impl Fetcher {
         let mut assembly = Assembly::new(*range);
         let whole = 0..range.memory();
         self.durable_into(range.segment, range.from.0, assembly.place(whole), lane).await?;
-        Ok(Fetched { bytes: assembly.bytes, durable_bytes: range.len() })
+        Ok(assembly.fetched(range.len()))
     }
 
     async fn durable_into(
@@ -226,10 +265,24 @@ impl Fetcher {
         Ok(())
     }
 
-    fn accept(&self, assembly: &mut Assembly, number: u64, lookup: &Lookup) -> bool {
-        let Lookup::Hit { value, .. } = lookup else { return false };
-        self.counters.cell_bytes.fetch_add(value.len() as u64, Ordering::Relaxed);
-        assembly.accept(number, value)
+    /// Counts what came from the cell.
+    fn count(&self, lookups: &[Lookup]) {
+        let bytes = lookups.iter().map(|lookup| match lookup {
+            Lookup::Hit { value, .. } => value.len() as u64,
+            Lookup::Miss | Lookup::Failed(_) => 0,
+        });
+        self.counters.cell_bytes.fetch_add(bytes.sum(), Ordering::Relaxed);
+    }
+}
+
+/// Takes in what was found of a chunk, or notes that it is short.
+fn accept(assembly: &mut Assembly, number: u64, lookup: &Lookup) {
+    let is_there = match lookup {
+        Lookup::Hit { value, .. } => assembly.accept(number, value),
+        Lookup::Miss | Lookup::Failed(_) => false,
+    };
+    if !is_there {
+        assembly.short.push(number);
     }
 }
 

@@ -92,6 +92,10 @@ pub const FETCH_BYTES_MAX: u64 = 2 << 20;
 /// Chunks of one file that are fetched at once: small chunks are bounded by their number.
 pub const FETCH_CHUNKS_MAX: u64 = 512;
 
+/// From so many bytes on, what a socket brought in one piece is read from where it was received; it may keep some times
+/// its length in memory. What is shorter is copied, which costs little.
+pub const WHOLE_BYTES_MIN: u64 = 64 << 10;
+
 /// Bytes that one round of reads for many files asks for, after which the next round begins.
 pub const ROUND_BYTES_MAX: u64 = 4 << 20;
 

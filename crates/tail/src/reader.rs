@@ -532,15 +532,15 @@ fn take_in(inner: &Inner, lane: Lane, done: Done, under_way: &mut UnderWay) {
     let now = inner.env.now();
     let (feed, news) = match done {
         Done::Round(assemblies) => {
-            for (feed, assembly) in assemblies {
+            for (feed, mut assembly) in assemblies {
                 let range = assembly.range;
                 match assembly.complete() {
-                    Ok(fetched) => {
+                    Some(fetched) => {
                         let news = feed.feed.lock().fetched(&range, fetched, false);
                         tell(inner, &feed, news);
                     }
                     // One file that comes short does not hold the others of its round back.
-                    Err(assembly) => {
+                    None => {
                         under_way.push(lane, finish(inner.fetcher.clone(), feed, assembly));
                     }
                 }

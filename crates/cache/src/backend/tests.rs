@@ -288,7 +288,7 @@ fn the_scan_of_the_far_side_names_the_bucket_and_what_it_points_at() {
     set(&backend, b"long", 1, 1 << 20);
     let op = |key: &[u8]| {
         let hash = KeyHash::of(key);
-        ScarOp { bucket: hash.bucket(512), key_hash: hash.0 }
+        ScarOp { bucket: hash.bucket(512), key_hash: hash.0, apart: 0 }
     };
     let hit = backend.scar(&op(b"k")).expect("a bucket");
     let (place, offset, len) = hit.data.expect("held");
@@ -297,7 +297,7 @@ fn the_scan_of_the_far_side_names_the_bucket_and_what_it_points_at() {
     assert_eq!(Entry::parse(&bytes).expect("quiet").key, b"k");
     assert_eq!(backend.scar(&op(b"none")).expect("a bucket").data, None);
     assert_eq!(backend.scar(&op(b"long")).expect("a bucket").data, None, "longer than one read");
-    assert_eq!(backend.scar(&ScarOp { bucket: 512, key_hash: 0 }), None);
+    assert_eq!(backend.scar(&ScarOp { bucket: 512, key_hash: 0, apart: 0 }), None);
 }
 
 #[test]

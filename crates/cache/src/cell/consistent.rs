@@ -323,7 +323,7 @@ impl<'a> Round<'a> {
     fn take_data(&mut self, key: usize, hit: Option<Hit>) {
         let State::Fetching(agreed) = self.states[key].state else { return };
         match hit {
-            Some(Hit { version, value }) if version == agreed => {
+            Some(Hit { version, value, .. }) if version == agreed => {
                 self.answer(key, Lookup::Hit { version, value })
             }
             _ => self.leave(key),

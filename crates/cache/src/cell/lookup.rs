@@ -9,11 +9,13 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use prost::Message;
-use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, ScarOp};
+use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, ScarOp, ScarReply};
 
 use super::Inner;
 use super::replica::{Live, Replica};
-use crate::layout::{BUCKET_BYTES, BucketView, Entry, KeyHash, Pointer, bucket_offset, scan_bucket};
+use crate::layout::{
+    BUCKET_BYTES, BucketView, Entry, KeyHash, Pointer, bucket_offset, head_bytes, parse_apart, scan_bucket,
+};
 use crate::limits::{DATA_BYTES_PER_READ, LOOKUP_KEYS_MAX, SCAR_OPS_MAX, TORN_RETRIES_MAX};
 use crate::protocol::{Looked, LookupReply, LookupRequest, METHOD_LOOKUP};
 use crate::version::Version;
@@ -35,6 +37,8 @@ impl<'a> Keys<'a> {
 pub(super) struct Hit {
     pub(super) version: Version,
     pub(super) value: Bytes,
+    /// What the value borrows from. Values that came together lie next to each other in it.
+    pub(super) frame: Bytes,
 }
 
 /// One replica's answer for one key.
@@ -147,8 +151,12 @@ async fn scan_and_read(
     let mut without_data = Vec::new();
     let ops: Vec<ScarOp> = wanted
         .iter()
-        .map(|key| keys.hashes[*key])
-        .map(|hash| ScarOp { bucket: hash.bucket(live.buckets), key_hash: hash.0 })
+        .map(|key| (keys.hashes[*key], head_bytes(&keys.keys[*key])))
+        .map(|(hash, apart)| ScarOp {
+            bucket: hash.bucket(live.buckets),
+            key_hash: hash.0,
+            apart: apart as u32,
+        })
         .collect();
     // All at once: the far side works on one while another is on its way.
     let mut asked: FuturesOrdered<_> = ops
@@ -164,12 +172,12 @@ async fn scan_and_read(
         for (key, reply) in wanted.iter().copied().zip(replies) {
             // A server that refuses what it said it has was replaced by another one.
             let reply = reply.map_err(|_| Gone)?;
-            cell.count_bytes(reply.bucket.len() + reply.data.len());
+            cell.count_bytes(reply.bucket.len() + reply.head.len() + reply.data.len());
             match scan_bucket(&reply.bucket, keys.hashes[key], cell.config_id) {
-                BucketView::Found { pointer, .. } if reply.data.is_empty() => {
+                BucketView::Found { pointer, .. } if reply.head.is_empty() => {
                     without_data.push((key, pointer))
                 }
-                BucketView::Found { .. } => match proven(&reply.data, 0..usize::MAX, &keys.keys[key]) {
+                BucketView::Found { .. } => match proven_apart(reply, &keys.keys[key]) {
                     Some(hit) => answers.push((key, Answer::Hit(hit))),
                     None => torn.push(key),
                 },
@@ -305,7 +313,13 @@ pub(super) fn proven(bytes: &Bytes, range: std::ops::Range<usize>, key: &[u8]) -
     }
     let begin = range.start + entry.value_offset();
     let (version, end) = (entry.version, begin + entry.value.len());
-    Some(Hit { version, value: bytes.slice(begin..end) })
+    Some(Hit { version, value: bytes.slice(begin..end), frame: bytes.clone() })
+}
+
+/// The same of a reply whose head is what comes before a value of `key`.
+fn proven_apart(reply: ScarReply, key: &[u8]) -> Option<Hit> {
+    let (version, len) = parse_apart(key, &reply.head, &reply.data)?;
+    Some(Hit { version, value: reply.data.slice(..len), frame: reply.frame })
 }
 
 /// Asks the backend itself for entries that may be in its chains.

@@ -25,6 +25,7 @@ mod sender;
 mod set;
 mod stats;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +62,26 @@ pub enum Lookup {
     Miss,
     /// Nothing can be said.
     Failed(Failure),
+}
+
+/// `parts` as one piece, without a copy, if they lie one behind the other in one of `frames` and are at least half of it:
+/// the piece keeps all of the frame.
+pub fn joined<'a>(parts: impl IntoIterator<Item = &'a [u8]>, frames: &[Bytes]) -> Option<Bytes> {
+    let mut place: Option<Range<usize>> = None;
+    for part in parts {
+        let begin = part.as_ptr().addr();
+        let behind = place.get_or_insert(begin..begin);
+        if behind.end != begin {
+            return None;
+        }
+        behind.end += part.len();
+    }
+    let Range { start, end } = place?;
+    frames.iter().find_map(|frame| {
+        let begin = frame.as_ptr().addr();
+        let is_within = begin <= start && end <= begin + frame.len();
+        (is_within && frame.len() <= 2 * (end - start)).then(|| frame.slice(start - begin..end - begin))
+    })
 }
 
 /// Why nothing can be said of a key.
@@ -276,15 +297,22 @@ impl Cell {
 
     /// Looks keys up at one replica each, chosen at random. Answers in the order of the keys.
     pub async fn get_relaxed(&self, keys: &[Bytes]) -> Vec<Lookup> {
+        self.get_relaxed_with_frames(keys).await.0
+    }
+
+    /// The same, and what values borrow from that came over a socket. Those that one backend sent together, in the order
+    /// of the keys, lie next to each other in it: see [`joined`].
+    pub async fn get_relaxed_with_frames(&self, keys: &[Bytes]) -> (Vec<Lookup>, Vec<Bytes>) {
+        let mut frames = Vec::new();
         let mut lookups = Vec::with_capacity(keys.len());
         let mut end = None;
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
             self.inner.hedges.earn(some.len());
-            lookups.extend(relaxed::get(&self.inner, some, &mut end).await);
+            lookups.extend(relaxed::get(&self.inner, some, &mut end, &mut frames).await);
         }
         self.inner.counters.relaxed.add(keys.len() as u64);
         self.inner.counters.count(&lookups);
-        lookups
+        (lookups, frames)
     }
 
     /// Looks keys up by quorum. Answers in the order of the keys.

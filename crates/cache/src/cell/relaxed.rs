@@ -22,24 +22,37 @@ type Reply = Vec<(usize, Answer)>;
 /// For how many hedging delays a replica that was late is not the first to be asked.
 pub(super) const SUSPECT_FACTOR: u32 = 10;
 
-/// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time.
-pub(super) async fn get(cell: &Inner, keys: &[Bytes], end: &mut Option<Instant>) -> Vec<Lookup> {
+/// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time. Adds
+/// frames that values borrow from to `frames`.
+pub(super) async fn get(
+    cell: &Inner,
+    keys: &[Bytes],
+    end: &mut Option<Instant>,
+    frames: &mut Vec<Bytes>,
+) -> Vec<Lookup> {
     let mut lookups = vec![None; keys.len()];
     mapped::relaxed(cell, keys, &mut lookups);
     if lookups.iter().any(Option::is_none) {
-        get_open(cell, &Keys::new(keys), &mut lookups, end).await;
+        get_open(cell, &Keys::new(keys), &mut lookups, end, frames).await;
     }
     lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(Failure::Deadline))).collect()
 }
 
 /// Reads the keys that have no answer yet; at the deadline some may still have none.
-async fn get_open(cell: &Inner, keys: &Keys<'_>, lookups: &mut [Option<Lookup>], end: &mut Option<Instant>) {
+async fn get_open(
+    cell: &Inner,
+    keys: &Keys<'_>,
+    lookups: &mut [Option<Lookup>],
+    end: &mut Option<Instant>,
+    frames: &mut Vec<Bytes>,
+) {
     let wanted: Vec<usize> = (0..lookups.len()).filter(|key| lookups[*key].is_none()).collect();
     let mut read = Relaxed {
         cell,
         keys,
         asked: vec![Asked::new(cell.mode); lookups.len()],
         lookups,
+        frames,
         random: cell.env.random_u64(),
         open: wanted.len(),
     };
@@ -97,6 +110,7 @@ struct Relaxed<'a> {
     keys: &'a Keys<'a>,
     asked: Vec<Asked>,
     lookups: &'a mut [Option<Lookup>],
+    frames: &'a mut Vec<Bytes>,
     random: u64,
     /// Keys without an answer.
     open: usize,
@@ -121,7 +135,10 @@ impl Relaxed<'_> {
                 continue;
             }
             let failure = match answer {
-                Answer::Hit(Hit { version, value }) => {
+                Answer::Hit(Hit { version, value, frame }) => {
+                    if self.frames.last().is_none_or(|last| last.as_ptr() != frame.as_ptr()) {
+                        self.frames.push(frame);
+                    }
                     self.finish(key, Lookup::Hit { version, value });
                     continue;
                 }

@@ -707,3 +707,19 @@ fn a_cell_with_too_few_backends_is_refused() {
         assert_eq!(error.to_string(), "a cell of 0 backends: R32 needs at least 3 and at most 1024");
     });
 }
+
+#[test]
+fn parts_are_one_piece_if_they_lie_next_to_each_other_in_one_frame_and_are_most_of_it() {
+    let frame = Bytes::from((0..100).collect::<Vec<u8>>());
+    let other = Bytes::from(vec![0; 100]);
+    let frames = [other.clone(), frame.clone()];
+    let whole = joined([&frame[10..40], &frame[40..41], &frame[41..90]], &frames);
+    let whole = whole.expect("nothing lies in between");
+    assert_eq!((whole.as_ptr(), &whole[..]), (frame[10..].as_ptr(), &frame[10..90]));
+    assert_eq!(joined([&frame[10..40], &frame[41..90]], &frames), None, "a gap");
+    assert_eq!(joined([&frame[40..90], &frame[10..40]], &frames), None, "another order");
+    assert_eq!(joined([&frame[10..60], &other[..40]], &frames), None, "two frames");
+    assert_eq!(joined([&frame[10..40]], &frames), None, "it would keep too much");
+    assert_eq!(joined([&frame[..]], &frames[..1]), None, "another frame");
+    assert_eq!(joined([], &frames), None);
+}

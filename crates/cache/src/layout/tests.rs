@@ -100,3 +100,45 @@ proptest! {
         prop_assert_eq!(Pointer::from_word(pointer.to_word()), Some(pointer));
     }
 }
+
+proptest! {
+    #[test]
+    fn an_entry_whose_head_comes_apart_proves_itself_as_the_whole_one_does(
+        value_len in 0_usize..700,
+        key in proptest::collection::vec(any::<u8>(), 1..60),
+        damaged in any::<proptest::sample::Index>(),
+        mask in 0_u8..3,
+        cut in 0_usize..3,
+        behind in 0_usize..3,
+    ) {
+        let value: Vec<u8> = (0..value_len).map(|place| place as u8).collect();
+        let mut bytes = encode_entry(&key, version(9), Some(&value)).to_vec();
+        let place = damaged.index(bytes.len());
+        bytes[place] ^= mask;
+        bytes.truncate(bytes.len() - cut);
+        bytes.extend(vec![7; behind]);
+        let (head, rest) = bytes.split_at(head_bytes(&key).min(bytes.len()));
+        let whole = Entry::parse(&bytes).ok().filter(|entry| entry.key == key && !entry.tombstone);
+        prop_assert_eq!(
+            parse_apart(&key, head, rest),
+            whole.map(|entry| (entry.version, entry.value.len())),
+        );
+    }
+}
+
+#[test]
+fn what_is_apart_from_no_value_of_the_key_is_no_value() {
+    let at = |entry: &Bytes, key: &[u8]| {
+        let (head, rest) = entry.split_at(head_bytes(key).min(entry.len()));
+        parse_apart(key, head, rest)
+    };
+    let entry = encode_entry(b"key", version(1), Some(b"value"));
+    assert_eq!(at(&entry, b"key"), Some((version(1), 5)));
+    for key in [&b"kex"[..], b"ke", b"keyv", b""] {
+        assert_eq!(at(&entry, key), None, "{key:?}");
+    }
+    assert_eq!(at(&encode_entry(b"key", version(1), None), b"key"), None, "erased");
+    for head in 0..head_bytes(b"key") {
+        assert_eq!(parse_apart(b"key", &entry[..head], &entry[head..]), None, "{head}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Memory that answers are received into, used again once nobody borrows from it.
 //!
-//! One pool serves the whole process: what is received is checked and copied within moments, so the memory that
+//! One pool serves the whole process: what is received is checked and read within moments, so the memory that
 //! was used last is still in the core's cache; and an idle connection holds none. Memory that the allocator has to
 //! ask the kernel for costs more than the bytes that come into it: a fault for each page, several microseconds on a
 //! virtual machine.
@@ -10,8 +10,11 @@
 use bytes::BytesMut;
 use parking_lot::Mutex;
 
-/// Bytes of a buffer: some answers to a SCAR of many chunks.
-pub(super) const RECEIVE_BYTES: usize = 1 << 20;
+/// Bytes of the shortest buffer. They double from one size to the next.
+pub(super) const SHORT_BYTES: usize = 64 << 10;
+
+/// Bytes of the longest buffer that is kept: an answer to a SCAR of many chunks.
+const KEPT_BYTES_MAX: usize = 2 << 20;
 
 /// Buffers kept.
 const KEPT_MAX: usize = 16;
@@ -30,16 +33,16 @@ impl Pool {
         Self { kept: Mutex::new(Vec::new()) }
     }
 
-    /// An empty buffer of at least `bytes`.
+    /// An empty buffer of at least `bytes`, and less than twice as many if that is not little.
     pub(super) fn take(&self, bytes: usize) -> BytesMut {
-        if bytes <= RECEIVE_BYTES {
-            let mut kept = self.kept.lock();
-            let place = (0..kept.len()).rev().find(|place| kept[*place].try_reclaim(RECEIVE_BYTES));
-            if let Some(place) = place {
-                return kept.remove(place);
-            }
+        if bytes > KEPT_BYTES_MAX {
+            return BytesMut::with_capacity(bytes);
         }
-        BytesMut::with_capacity(bytes.max(RECEIVE_BYTES))
+        let size = bytes.next_power_of_two().max(SHORT_BYTES);
+        let mut kept = self.kept.lock();
+        let fits = |buffer: &mut BytesMut| buffer.try_reclaim(size) && buffer.capacity() < 2 * size;
+        let place = (0..kept.len()).rev().find(|place| fits(&mut kept[*place]));
+        place.map_or_else(|| BytesMut::with_capacity(size), |place| kept.remove(place))
     }
 
     /// Gives back what is left of a buffer.
@@ -65,20 +68,30 @@ mod tests {
         buffer.extend_from_slice(b"answer");
         let answer = buffer.split_to(6).freeze();
         pool.keep(buffer);
-        assert_ne!(pool.take(RECEIVE_BYTES).as_ptr(), memory);
+        assert_ne!(pool.take(SHORT_BYTES).as_ptr(), memory);
         assert_eq!(&answer[..], b"answer");
         drop(answer);
-        assert_eq!(pool.take(RECEIVE_BYTES).as_ptr(), memory);
+        assert_eq!(pool.take(SHORT_BYTES).as_ptr(), memory);
     }
 
     #[test]
     fn a_buffer_is_as_long_as_asked_for_and_only_so_many_are_kept() {
         let pool = Pool::new();
-        let buffers: Vec<_> = (0..2 * KEPT_MAX).map(|i| pool.take(i * RECEIVE_BYTES / 4)).collect();
+        let buffers: Vec<_> = (0..2 * KEPT_MAX).map(|i| pool.take(i * SHORT_BYTES / 4)).collect();
         for (i, buffer) in buffers.into_iter().enumerate() {
-            assert!(buffer.is_empty() && buffer.capacity() >= RECEIVE_BYTES.max(i * RECEIVE_BYTES / 4));
+            assert!(buffer.is_empty() && buffer.capacity() >= SHORT_BYTES.max(i * SHORT_BYTES / 4));
             pool.keep(buffer);
         }
         assert_eq!(pool.kept.lock().len(), KEPT_MAX);
+    }
+
+    #[test]
+    fn what_is_short_is_not_lent_memory_of_what_was_long() {
+        let pool = Pool::new();
+        pool.keep(pool.take(8 * SHORT_BYTES));
+        assert_eq!(pool.take(1).capacity(), SHORT_BYTES);
+        assert_eq!(pool.kept.lock().len(), 1);
+        assert!(pool.take(5 * SHORT_BYTES).capacity() >= 8 * SHORT_BYTES);
+        assert_eq!(pool.kept.lock().len(), 0, "it is lent");
     }
 }

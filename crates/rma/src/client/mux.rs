@@ -17,7 +17,7 @@ use tailwater_env::{Env, HashMap, Task};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::atomics::{AtomicBool, Ordering};
-use crate::client::buffers::{RECEIVE, RECEIVE_BYTES};
+use crate::client::buffers::{RECEIVE, SHORT_BYTES};
 use crate::client::outgoing::{Outgoing, PIECES_MAX};
 use crate::client::stream::Stream;
 use crate::connection::{CallError, ConnectionLost};
@@ -26,8 +26,12 @@ use crate::limits::{CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
 use crate::local::too_large;
 use crate::service::Refusal;
 
-/// The least room for a receive; also how much is copied without a thought.
-const RECEIVE_BYTES_MIN: usize = 16 << 10;
+/// Bytes that are received at once where it is not known what comes: all of most frames, and of a long one no more than is
+/// copied without a thought.
+const FIRST_BYTES: usize = 8 << 10;
+
+/// A frame from this length on has memory of its own. What borrows from it keeps not much more than the frame then.
+const LONG_BYTES: usize = 64 << 10;
 
 /// The id of WATCH requests, whose answers go to nobody in particular.
 const WATCH_REQUEST: u64 = 0;
@@ -348,21 +352,24 @@ impl Inner {
 
     /// Hands out responses until the connection ends, and says why it did.
     async fn read_all(&self, mut decoder: Decoder) -> String {
+        // The buffer is a long frame's.
+        let mut is_long = false;
         loop {
             if let Err(error) = self.dispatch(&mut decoder) {
                 return format!("the server sent what it should not: {error}");
             }
-            // More room means another buffer and a copy of what the frame under way has so far: made when that is
-            // little, so that it seldom has to be made when it is much.
-            let needed = decoder.missing().max(RECEIVE_BYTES_MIN);
+            let missing = decoder.missing();
             let buffer = decoder.buffer();
-            let room = buffer.capacity() - buffer.len();
-            if room < needed || (room < RECEIVE_BYTES / 2 && buffer.len() <= RECEIVE_BYTES_MIN) {
-                let mut roomy = RECEIVE.take(buffer.len() + needed);
+            let was_long =
+                std::mem::replace(&mut is_long, missing > 0 && buffer.len() + missing >= LONG_BYTES);
+            // Behind a long frame there is room for a little of what follows: a receive that is full may have left more.
+            let room = if is_long { missing + FIRST_BYTES } else { missing.max(FIRST_BYTES) };
+            if is_long != was_long || buffer.capacity() - buffer.len() < room {
+                let mut roomy = RECEIVE.take(SHORT_BYTES.max(buffer.len() + room));
                 roomy.extend_from_slice(buffer);
                 RECEIVE.keep(std::mem::replace(buffer, roomy));
             }
-            match self.stream.try_read_buf(buffer) {
+            match self.stream.try_read_buf(buffer, room) {
                 Ok(0) => return "closed by the server".to_owned(),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

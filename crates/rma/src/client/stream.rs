@@ -30,13 +30,14 @@ impl Stream {
         }
     }
 
-    /// Reads into the spare capacity of `buffer`; an error of kind `WouldBlock` if there is nothing. A receive that
-    /// leaves some of it free has emptied the socket, and is noted as that: the next one waits without another look.
-    pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+    /// Reads at most `bytes_max` into the spare capacity of `buffer`; an error of kind `WouldBlock` if there is nothing. A
+    /// receive that finds fewer has emptied the socket, and is noted as that: the next one waits without another look.
+    pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
         let mut emptied = None;
         let mut receive = |socket: BorrowedFd<'_>| {
             let room = buffer.spare_capacity_mut();
-            let room_bytes = room.len();
+            let room_bytes = room.len().min(bytes_max);
+            let room = &mut room[..room_bytes];
             let ((received, _), _) = rustix::net::recv(socket, room, RecvFlags::empty())?;
             let count = received.len();
             // SAFETY: `recv` has written as many bytes behind what `buffer` had.

@@ -68,7 +68,7 @@ impl Tcp {
             let pending = self.mux.request(|out, id| frame::encode_scar(out, id, batch)).await?;
             let (header, body) = pending.answer(Kind::ScarReply).await?;
             let replies =
-                frame::unpack_scar(&header, &body, batch.len()).map_err(|error| self.mux.refuse(&error))?;
+                frame::unpack_scar(&header, &body, batch).map_err(|error| self.mux.refuse(&error))?;
             results.extend(replies.into_iter().map_while(|reply| reply));
         }
         Ok(results)

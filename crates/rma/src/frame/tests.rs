@@ -44,7 +44,11 @@ fn read_op() -> impl Strategy<Value = ReadOp> {
 }
 
 fn scar_op() -> impl Strategy<Value = ScarOp> {
-    (any::<u64>(), any::<u128>()).prop_map(|(bucket, key_hash)| ScarOp { bucket, key_hash })
+    (any::<u64>(), any::<u128>(), any::<u32>()).prop_map(|(bucket, key_hash, apart)| ScarOp {
+        bucket,
+        key_hash,
+        apart,
+    })
 }
 
 /// A request as a test knows it, to compare what was decoded with.
@@ -212,8 +216,11 @@ fn unpack_as_everything(header: &Header, body: &Bytes) {
                 }
             }
             Kind::ScarReply => {
-                let _ = unpack_scar(header, body, count);
-                let _ = unpack_scar(header, body, count + 1);
+                for apart in [0, 1, READ_LEN_ODD, u32::MAX] {
+                    let ops = vec![ScarOp { bucket: 0, key_hash: 0, apart }; count + 1];
+                    let _ = unpack_scar(header, body, &ops[1..]);
+                    let _ = unpack_scar(header, body, &ops);
+                }
             }
             Kind::WatchReply => {
                 parse_watch_reply(body.clone());
@@ -235,7 +242,7 @@ const READ_LEN_ODD: u32 = 333;
 #[test]
 fn the_bytes_of_each_frame_are_what_they_always_were() {
     let op = ReadOp { region: RegionId(1), generation: 0x1122_3344_5566_7788, offset: 0x10, len: 0x20 };
-    let scar = ScarOp { bucket: 9, key_hash: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100 };
+    let scar = ScarOp { bucket: 9, key_hash: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100, apart: 0x50 };
     let region = RegionInfo { id: RegionId(0), generation: 5, len: 0x1000, kind: 2 };
     let hello =
         HelloReply { version: 1, scar: true, files: true, doorbell: 0x0a0b_0c0d, regions: vec![region] };
@@ -248,7 +255,7 @@ fn the_bytes_of_each_frame_are_what_they_always_were() {
         ),
         (
             encoded(|out| encode_scar(out, 3, &[scar])),
-            "18000000 01 03 0100 0300000000000000 0900000000000000 000102030405060708090a0b0c0d0e0f",
+            "1c000000 01 03 0100 0300000000000000 0900000000000000 000102030405060708090a0b0c0d0e0f 50000000",
         ),
         (
             encoded(|out| encode_watch(out, 4, 7, Duration::from_millis(50))),
@@ -348,7 +355,8 @@ fn answers_that_contradict_themselves_are_refused() {
             });
         });
         let (header, body) = one(Side::Responses, &bytes);
-        unpack_scar(&header, &body, results.len())
+        let op = ScarOp { bucket: 0, key_hash: 0, apart: 1 };
+        unpack_scar(&header, &body, &vec![op; results.len()])
     };
     scar(&[(0, 2, 1), (4, 0, 0)], b"abc").expect("this one is right");
     scar(&[(0, 2, 2)], b"abc").expect_err("too short");

@@ -357,7 +357,7 @@ impl PeerState {
         world.service.admit(world.peer).map_err(|refusal| Ended::Refused(refusal.message))?;
         let table = Table::of(world.service);
         let files = world.files && table.regions().iter().all(|region| region.file().is_some());
-        let probe = ScarOp { bucket: 0, key_hash: 0 };
+        let probe = ScarOp { bucket: 0, key_hash: 0, apart: 0 };
         let reply = HelloReply {
             version: frame::VERSION,
             // A service without buckets answers none of any bucket.
@@ -419,9 +419,19 @@ fn scar(out: &mut Output, id: u64, ops: &ScarOps, table: &Table, service: &dyn S
         };
         frame::put_scar_result(out.bytes(), status, bucket, data);
     }
-    for hit in found.into_iter().flatten().flatten() {
-        for (region, offset, len) in std::iter::once(hit.bucket).chain(hit.data) {
-            out.region(region, offset, len);
+    let hits =
+        || found.iter().zip(ops.iter()).filter_map(|(hit, op)| Some((hit.as_ref().ok()?.as_ref()?, op)));
+    for (hit, op) in hits() {
+        let (region, offset, len) = hit.bucket;
+        out.region(region, offset, len);
+        if let Some((region, offset, len)) = hit.data {
+            out.region(region, offset, len.min(op.apart));
+        }
+    }
+    for (hit, op) in hits() {
+        if let Some((region, offset, len)) = hit.data {
+            let apart = len.min(op.apart);
+            out.region(region, offset + u64::from(apart), len - apart);
         }
     }
 }

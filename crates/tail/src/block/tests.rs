@@ -36,7 +36,7 @@ fn entries_of_every_codec_are_cut_and_share_memory_where_nothing_is_compressed()
     }
     let mut cutter = Cutter::new(segment(), Position(0));
     let bytes = whole(&log);
-    let (block, result) = cutter.push(BytesMut::from(&bytes[..]));
+    let (block, result) = cutter.push(Bytes::copy_from_slice(&bytes[..]));
     assert_eq!(result, Ok(()));
     let block = block.expect("all entries are whole");
     let expected: Vec<_> =
@@ -54,7 +54,7 @@ fn a_cutter_may_begin_at_any_entry() {
     log.append(shard(), &[b"first"]);
     let second = log.append(shard(), &[b"second"]);
     let mut cutter = Cutter::new(segment(), second.from);
-    let (block, result) = cutter.push(BytesMut::from(&second.bytes[..]));
+    let (block, result) = cutter.push(Bytes::copy_from_slice(&second.bytes[..]));
     assert_eq!(result, Ok(()));
     assert_eq!(values(&block.expect("it is whole")), [(1, b"second".to_vec())]);
 }
@@ -69,14 +69,14 @@ fn an_entry_of_another_segment_or_term_is_refused() {
         SegmentId { shard: ShardId { shard: ShardNumber(1), ..shard() }, ..segment() },
     ] {
         let mut cutter = Cutter::new(other, Position(0));
-        let (block, result) = cutter.push(BytesMut::from(&entry.bytes[..]));
+        let (block, result) = cutter.push(Bytes::copy_from_slice(&entry.bytes[..]));
         assert!(block.is_none() && matches!(result, Err(CutError::Entry(_))), "{result:?}");
         assert_eq!(cutter.end(), Position(0), "and its bytes are asked for again");
     }
 }
 
 /// An entry whose body is as given.
-fn entry(body: Bytes, record_count: u32) -> BytesMut {
+fn entry(body: Bytes, record_count: u32) -> Bytes {
     let fields = EntryFields {
         segment: segment(),
         entry_id: EntryId(0),
@@ -84,7 +84,7 @@ fn entry(body: Bytes, record_count: u32) -> BytesMut {
         record_count,
         transaction_id: TransactionId(0),
     };
-    BytesMut::from(&encode_entry(&fields, &[body])[..])
+    encode_entry(&fields, &[body])
 }
 
 fn batch_of(values: &[&[u8]], base_offset: u64) -> BytesMut {
@@ -155,11 +155,11 @@ fn entries_before_a_bad_one_are_handed_out_and_the_bad_one_can_be_read_again() {
     let mut damaged = BytesMut::from(&bytes[..]);
     damaged[bad.from.0 as usize + 100] ^= 1;
     let mut cutter = Cutter::new(segment(), Position(0));
-    let (block, result) = cutter.push(damaged);
+    let (block, result) = cutter.push(damaged.freeze());
     assert!(matches!(result, Err(CutError::Entry(_))), "{result:?}");
     assert_eq!(values(&block.expect("two entries are good")).len(), 2);
     assert_eq!((cutter.position(), cutter.end()), (bad.from, bad.from));
-    let (block, result) = cutter.push(BytesMut::from(&bytes[bad.from.0 as usize..]));
+    let (block, result) = cutter.push(Bytes::copy_from_slice(&bytes[bad.from.0 as usize..]));
     assert_eq!(result, Ok(()));
     assert_eq!(values(&block.expect("the rest")).len(), 2);
 }
@@ -181,7 +181,7 @@ proptest! {
         for cut in cuts.iter().cycle() {
             let to = (at + cut).min(bytes.len());
             prop_assert_eq!(cutter.end(), Position(at as u64));
-            let (block, result) = cutter.push(BytesMut::from(&bytes[at..to]));
+            let (block, result) = cutter.push(Bytes::copy_from_slice(&bytes[at..to]));
             prop_assert_eq!(result, Ok(()));
             if let Some(block) = block {
                 prop_assert_eq!(block.end, cutter.position());
@@ -202,13 +202,13 @@ proptest! {
     #[test]
     fn garbage_is_an_error_or_incomplete(bytes in prop::collection::vec(any::<u8>(), 0..300), flip in any::<usize>()) {
         let mut cutter = Cutter::new(segment(), Position(0));
-        drop(cutter.push(BytesMut::from(&bytes[..])));
+        drop(cutter.push(Bytes::copy_from_slice(&bytes[..])));
         let log = MemoryLog::new(4096);
         log.append(shard(), &[b"value", b"another"]);
         let mut entry = BytesMut::from(&whole(&log)[..]);
         let at = flip % entry.len();
         entry[at] ^= 1 << (flip % 8);
-        let (block, _) = Cutter::new(segment(), Position(0)).push(entry);
+        let (block, _) = Cutter::new(segment(), Position(0)).push(entry.freeze());
         prop_assert!(block.is_none());
     }
 }

@@ -137,7 +137,7 @@ impl Rig {
                 }
                 let durable_bytes = if durable || self.cell_is_empty { range.len() } else { 0 };
                 self.durable_bytes += durable_bytes;
-                self.feed.fetched(&range, Fetched { bytes, durable_bytes }, durable);
+                self.feed.fetched(&range, Fetched { bytes: bytes.freeze(), durable_bytes }, durable);
             }
             Plan::Segments { from } => {
                 self.listings += 1;

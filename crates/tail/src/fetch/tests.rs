@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use tailwater_cache::Version;
 use tailwater_env::Env;
 use tailwater_format::{SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 
@@ -71,12 +72,13 @@ impl World {
         }
     }
 
-    async fn fetch(&self, from: u64, to: u64) -> Result<BytesMut, SourceError> {
+    async fn fetch(&self, from: u64, to: u64) -> Result<Bytes, SourceError> {
         let before = self.durable_bytes();
-        let assembly = self.fetcher.relaxed(&[self.range(from, to)]).await.pop().expect("one for each range");
+        let mut assembly =
+            self.fetcher.relaxed(&[self.range(from, to)]).await.pop().expect("one for each range");
         let fetched = match assembly.complete() {
-            Ok(fetched) => fetched,
-            Err(assembly) => self.fetcher.finish(assembly, Lane::Tail).await?,
+            Some(fetched) => fetched,
+            None => self.fetcher.finish(assembly, Lane::Tail).await?,
         };
         assert_eq!(fetched.durable_bytes, self.durable_bytes() - before, "what a feed is charged with");
         Ok(fetched.bytes)
@@ -110,8 +112,8 @@ fn many_ranges_are_one_read_and_each_gets_its_own_bytes() {
         let world = World::start(env).await;
         world.cache(0..world.len.div_ceil(64), world.len).await;
         let ranges: Vec<_> = (0..20).map(|n| world.range(n * 10, n * 10 + 100)).collect();
-        for (range, assembly) in ranges.iter().zip(world.fetcher.relaxed(&ranges).await) {
-            let Ok(fetched) = assembly.complete() else { panic!("{range:?} is cached") };
+        for (range, mut assembly) in ranges.iter().zip(world.fetcher.relaxed(&ranges).await) {
+            let Some(fetched) = assembly.complete() else { panic!("{range:?} is cached") };
             assert_eq!(fetched.bytes[..], world.bytes(range.from.0, range.to.0)[..]);
         }
     });
@@ -165,6 +167,36 @@ fn what_is_neither_cached_nor_durable_is_an_error_and_no_loop() {
         let error = world.fetch(0, world.len + 10).await.expect_err("it is not there");
         assert!(matches!(error, SourceError::Unavailable(_)), "{error}");
     });
+}
+
+#[test]
+fn chunks_that_came_in_one_piece_are_not_copied_and_others_are_not_taken_for_such() {
+    let chunk = 64 << 10;
+    let frame = Bytes::from((0..4 * chunk).map(|place| (place % 251) as u8).collect::<Vec<_>>());
+    let (from, to) = (Position(3 * chunk as u64 + 100), Position(6 * chunk as u64 + 10));
+    let range = ByteRange { segment: segment(), chunk_bytes: chunk as u32, from, to };
+    let hit =
+        |value: Bytes| Lookup::Hit { version: Version { timestamp_us: 1, client_id: 0, sequence: 0 }, value };
+    let whole = || [0, 1, 2, 3].map(|n| hit(frame.slice(n * chunk..(n + 1) * chunk)));
+    let frames = [Bytes::from_static(b"another"), frame.clone()];
+    let mut assembly = Assembly::new(range);
+    assert!(assembly.accept_whole(&whole(), &frames));
+    let Some(fetched) = assembly.complete() else { panic!("nothing is short") };
+    assert_eq!(fetched.bytes.as_ptr(), frame[100..].as_ptr());
+    assert!(fetched.bytes[..] == frame[100..3 * chunk + 10]);
+
+    for (n, other) in [
+        (0, Lookup::Miss),
+        (1, hit(Bytes::copy_from_slice(&frame[chunk..2 * chunk]))),
+        (1, hit(frame.slice(2 * chunk..3 * chunk))),
+        (2, hit(frame.slice(2 * chunk..3 * chunk - 1))),
+        (3, hit(frame.slice(3 * chunk..3 * chunk + 9))),
+    ] {
+        let mut found = whole();
+        found[n] = other;
+        assert!(!Assembly::new(range).accept_whole(&found, &frames), "chunk {n}");
+    }
+    assert!(!Assembly::new(range).accept_whole(&whole(), &frames[..1]), "no frame");
 }
 
 /// A source that answers with as many bytes as it likes.

@@ -227,12 +227,12 @@ fn a_batch_that_asks_for_more_than_a_frame_may_bring_is_dropped() {
 #[test]
 fn a_hit_that_points_out_of_its_region_is_answered_as_out_of_bounds() {
     let mut test = Test::greeted();
-    let ops = [7, 8].map(|key_hash| ScarOp { bucket: 0, key_hash });
+    let ops = [7, 8].map(|key_hash| ScarOp { bucket: 0, key_hash, apart: 30 });
     test.send(|out| frame::encode_scar(out, 1, &ops)).expect("it is well-formed");
     let (header, body) = test.take_all().remove(0);
-    let replies = frame::unpack_scar(&header, &body, 2).expect("it is well-formed");
+    let replies = frame::unpack_scar(&header, &body, &ops).expect("it is well-formed");
     assert_eq!(replies[0], Some(Err(OpError::OutOfBounds)));
-    assert!(matches!(&replies[1], Some(Ok(hit)) if hit.data.len() == 100));
+    assert!(matches!(&replies[1], Some(Ok(hit)) if (hit.head.len(), hit.data.len()) == (30, 70)));
 }
 
 #[test]
