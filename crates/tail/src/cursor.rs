@@ -185,6 +185,9 @@ impl Cursor {
             if let Ok(Look::Block(number, _)) = look {
                 released = feed.took(self.counted, number);
                 self.counted = Some(number + 1);
+                if feed.has_one_reader() && self.shared.is_followed_by_one() {
+                    feed.release(number);
+                }
             }
             (look, began || released)
         };

@@ -4,7 +4,8 @@
 //! them is, and drops its oldest blocks when the window is full, so a slow consumer holds nobody back. If most of
 //! them would fall out of the window, it is the process that is slow, and the feed waits for them for a while: were
 //! each to go on by itself, the process would be slower still. A consumer that begins, or falls, too far behind gets a *private* feed from where it is, which does not read further than
-//! the consumer has room for, and is given up when the consumer is in the shared window again.
+//! the consumer has room for, and is given up when the consumer is in the shared window again. What the only cursor of
+//! a process has taken of a shared feed is dropped at once: its memory is used again while it is in the core's cache.
 //!
 //! This is the state machine; [`crate::reader`] fetches what [`Feed::plan`] asks for.
 //!
@@ -638,7 +639,17 @@ impl Feed {
         self.readers.most_are_before(dropped)
     }
 
-    /// The reader of a private feed is done with blocks up to and including number `seen`.
+    /// Whether one reader is counted, and no more.
+    pub(crate) fn has_one_reader(&self) -> bool {
+        self.readers.count == 1
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.window_bytes
+    }
+
+    /// The one reader of the feed has taken blocks up to and including number `seen`.
     pub(crate) fn release(&mut self, seen: u64) {
         while self.first <= seen && !self.window.is_empty() {
             self.drop_oldest();

@@ -145,6 +145,11 @@ impl SharedFeed {
         }
     }
 
+    /// Whether one cursor of the process is in this shard, and no more, wherever they are.
+    pub(crate) fn is_followed_by_one(&self) -> bool {
+        self.waiters.lock().len() == 1
+    }
+
     /// As long as this is the same as before a look that found the front, the next look finds it, too.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
@@ -335,6 +340,11 @@ impl Inner {
         let state = self.state.lock();
         let private = state.private.iter().filter_map(Weak::upgrade).filter(|feed| feed.shard == shard);
         state.shared.get(&shard).cloned().into_iter().chain(private).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self, shard: ShardId) -> usize {
+        self.feeds_of(shard).iter().map(|feed| feed.feed.lock().kept_bytes()).sum()
     }
 
     #[cfg(test)]

@@ -100,7 +100,12 @@ impl World {
 
     /// Reads in a task of its own from `offset` on.
     pub(super) fn follow(&self, shard: ShardId, offset: u64) -> Follower {
-        let cursor = self.cursor(shard, offset);
+        self.follow_with(self.cursor(shard, offset))
+    }
+
+    /// The same from where a cursor is.
+    fn follow_with(&self, cursor: Cursor) -> Follower {
+        let (shard, offset) = (cursor.shard(), cursor.next_offset().0);
         let seen = Arc::new(Mutex::new(Seen::default()));
         let task = self.env.spawn("follower", follow(cursor, Arc::clone(&seen)));
         Follower { shard, from: offset, seen, _task: task }
@@ -190,6 +195,27 @@ fn how_often_lengths_are_read_at_most_holds_for_one_cursor_too_if_it_is_configur
         world.append_some(shard(0), 1);
         let _cursor = world.cursor(shard(0), 0);
         assert_eq!(world.reader.inner.pause(), Duration::from_millis(20));
+    });
+}
+
+#[test]
+fn what_the_only_cursor_has_taken_is_not_kept_and_another_one_that_begins_before_it_sees_everything() {
+    in_runtime(|env| async move {
+        // Each time six records in three entries.
+        let world = World::start(env, reader_config()).await;
+        world.append_some(shard(0), 3);
+        let mut only = world.cursor(shard(0), 0);
+        for round in 1..10 {
+            while only.next_offset() < Offset(6 * round) {
+                only.next().await.expect("it is there");
+            }
+            assert_eq!(world.reader.inner.kept_bytes(shard(0)), 0);
+            world.append_some(shard(0), 3);
+        }
+        let other = world.follow(shard(0), 0);
+        let only = world.follow_with(only);
+        world.append_some(shard(0), 3);
+        world.assert_all_seen(&[other, only]).await;
     });
 }
 
