@@ -47,7 +47,7 @@ use crate::limits::{
 use crate::service::Refusal;
 
 /// The version spoken here.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 16;
 const MAGIC: [u8; 4] = *b"rma\0";

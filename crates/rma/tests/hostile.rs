@@ -59,7 +59,7 @@ fn frame(len: u32, version: u8, kind: u8, argument: u16, body: &[u8]) -> Vec<u8>
 }
 
 fn hello() -> Vec<u8> {
-    frame(8, 1, 1, 0, b"rma\0\x01\x01\0\0")
+    frame(8, 2, 1, 0, b"rma\0\x02\x02\0\0")
 }
 
 /// Whether the server closed the connection: with an end, or with a reset if it had not read everything.
@@ -79,16 +79,16 @@ fn what_is_no_frame_costs_its_sender_the_connection() {
             b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
             vec![0xff; 100],
             vec![0; 16],
-            frame(8, 1, 1, 0, b"rmb\0\x01\x01\0\0"),
-            frame(8, 1, 1, 0, b"rma\0\x02\x03\0\0"),
-            frame(24, 1, 2, 1, &[0; 24]),
+            frame(8, 2, 1, 0, b"rmb\0\x02\x02\0\0"),
+            frame(8, 2, 1, 0, b"rma\0\x03\x04\0\0"),
+            frame(24, 2, 2, 1, &[0; 24]),
             after_hello(hello()),
-            after_hello(frame(u32::MAX, 1, 2, u16::MAX, b"")),
-            after_hello(frame(u32::MAX, 1, 5, 0, b"")),
-            after_hello(frame(24, 1, 2, 0xffff, &[0; 24])),
-            after_hello(frame(8, 1, 0x84, 0, &[0; 8])),
+            after_hello(frame(u32::MAX, 2, 2, u16::MAX, b"")),
+            after_hello(frame(u32::MAX, 2, 5, 0, b"")),
+            after_hello(frame(24, 2, 2, 0xffff, &[0; 24])),
+            after_hello(frame(8, 2, 0x84, 0, &[0; 8])),
             // A batch of 1,024 reads of a megabyte each.
-            after_hello(frame(24 * 1024, 1, 2, 1024, &[0, 0, 0, 0, 0, 0, 0x10, 0].repeat(3 * 1024))),
+            after_hello(frame(24 * 1024, 2, 2, 1024, &[0, 0, 0, 0, 0, 0, 0x10, 0].repeat(3 * 1024))),
         ];
         for attack in attacks {
             let mut socket = raw(world);
@@ -121,7 +121,7 @@ fn who_says_nothing_or_half_a_frame_is_dropped_in_time() {
     let short = Duration::from_secs(2);
     let config = ServerConfig { hello_deadline: short, frame_deadline: short, ..ServerConfig::default() };
     on_every_socket_with(config, async |world| {
-        let half = [hello(), frame(8, 1, 4, 0, b"half")].concat();
+        let half = [hello(), frame(8, 2, 4, 0, b"half")].concat();
         let partial: [&[u8]; 4] = [b"", &hello()[..3], &hello()[..20], &half];
         let sockets = partial.map(|bytes| {
             let mut socket = raw(world);
@@ -155,7 +155,7 @@ fn who_never_reads_its_answers_holds_little_memory_and_is_dropped() {
         op.extend_from_slice(&generation.to_le_bytes());
         op.extend_from_slice(&[0; 8]);
         // Four megabytes each.
-        let reads = frame(24 * 4, 1, 2, 4, &op.repeat(4)).repeat(200);
+        let reads = frame(24 * 4, 2, 2, 4, &op.repeat(4)).repeat(200);
         let mut socket = raw(world);
         socket.write_all(&hello()).expect("it was just connected");
         // Dropped at the latest when the deadline passes, so the writing ends one way or the other.
@@ -192,7 +192,7 @@ fn who_fills_the_memory_of_all_is_dropped_and_not_who_finds_no_room_left() {
             // From its answer on the connection counts; what follows the header of that nobody needs here.
             socket.read_exact(&mut [0; 16]).expect("it is answered");
             let length = u32::try_from(bytes).expect("short");
-            socket.write_all(&frame(length, 1, 5, METHOD_ECHO, &vec![1; sent])).expect("there is room");
+            socket.write_all(&frame(length, 2, 5, METHOD_ECHO, &vec![1; sent])).expect("there is room");
             socket
         };
         // As many who promise much as there is room for.
@@ -287,11 +287,11 @@ fn a_server_that_speaks_another_language_is_no_server_of_ours() {
         let address = Address::Tcp(listener.local_addr().expect("it is bound"));
         let answers = [
             b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
-            frame(8, 1, 0x81, 0, &[9, 0, 0, 0, 0, 0, 0, 0]),
-            frame(8 + 24, 1, 0x81, 1, &[1; 32]),
+            frame(8, 2, 0x81, 0, &[9, 0, 0, 0, 0, 0, 0, 0]),
+            frame(8 + 24, 2, 0x81, 1, &[1; 32]),
             // Announces files that do not come.
-            frame(8, 1, 0x81, 0, &[1, 2, 0, 0, 0, 0, 0, 0]),
-            frame(4, 1, 0x84, 0, &[0; 4]),
+            frame(8, 2, 0x81, 0, &[2, 2, 0, 0, 0, 0, 0, 0]),
+            frame(4, 2, 0x84, 0, &[0; 4]),
             vec![],
         ];
         let server = std::thread::spawn(move || {
@@ -320,10 +320,10 @@ fn a_server_that_turns_hostile_costs_the_client_that_connection_only() {
         let attacks = [
             vec![0xff; 64],
             // An answer to nothing that was asked.
-            [&frame(4, 1, 0x85, 0, b"what")[..8], &u64::MAX.to_le_bytes(), b"what"].concat(),
+            [&frame(4, 2, 0x85, 0, b"what")[..8], &u64::MAX.to_le_bytes(), b"what"].concat(),
             // An answer of another kind than the question; its id is the first request's.
-            [&frame(1, 1, 0x82, 1, b"")[..8], &1u64.to_le_bytes(), b"\0"].concat(),
-            frame(u32::MAX, 1, 0x82, 1, b""),
+            [&frame(1, 2, 0x82, 1, b"")[..8], &1u64.to_le_bytes(), b"\0"].concat(),
+            frame(u32::MAX, 2, 0x82, 1, b""),
             vec![],
         ];
         let count = attacks.len();
@@ -331,7 +331,7 @@ fn a_server_that_turns_hostile_costs_the_client_that_connection_only() {
             for attack in attacks {
                 let (mut socket, _) = listener.accept().expect("a client comes");
                 socket.read_exact(&mut [0; 24]).expect("it says hello");
-                let greeting = frame(8, 1, 0x81, 0, &[1, 0, 0, 0, 1, 0, 0, 0]);
+                let greeting = frame(8, 2, 0x81, 0, &[2, 0, 0, 0, 1, 0, 0, 0]);
                 socket.write_all(&greeting).expect("it is there");
                 socket.read_exact(&mut [0; 16]).expect("it asks for something");
                 socket.write_all(&attack).expect("it is there");

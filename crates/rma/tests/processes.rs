@@ -252,7 +252,7 @@ fn what_a_server_passes_can_be_read_and_in_no_way_be_written() {
 
 /// A HELLO as it is on the wire.
 fn hello() -> [u8; 24] {
-    *b"\x08\0\0\0\x01\x01\0\0\0\0\0\0\0\0\0\0rma\0\x01\x01\0\0"
+    *b"\x08\0\0\0\x02\x01\0\0\0\0\0\0\0\0\0\0rma\0\x02\x02\0\0"
 }
 
 fn receive(socket: &UnixStream) -> (usize, Vec<OwnedFd>) {

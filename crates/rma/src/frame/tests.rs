@@ -244,31 +244,36 @@ fn the_bytes_of_each_frame_are_what_they_always_were() {
     let op = ReadOp { region: RegionId(1), generation: 0x1122_3344_5566_7788, offset: 0x10, len: 0x20 };
     let scar = ScarOp { bucket: 9, key_hash: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100, apart: 0x50 };
     let region = RegionInfo { id: RegionId(0), generation: 5, len: 0x1000, kind: 2 };
-    let hello =
-        HelloReply { version: 1, scar: true, files: true, doorbell: 0x0a0b_0c0d, regions: vec![region] };
+    let hello = HelloReply {
+        version: VERSION,
+        scar: true,
+        files: true,
+        doorbell: 0x0a0b_0c0d,
+        regions: vec![region],
+    };
     let refusal = CallAnswer::Refused(Refusal { code: 0x0203, message: "no".to_owned() });
     let golden: [(Vec<u8>, &str); 8] = [
-        (encoded(|out| encode_hello(out, 1)), "08000000 01 01 0000 0100000000000000 726d6100 01 01 0000"),
+        (encoded(|out| encode_hello(out, 1)), "08000000 02 01 0000 0100000000000000 726d6100 02 02 0000"),
         (
             encoded(|out| encode_read(out, 2, &[op])),
-            "18000000 01 02 0100 0200000000000000 01000000 20000000 8877665544332211 1000000000000000",
+            "18000000 02 02 0100 0200000000000000 01000000 20000000 8877665544332211 1000000000000000",
         ),
         (
             encoded(|out| encode_scar(out, 3, &[scar])),
-            "1c000000 01 03 0100 0300000000000000 0900000000000000 000102030405060708090a0b0c0d0e0f 50000000",
+            "1c000000 02 03 0100 0300000000000000 0900000000000000 000102030405060708090a0b0c0d0e0f 50000000",
         ),
         (
             encoded(|out| encode_watch(out, 4, 7, Duration::from_millis(50))),
-            "08000000 01 04 0000 0400000000000000 07000000 32000000",
+            "08000000 02 04 0000 0400000000000000 07000000 32000000",
         ),
-        (encoded(|out| whole_call(out, 5, 0x0102, b"hi")), "02000000 01 05 0201 0500000000000000 6869"),
+        (encoded(|out| whole_call(out, 5, 0x0102, b"hi")), "02000000 02 05 0201 0500000000000000 6869"),
         (
             encoded(|out| hello.encode(out, 1)),
-            "20000000 01 81 0100 0100000000000000 01 03 0000 0d0c0b0a \
+            "20000000 02 81 0100 0100000000000000 02 03 0000 0d0c0b0a \
              00000000 0200 0000 0500000000000000 0010000000000000",
         ),
-        (encoded(|out| encode_watch_reply(out, 4, 8)), "04000000 01 84 0000 0400000000000000 08000000"),
-        (encoded(|out| refusal.encode(out, 5)), "04000000 01 85 0100 0500000000000000 0302 6e6f"),
+        (encoded(|out| encode_watch_reply(out, 4, 8)), "04000000 02 84 0000 0400000000000000 08000000"),
+        (encoded(|out| refusal.encode(out, 5)), "04000000 02 85 0100 0500000000000000 0302 6e6f"),
     ];
     for (bytes, hex) in golden {
         let hex: String = hex.split_whitespace().collect();
@@ -287,24 +292,24 @@ fn a_header_is_judged_before_its_body_is_waited_for() {
         bytes
     };
     let refused = [
-        (Side::Requests, header(8, 2, 1, 0)),
-        (Side::Requests, header(8, 1, 0x81, 0)),
-        (Side::Responses, header(8, 1, 1, 0)),
-        (Side::Requests, header(0, 1, 77, 0)),
-        (Side::Requests, header(u32::MAX, 1, 5, 0)),
-        (Side::Requests, header(CALL_BYTES_MAX as u32 + 1, 1, 5, 0)),
-        (Side::Requests, header(0, 1, 2, 0)),
-        (Side::Requests, header(24, 1, 2, 2)),
-        (Side::Requests, header(24 * 1025, 1, 2, 1025)),
-        (Side::Requests, header(u32::MAX, 1, 3, u16::MAX)),
-        (Side::Responses, header(8 + 24 * 65, 1, 0x81, 65)),
-        (Side::Responses, header(8 + 24, 1, 0x81, 2)),
-        (Side::Responses, header(u32::MAX, 1, 0x82, 1)),
-        (Side::Responses, header(11, 1, 0x83, 1)),
-        (Side::Responses, header(5, 1, 0x84, 0)),
-        (Side::Responses, header(1, 1, 0x85, 1)),
-        (Side::Responses, header(1, 1, 0x85, 2)),
-        (Side::Responses, header(0, 1, 0x85, 3)),
+        (Side::Requests, header(8, 1, 1, 0)),
+        (Side::Requests, header(8, 2, 0x81, 0)),
+        (Side::Responses, header(8, 2, 1, 0)),
+        (Side::Requests, header(0, 2, 77, 0)),
+        (Side::Requests, header(u32::MAX, 2, 5, 0)),
+        (Side::Requests, header(CALL_BYTES_MAX as u32 + 1, 2, 5, 0)),
+        (Side::Requests, header(0, 2, 2, 0)),
+        (Side::Requests, header(24, 2, 2, 2)),
+        (Side::Requests, header(24 * 1025, 2, 2, 1025)),
+        (Side::Requests, header(u32::MAX, 2, 3, u16::MAX)),
+        (Side::Responses, header(8 + 24 * 65, 2, 0x81, 65)),
+        (Side::Responses, header(8 + 24, 2, 0x81, 2)),
+        (Side::Responses, header(u32::MAX, 2, 0x82, 1)),
+        (Side::Responses, header(11, 2, 0x83, 1)),
+        (Side::Responses, header(5, 2, 0x84, 0)),
+        (Side::Responses, header(1, 2, 0x85, 1)),
+        (Side::Responses, header(1, 2, 0x85, 2)),
+        (Side::Responses, header(0, 2, 0x85, 3)),
     ];
     for (side, bytes) in refused {
         let mut decoder = Decoder::new(side);

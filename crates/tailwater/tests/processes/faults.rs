@@ -80,9 +80,9 @@ fn half_open(node: &Node, port: usize) -> Box<dyn Socket> {
         // comes a CALL that announces the longest body there is.
         let header = |length: u32, kind: u8| {
             let argument = [0; 2];
-            [&length.to_le_bytes()[..], &[1, kind], &argument, &1_u64.to_le_bytes()].concat()
+            [&length.to_le_bytes()[..], &[2, kind], &argument, &1_u64.to_le_bytes()].concat()
         };
-        let hello = [&header(8, 1)[..], b"rma\0", &[1, 1, 0, 0]].concat();
+        let hello = [&header(8, 1)[..], b"rma\0", &[2, 2, 0, 0]].concat();
         let _ = socket.write_all(&hello);
         // It is answered: what was sent is what a node understands.
         socket.read_exact(&mut [0; 16]).expect("an answer to HELLO");

@@ -148,8 +148,8 @@ fn who_speaks_only_other_versions_is_dropped() {
     let mut test = Test::new();
     let mut hello = Vec::new();
     frame::encode_hello(&mut hello, 0);
-    hello[frame::HEADER_BYTES + 4..][..2].copy_from_slice(&[2, 9]);
-    assert_eq!(test.send_bytes(&hello), Err(Ended::Version { lowest: 2, highest: 9 }));
+    hello[frame::HEADER_BYTES + 4..][..2].copy_from_slice(&[3, 9]);
+    assert_eq!(test.send_bytes(&hello), Err(Ended::Version { lowest: 3, highest: 9 }));
 }
 
 #[test]
