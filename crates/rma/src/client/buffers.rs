@@ -16,8 +16,9 @@ pub(super) const SHORT_BYTES: usize = 64 << 10;
 /// Bytes of the longest buffer that is kept: an answer to a SCAR of many chunks.
 const KEPT_BYTES_MAX: usize = 2 << 20;
 
-/// Buffers kept.
-const KEPT_MAX: usize = 16;
+/// Buffers kept: as many as there are connections in a process, of consumers that each have their own, which get long answers at the
+/// same time.
+const KEPT_MAX: usize = 64;
 
 /// The process's.
 pub(super) static RECEIVE: Pool = Pool::new();
