@@ -1,7 +1,7 @@
 //! Every scenario holds for the first seeds, and the same seed gives the same trace.
 
-use tailwater_sim::Plant;
 use tailwater_sim::scenarios::{self, Scenario};
+use tailwater_sim::{Plant, Report};
 
 /// `SEEDS=n` runs more.
 fn seeds() -> u64 {
@@ -97,13 +97,17 @@ fn queue_cassandra_letters() {
     holds_for("queue-cassandra-letters", seeds() / 10);
 }
 
+/// What a seed of a scenario tells, which has to hold.
+fn report(scenario: &str, seed: u64) -> Report {
+    let scenario = scenarios::find(scenario).expect("it is listed");
+    scenario.run_seed(seed, Plant::None, false).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
 #[test]
 fn queue_servers() {
     // The paper's shortest mean time, at both levels: the others are hours of virtual time.
     for seed in [0, 3] {
-        let scenario = scenarios::find("queue-servers").expect("it exists");
-        let report =
-            scenario.run_seed(seed, Plant::None, false).unwrap_or_else(|failure| panic!("{failure}"));
+        let report = report("queue-servers", seed);
         assert!(report.counts["kills"] > 0, "{report}");
     }
 }
@@ -112,10 +116,7 @@ fn queue_servers() {
 fn queue_auto() {
     // Three receivers, and two.
     for seed in [0, 1] {
-        let scenario = scenarios::find("queue-auto").expect("it is listed");
-        let report =
-            scenario.run_seed(seed, Plant::None, false).unwrap_or_else(|failure| panic!("{failure}"));
-        println!("{report}");
+        println!("{}", report("queue-auto", seed));
     }
 }
 
