@@ -157,8 +157,8 @@ impl Relaxed<'_> {
         }
     }
 
-    /// Asks another replica for the keys that wait for a backend which is stuck, and notes it; for the others as
-    /// far as the budget goes. Whether some are left that may have to be asked of another one later.
+    /// Asks another replica for the keys that wait for a backend which is stuck while another one is not, and notes it; for the
+    /// others as far as the budget goes. Whether some are left that may have to be asked of another one later.
     fn hedge(&mut self, groups: &mut Vec<(usize, usize)>) -> bool {
         let cell = self.cell;
         let now = cell.env.now();
@@ -169,20 +169,26 @@ impl Relaxed<'_> {
             }
             let late = backend_of(self.keys.hashes[key], self.asked[key].last(), cell.replicas.len());
             let late = &cell.replicas[late];
-            if late.has_answered_since(now - cell.hedge_after) {
-                if !cell.hedges.spend() {
-                    left = true;
-                    continue;
-                }
-            } else {
+            let is_stuck = !late.has_answered_since(now - cell.hedge_after);
+            if is_stuck {
                 late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
             }
-            if let Some(backend) = self.ask(key) {
+            // Where all are late it is this process, or the network, that has too much to do: more reads make that worse.
+            if !(is_stuck && self.has_quick(key) || cell.hedges.spend()) {
+                left = true;
+            } else if let Some(backend) = self.ask(key) {
                 cell.counters.hedged.add(1);
                 groups.push((backend, key));
             }
         }
         left
+    }
+
+    /// Whether a replica of a key was not late lately.
+    fn has_quick(&self, key: usize) -> bool {
+        let (cell, hash) = (self.cell, self.keys.hashes[key]);
+        let backend = |replica| backend_of(hash, replica, cell.replicas.len());
+        (0..cell.mode.replicas()).any(|replica| cell.replicas[backend(replica)].is_quick(&cell.env))
     }
 
     fn finish(&mut self, key: usize, lookup: Lookup) {

@@ -263,6 +263,23 @@ fn a_backend_that_is_slow_but_answers_is_hedged_as_far_as_the_budget_goes_only()
 }
 
 #[test]
+fn where_all_backends_were_late_reads_are_hedged_as_far_as_the_budget_goes_only() {
+    in_runtime(|env| async move {
+        let mut world = world(env, Mode::R32, 3, WIRE).await;
+        let items = items(400, 100);
+        world.set_everywhere(&items).await;
+        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_millis(50);
+        for (replica, faults) in world.cell.inner.replicas.iter().zip(&world.faults) {
+            faults.stalled.store(true, Ordering::Relaxed);
+            replica.suspect(world.env.now() + Duration::from_secs(3600));
+        }
+        let lookups = world.cell.get_relaxed(&keys_of(&items)).await;
+        assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(Failure::Deadline)));
+        assert_eq!(world.cell.stats().hedged, 64, "none of the three is any better");
+    });
+}
+
+#[test]
 fn a_backend_that_was_late_is_not_the_first_to_be_asked_for_a_while() {
     in_runtime(|env| async move {
         let world = world(env, Mode::R32, 3, WIRE).await;
