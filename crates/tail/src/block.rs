@@ -6,9 +6,11 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use tailwater_format::batch::{BatchHeader, Codec, Decompressor, Records};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{EntryCorrupt, EntryError, EntryHeader, EntryReader, Offset, Position, SegmentId};
+use tailwater_format::{
+    Entry, EntryCorrupt, EntryError, EntryHeader, EntryReader, Offset, Position, SegmentId,
+};
 
-/// Whole entries of one segment, checked, in one piece of memory.
+/// Whole entries of one segment, checked.
 #[derive(Debug)]
 pub struct Block {
     /// The segment they are of.
@@ -107,41 +109,23 @@ impl Cutter {
     /// Takes in the bytes from [`Cutter::end`] on. The block has the entries that are whole, `None` if none is.
     /// With an error, it has those before the bad one, and the bytes behind them are forgotten, so that they can
     /// be read again from [`Cutter::position`] on.
-    pub(crate) fn push(&mut self, bytes: Bytes) -> (Option<Block>, Result<(), CutError>) {
+    pub(crate) fn push(&mut self, mut bytes: Bytes) -> (Option<Block>, Result<(), CutError>) {
         let start = self.reader.position();
-        let bytes = if self.rest.is_empty() {
-            bytes
-        } else {
-            self.rest.extend_from_slice(&bytes);
-            std::mem::take(&mut self.rest).freeze()
-        };
         let mut parts = Parts::default();
-        let mut at = 0;
-        let result = loop {
-            let before = self.reader.clone();
-            match self.reader.read(&bytes[at..]) {
-                Ok(entry) => {
-                    let header = entry.header;
-                    if let Err(error) = parts.add(&header, &bytes.slice(at..), &mut self.decompressor) {
-                        self.reader = before;
-                        break Err(error);
-                    }
-                    at += header.len as usize;
-                }
-                Err(EntryError::Incomplete { .. }) => {
-                    // A copy: the beginning of an entry must not keep the whole block's memory. Without a block
-                    // there is nothing to share with, and no copy.
-                    self.rest = if at == 0 { into_mut(bytes) } else { BytesMut::from(&bytes[at..]) };
-                    break Ok(());
-                }
-                Err(EntryError::Corrupt(why)) => break Err(CutError::Entry(why)),
-            }
+        let result = match self.complete_rest(&mut bytes, &mut parts) {
+            Ok(true) => self.cut(bytes, &mut parts),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
         };
-        let block = (at > 0).then(|| Block {
+        if result.is_err() {
+            self.rest.clear();
+        }
+        let end = self.reader.position();
+        let block = (end > start).then(|| Block {
             segment: self.segment,
             start,
-            end: self.reader.position(),
-            len_bytes: at
+            end,
+            len_bytes: (end.0 - start.0) as usize
                 + parts.extra_bytes
                 + size_of_val(&parts.entries[..])
                 + size_of_val(&parts.batches[..]),
@@ -149,6 +133,54 @@ impl Cutter {
             batches: parts.batches,
         });
         (block, result)
+    }
+
+    /// Completes the entry whose beginning is there with what it lacks of `bytes`, and copies no more of them: whoever is behind
+    /// fetches many at once, and nearly always an entry lies across two fetches. Whether it is whole now, or there was none.
+    fn complete_rest(&mut self, bytes: &mut Bytes, parts: &mut Parts) -> Result<bool, CutError> {
+        while !self.rest.is_empty() {
+            let before = self.reader.clone();
+            match self.reader.read(&self.rest) {
+                Ok(Entry { header, .. }) => {
+                    let entry = std::mem::take(&mut self.rest).freeze();
+                    if let Err(error) = parts.add(&header, &entry, &mut self.decompressor) {
+                        self.reader = before;
+                        return Err(error);
+                    }
+                }
+                Err(EntryError::Incomplete { .. }) if bytes.is_empty() => return Ok(false),
+                Err(EntryError::Incomplete { needed }) => {
+                    let lacks = (needed - self.rest.len()).min(bytes.len());
+                    self.rest.extend_from_slice(&bytes.split_to(lacks));
+                }
+                Err(EntryError::Corrupt(why)) => return Err(CutError::Entry(why)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the entries off that `bytes` begin with, and keeps the beginning of the next one.
+    fn cut(&mut self, bytes: Bytes, parts: &mut Parts) -> Result<(), CutError> {
+        let mut at = 0;
+        loop {
+            let before = self.reader.clone();
+            match self.reader.read(&bytes[at..]) {
+                Ok(Entry { header, .. }) => {
+                    if let Err(error) = parts.add(&header, &bytes.slice(at..), &mut self.decompressor) {
+                        self.reader = before;
+                        return Err(error);
+                    }
+                    at += header.len as usize;
+                }
+                Err(EntryError::Incomplete { .. }) => {
+                    // A copy: the beginning of an entry must not keep the whole block's memory. Without a block
+                    // there is nothing to share with, and no copy.
+                    self.rest = if at == 0 { into_mut(bytes) } else { BytesMut::from(&bytes[at..]) };
+                    return Ok(());
+                }
+                Err(EntryError::Corrupt(why)) => return Err(CutError::Entry(why)),
+            }
+        }
     }
 }
 

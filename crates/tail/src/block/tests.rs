@@ -164,6 +164,30 @@ fn entries_before_a_bad_one_are_handed_out_and_the_bad_one_can_be_read_again() {
     assert_eq!(values(&block.expect("the rest")).len(), 2);
 }
 
+#[test]
+fn of_bytes_that_complete_an_entry_only_what_it_lacks_is_copied() {
+    let log = MemoryLog::new(4096);
+    for value in [&[1; 500], &[2; 500], &[3; 500]] {
+        log.append(shard(), &[value]);
+    }
+    let bytes = whole(&log);
+    let mut cutter = Cutter::new(segment(), Position(0));
+    let cut = bytes.len() / 2;
+    let (block, result) = cutter.push(Bytes::copy_from_slice(&bytes[..cut]));
+    assert_eq!((block.map(|block| block.entries().len()), result), (Some(1), Ok(())));
+    let second = Bytes::copy_from_slice(&bytes[cut..]);
+    let (block, result) = cutter.push(second.clone());
+    assert_eq!(result, Ok(()));
+    let block = block.expect("the other two are whole");
+    let is_shared = |batch: &BlockBatch| second.as_ptr_range().contains(&batch.records.as_ptr());
+    let shared: Vec<bool> = block.batches(0..2).iter().map(is_shared).collect();
+    assert_eq!(shared, [false, true], "the second one lay across both");
+    assert_eq!(
+        block.len_bytes() - bytes.len() * 2 / 3,
+        size_of::<BlockEntry>() * 2 + size_of::<BlockBatch>() * 2
+    );
+}
+
 proptest! {
     /// However the bytes come, the entries are the same.
     #[test]
