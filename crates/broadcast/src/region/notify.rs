@@ -33,8 +33,8 @@ pub(super) struct Notifier {
     flush_at_ms: u64,
     /// Whether there is something that the chosen ones may not know.
     news: bool,
-    /// Whether there may be others who do not know all, and have to be chosen.
-    rest: bool,
+    /// From when on there may be others who do not know all, and have to be chosen.
+    rest_ms: u64,
 }
 
 /// What one was told. It is told more when it has asked, so that one that is slow, or fed, costs little.
@@ -50,10 +50,10 @@ impl Told {
         self.counts.get(index).copied().unwrap_or(0)
     }
 
-    /// Whether it is to be told: it has asked, or long ago, or there is a stream that it was never told of.
-    fn is_due(&self, now_ms: u64, again_ms: u64, news: &[usize]) -> bool {
-        self.waits_since_ms.is_none_or(|since| now_ms.saturating_sub(since) >= again_ms)
-            || news.iter().any(|index| self.of(*index) == 0)
+    /// From when on it is to be told: at once if it has asked since, or there is a stream that it was never told of.
+    fn due_ms(&self, again_ms: u64, mut news: impl Iterator<Item = usize>) -> u64 {
+        let waits = self.waits_since_ms.filter(|_| news.all(|index| self.of(index) > 0));
+        waits.map_or(0, |since| since.saturating_add(again_ms))
     }
 }
 
@@ -71,7 +71,7 @@ impl Notifier {
             shuffle_at_ms: 0,
             flush_at_ms: 0,
             news: false,
-            rest: false,
+            rest_ms: u64::MAX,
         }
     }
 
@@ -98,7 +98,7 @@ impl Notifier {
     pub(super) fn view_changed(&mut self, members: &[u64]) {
         self.told.retain(|id, _| members.contains(id));
         self.chosen.retain(|id| members.contains(id));
-        self.rest |= !self.streams.is_empty();
+        self.look_around();
     }
 
     /// A member whose connection ended, or that came back: it knows nothing.
@@ -106,7 +106,14 @@ impl Notifier {
         self.told.remove(&id);
         self.chosen.retain(|chosen| *chosen != id);
         self.direct.remove(&id);
-        self.rest |= !self.streams.is_empty();
+        self.look_around();
+    }
+
+    /// There may be somebody who has not been told all.
+    fn look_around(&mut self) {
+        if !self.streams.is_empty() {
+            self.rest_ms = 0;
+        }
     }
 
     /// A member that nobody else tells.
@@ -127,8 +134,7 @@ impl Notifier {
     /// When there is something to tell.
     pub(super) fn due_ms(&self) -> u64 {
         let news = if self.news { self.flush_at_ms } else { u64::MAX };
-        let rest = if self.rest { self.shuffle_at_ms.max(self.flush_at_ms) } else { u64::MAX };
-        news.min(rest)
+        news.min(self.rest_ms.max(self.shuffle_at_ms).max(self.flush_at_ms))
     }
 
     /// Tells those whose turn it is, if it is time. `neighbours` are those of the view that are told at all; `knows`
@@ -148,13 +154,29 @@ impl Notifier {
         self.news = false;
         self.flush_at_ms = now_ms + self.notify_ms;
         let shuffle = now_ms >= self.shuffle_at_ms || self.chosen.is_empty();
-        let mut rest = !shuffle;
+        let mut rest_ms = if shuffle { u64::MAX } else { 0 };
         if shuffle {
             let mut ids: Vec<u64> = neighbours.map(|member| member.id).collect();
+            if self.again_ms > 0 {
+                // Most are fed, and are told of progress seldom: it is no use to choose those.
+                ids.retain(|id| {
+                    let mut news = self.news_for(*id, &knows).peekable();
+                    if news.peek().is_none() {
+                        return false;
+                    }
+                    let due_ms = self.told.get(id).map_or(0, |told| told.due_ms(self.again_ms, news));
+                    if due_ms > now_ms {
+                        rest_ms = rest_ms.min(due_ms);
+                    }
+                    due_ms <= now_ms
+                });
+            }
             let fanout = self.fanout.min(ids.len());
             rng.draw(&mut ids, fanout);
             // Those beyond are told after a later shuffle, if nobody else has told them by then.
-            rest = ids[fanout..].iter().any(|id| self.news_for(*id, &knows).next().is_some());
+            if ids[fanout..].iter().any(|id| self.news_for(*id, &knows).next().is_some()) {
+                rest_ms = 0;
+            }
             ids.truncate(fanout);
             self.chosen = ids;
             self.shuffle_at_ms = now_ms + self.shuffle_ms;
@@ -166,8 +188,9 @@ impl Notifier {
                 continue;
             }
             let told = self.told.entry(id).or_default();
-            if busy(id) || !told.is_due(now_ms, self.again_ms, &news) {
-                rest = true;
+            let due_ms = told.due_ms(self.again_ms, news.iter().copied());
+            if busy(id) || due_ms > now_ms {
+                rest_ms = rest_ms.min(due_ms);
                 continue;
             }
             told.waits_since_ms = Some(now_ms);
@@ -182,14 +205,15 @@ impl Notifier {
             if news.is_empty() {
                 continue;
             }
-            if busy(*id) || !told.is_due(now_ms, AGAIN_MS, &news) {
-                rest = true;
+            let due_ms = told.due_ms(AGAIN_MS, news.iter().copied());
+            if busy(*id) || due_ms > now_ms {
+                rest_ms = rest_ms.min(due_ms);
                 continue;
             }
             told.waits_since_ms = Some(now_ms);
             send(*id, tell(&self.streams, &mut told.counts, &news));
         }
-        self.rest = rest;
+        self.rest_ms = rest_ms;
     }
 
     /// Tells a member at once, whatever it was told before: for one that has just been heard of.
@@ -222,4 +246,46 @@ fn tell(streams: &[Progress], counts: &mut Vec<u64>, which: &[usize]) -> Message
     counts.resize(streams.len(), 0);
     which.iter().for_each(|&index| counts[index] = streams[index].count);
     Message::Notify(which.iter().map(|&index| streams[index].clone()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn once_all_neighbours_were_told_nothing_is_due_until_the_first_of_them_may_be_told_again() {
+        let options = Options::default();
+        let mut notifier = Notifier::new(&options);
+        let neighbours: Vec<Member> = (1..=12).map(|id| Member { id, address: "there:1".into() }).collect();
+        notifier.view_changed(&neighbours.iter().map(|member| member.id).collect::<Vec<_>>());
+        let mut rng = Rng::new(1);
+        let mut told: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        let stream = Stream::parse("eu/prices").unwrap();
+        let mut progress = |notifier: &mut Notifier, count| {
+            notifier.progress(0, Progress { stream: stream.clone(), lineage: 0, held: 0, count, hops: 1 });
+        };
+        // Something new every 40 ms for a second, and nothing after that.
+        let (mut steps, mut now_ms) = (0, 0);
+        while now_ms < 10_000 {
+            if now_ms % 40 == 0 && now_ms < 1_000 {
+                progress(&mut notifier, now_ms / 40 + 1);
+            }
+            steps += u64::from(notifier.due_ms() <= now_ms);
+            notifier.flush(
+                now_ms,
+                &mut rng,
+                neighbours.iter(),
+                |_, _, _| 0,
+                |_| false,
+                |id, _| {
+                    told.entry(id).or_default().push(now_ms);
+                },
+            );
+            now_ms += 1;
+        }
+        assert!(neighbours.iter().all(|member| told[&member.id].len() == 2), "{told:?}");
+        assert!(told.values().all(|times| times[1] - times[0] >= AGAIN_MS), "{told:?}");
+        // With each news, and to tell those whose time has come, which are at most as many as neighbours.
+        assert!(steps <= 25 + 2 * 12, "{steps} steps");
+    }
 }
