@@ -1,6 +1,7 @@
 //! `bench broadcast`: the experiments of the Sprinkler paper (section 5), by the numbers of its figures.
 
 mod collection;
+mod keys;
 mod kills;
 mod members;
 mod node;
@@ -27,6 +28,8 @@ pub enum Command {
     /// Garbage collection: events that are kept, with 100,000 keys from the start.
     #[command(name = "10b")]
     Finite(collection::KeptArgs),
+    /// What an event costs a proxy that collects by key, with few events stored and with many.
+    Keys(keys::Args),
     /// Throughput by fan-out and shuffle time, in simulated regions.
     #[command(name = "5b")]
     Shuffle(region_sim::figures::Args),
@@ -51,6 +54,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Ages(args) => collection::ages(args),
         Command::Growing(args) => collection::growing(args),
         Command::Finite(args) => collection::finite(args),
+        Command::Keys(args) => keys::run(&args),
         Command::Shuffle(args) => region_sim::figures::figure_5b(&args),
         Command::Load(args) => region_sim::figures::figure_6(&args),
         Command::Cut(args) => region_sim::figures::figure_7(&args),

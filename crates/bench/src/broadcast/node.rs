@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+
 use crate::child::Child;
-use crate::system::free_address;
+use crate::system::{agent, free_address};
 
 /// One that may be started again and again, with what it has on its disk.
 pub struct Node {
     name: String,
     dir: PathBuf,
-    /// Where its admin HTTP is.
-    pub admin: SocketAddr,
+    admin: SocketAddr,
 }
 
 impl Node {
@@ -33,6 +34,12 @@ impl Node {
 
     fn file(&self) -> PathBuf {
         self.dir.join(format!("{}.toml", self.name))
+    }
+
+    /// What its admin HTTP answers; `None` if it does not, or that is something else.
+    pub fn ask<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
+        let mut answer = agent().get(format!("http://{}{path}", self.admin)).call().ok()?;
+        serde_json::from_str(&answer.body_mut().read_to_string().ok()?).ok()
     }
 
     /// Starts it.

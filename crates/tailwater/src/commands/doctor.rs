@@ -67,6 +67,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         sockets(&args.data),
         congestion(),
         io_uring(),
+        idle_wake(),
         clock(),
     ];
     match args.output {
@@ -215,6 +216,43 @@ fn io_uring() -> Check {
         _ => Check::new("io_uring", Verdict::Warn, "disabled: epoll is used")
             .mend("sysctl kernel.io_uring_disabled=0 lets TCP readers be served with less CPU"),
     }
+}
+
+/// How long a thread that waits takes to run once it is woken, where nothing else runs: a record goes through several.
+fn idle_wake() -> Check {
+    const NAME: &str = "wake of a waiting thread";
+    const POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+    let mut times = wake_times();
+    times.sort();
+    let Some(median) = times.get(times.len() / 2) else {
+        return Check::new(NAME, Verdict::Warn, "no thread can be started");
+    };
+    let verdict = if *median > Duration::from_micros(30) { Verdict::Warn } else { Verdict::Ok };
+    let check = Check::new(NAME, verdict, format!("p50 {median:.0?}, on a processor that is idle"));
+    check.mend(if fs::read_to_string(POLL).is_ok_and(|ns| ns.trim() == "0") {
+        format!(
+            "this virtual machine gives its processor away whenever it is idle, and has to get it back; \
+             `echo 200000 > {POLL}` lets it wait 0.2 ms first, which costs CPU time and takes that off the delay"
+        )
+    } else {
+        "idle processors sleep deeply: keep them from it, as `tuned-adm profile latency-performance` does".into()
+    })
+}
+
+fn wake_times() -> Vec<Duration> {
+    const TIMES: usize = 200;
+    let (wakes, woken) = std::sync::mpsc::channel::<Instant>();
+    let waits = move || woken.iter().map(|since| since.elapsed()).collect();
+    let Ok(waiting) = std::thread::Builder::new().spawn(waits) else { return Vec::new() };
+    for _ in 0..TIMES {
+        // So long that its processor is idle by then.
+        std::thread::sleep(Duration::from_millis(1));
+        if wakes.send(Instant::now()).is_err() {
+            break;
+        }
+    }
+    drop(wakes);
+    waiting.join().unwrap_or_default()
 }
 
 fn clock() -> Check {

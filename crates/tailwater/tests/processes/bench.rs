@@ -228,3 +228,17 @@ fn a_chain_s_replicas_are_killed_in_turn_and_one_object_tells_that_nothing_was_l
     assert!(published > 0);
     assert_eq!(json["delivered"], published, "{json}");
 }
+
+#[test]
+fn proxies_with_few_and_with_many_keys_have_an_event_of_each_left_and_their_cost_is_told() {
+    let args = ["bench", "broadcast", "keys", "--stored", "500,3000", "--turns", "1", "--duration-s", "1"];
+    let json = last_line(&args);
+    assert_eq!(json["lost"], 0, "{json}");
+    let proxies = json["proxies"].as_array().expect("a list");
+    assert_eq!(proxies.len(), 2, "{json}");
+    for (proxy, stored) in proxies.iter().zip([500, 3000]) {
+        assert_eq!((&proxy["stored"], &proxy["live"]), (&stored.into(), &stored.into()), "{json}");
+        assert_numbers(proxy, &["cpu_ns", "events_per_s", "ack_ms.p50"]);
+    }
+    assert_numbers(&json, &["cpu_of_first"]);
+}

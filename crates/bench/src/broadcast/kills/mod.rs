@@ -34,7 +34,7 @@ use crate::limits::READY_DEADLINE;
 use crate::messages::Faults;
 use crate::report::{self, Format, ProgressLine};
 use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{Workspace, agent, free_address};
+use crate::system::{Workspace, free_address};
 
 const REPLICAS: usize = 3;
 /// The one that keeps the chain; while it is down the chain works as it is.
@@ -200,8 +200,7 @@ impl Region {
     }
 
     fn ask<T: DeserializeOwned>(&self, number: usize, path: &str) -> Option<T> {
-        let mut answer = agent().get(format!("http://{}{path}", self.nodes[number].admin)).call().ok()?;
-        serde_json::from_str(&answer.body_mut().read_to_string().ok()?).ok()
+        self.nodes[number].ask(path)
     }
 
     /// The chain as a replica knows it, which is a member of it: its epoch, and the addresses, head first.
