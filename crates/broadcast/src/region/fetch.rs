@@ -29,6 +29,7 @@ use super::options::{Begin, Options, Stats};
 use super::peer::Output;
 use super::recv::Recv;
 use super::rng::Rng;
+use super::serve::Source;
 
 /// Requests of one stream that are not answered.
 const ASKS_MAX: usize = 8;
@@ -213,11 +214,11 @@ impl Fetcher {
         lineage: u64,
         out: &mut Vec<Output>,
     ) -> bool {
-        let region = stream.region();
-        let own = self.recv.lineage_of(region);
+        let own = self.recv.lineage(stream);
         if lineage <= own || !self.wants(stream) {
             return lineage >= own;
         }
+        let region = stream.region();
         if from != self.proxy {
             self.doubt(now_ms, stream, own, out);
             return false;
@@ -538,13 +539,20 @@ impl Fetcher {
 
     /// When a request is given up next.
     pub(super) fn due_ms(&self) -> u64 {
-        let asks = self.streams.iter().flat_map(|fetch| &fetch.asks).map(|ask| ask.until_ms);
-        let feeds = self.streams.iter().flat_map(Fetch::feeds).filter_map(|feed| Some(feed.due?.1));
-        asks.chain(feeds).min().unwrap_or(u64::MAX).min(self.look_again_ms)
+        let mut due_ms = self.look_again_ms;
+        for fetch in &self.streams {
+            let asks = fetch.asks.iter().map(|ask| ask.until_ms);
+            let feeds = fetch.feeds().filter_map(|feed| Some(feed.due?.1));
+            due_ms = asks.chain(feeds).fold(due_ms, u64::min);
+        }
+        due_ms
     }
 
-    /// Gives up requests that are not answered, and asks others.
-    pub(super) fn tick(&mut self, now_ms: u64, rng: &mut Rng, out: &mut Vec<Output>) {
+    /// Gives up requests that are not answered, and asks others. Whether there was something to do.
+    pub(super) fn tick(&mut self, now_ms: u64, rng: &mut Rng, out: &mut Vec<Output>) -> bool {
+        if now_ms < self.due_ms() {
+            return false;
+        }
         let look_again = self.look_again_ms <= now_ms;
         if look_again {
             self.look_again_ms = u64::MAX;
@@ -562,6 +570,7 @@ impl Fetcher {
                 self.pursue(now_ms, rng, index, None, out);
             }
         }
+        true
     }
 
     /// Milliseconds after which others than the proxy are given up.

@@ -94,6 +94,13 @@ impl Notifier {
         more
     }
 
+    /// Whether that is how it stands with a stream already, so that [`progress`](Self::progress) has nothing to take over.
+    pub(super) fn is_at(&self, index: usize, lineage: u64, (held, count): (u64, u64), hops: u8) -> bool {
+        self.streams.get(index).is_some_and(|known| {
+            (known.lineage, known.held, known.count, known.hops) == (lineage, held, count, hops)
+        })
+    }
+
     /// The view has changed: there may be somebody to tell.
     pub(super) fn view_changed(&mut self, members: &[u64]) {
         self.told.retain(|id, _| members.contains(id));
@@ -160,6 +167,10 @@ impl Notifier {
             if self.again_ms > 0 {
                 // Most are fed, and are told of progress seldom: it is no use to choose those.
                 ids.retain(|id| {
+                    if let Some(until_ms) = self.waits_until_ms(*id).filter(|until_ms| *until_ms > now_ms) {
+                        rest_ms = rest_ms.min(until_ms);
+                        return false;
+                    }
                     let mut news = self.news_for(*id, &knows).peekable();
                     if news.peek().is_none() {
                         return false;
@@ -183,6 +194,10 @@ impl Notifier {
         }
         for at in 0..self.chosen.len() {
             let id = self.chosen[at];
+            if let Some(until_ms) = self.waits_until_ms(id).filter(|until_ms| *until_ms > now_ms) {
+                rest_ms = rest_ms.min(until_ms);
+                continue;
+            }
             let news: Vec<usize> = self.news_for(id, &knows).collect();
             if news.is_empty() {
                 continue;
@@ -228,6 +243,13 @@ impl Notifier {
             told.counts = counts;
         }
         Some(message)
+    }
+
+    /// Until when a member is told nothing, whatever is new: it was told of all streams, and has not asked.
+    fn waits_until_ms(&self, id: u64) -> Option<u64> {
+        let told = self.told.get(&id)?;
+        let all = (0..self.streams.len()).filter(|index| self.streams[*index].count > 0);
+        Some(told.due_ms(self.again_ms, all)).filter(|until_ms| *until_ms > 0)
     }
 
     /// The streams of which a member does not know all.

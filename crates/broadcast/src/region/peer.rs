@@ -126,14 +126,19 @@ impl Peer {
                 out.extend(asked.map(|(to, message)| Output::Send { to, message }));
             }
         }
-        self.fetcher.tick(now_ms, &mut self.rng, out);
+        let fetched = self.fetcher.tick(now_ms, &mut self.rng, out);
         if now_ms >= self.tidy_at_ms {
             self.tidy_at_ms = now_ms + 10_000;
             self.fetcher.tidy(now_ms);
             self.server.tidy(now_ms);
         }
         self.server.tick();
-        self.settle(now_ms, out);
+        if fetched {
+            self.settle(now_ms, out);
+        } else {
+            debug_assert!(self.is_settled(), "streams are where they were at the last step");
+            self.serve(now_ms, out);
+        }
     }
 
     /// A message has come from a member.
@@ -252,6 +257,15 @@ impl Peer {
         self.notifier.view_changed(&members);
     }
 
+    /// Whether it has been taken in how it stands with all streams.
+    fn is_settled(&self) -> bool {
+        let recv = &self.fetcher.recv;
+        (0..recv.streams()).all(|index| {
+            let (lineage, hops) = (recv.lineage(recv.name(index)), self.fetcher.hops_of(index));
+            self.notifier.is_at(index, lineage, (recv.kept_after(index), recv.count(index)), hops)
+        })
+    }
+
     /// Answers what may be answered, and tells others what is new.
     fn settle(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let turned = std::mem::take(&mut self.fetcher.turned);
@@ -267,11 +281,20 @@ impl Peer {
         for index in 0..recv.streams() {
             let (stream, held, count) = (recv.name(index), recv.kept_after(index), recv.count(index));
             let (lineage, hops) = (recv.lineage(stream), self.fetcher.hops_of(index));
+            if self.notifier.is_at(index, lineage, (held, count), hops) {
+                continue;
+            }
             let progress = Progress { stream: stream.clone(), lineage, held, count, hops };
             if self.notifier.progress(index, progress) {
                 self.server.progressed(stream);
             }
         }
+        self.serve(now_ms, out);
+    }
+
+    /// The same where nothing is new of any stream.
+    fn serve(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        let recv = &self.fetcher.recv;
         let mut send = |to, message| out.push(Output::Send { to, message });
         let hops = |stream: &Stream| recv.index(stream).map_or(UNFED, |index| self.fetcher.hops_of(index));
         self.server.serve(now_ms, recv, hops, &mut send);

@@ -559,13 +559,16 @@ fn join(batches: Vec<Batch>) -> Vec<Batch> {
     let mut out: Vec<Batch> = Vec::with_capacity(batches.len());
     let mut run: Vec<Batch> = Vec::new();
     let mut bytes = 0;
-    let mut finish = |run: &mut Vec<Batch>| match Batch::joined(run) {
-        Ok(joined) if run.len() > 1 => {
-            run.clear();
-            out.push(joined);
-        }
-        // One alone; they were checked when they came.
-        _ => out.append(run),
+    let mut finish = |run: &mut Vec<Batch>| match run.len() {
+        0 | 1 => out.append(run),
+        _ => match Batch::joined(run) {
+            Ok(joined) => {
+                run.clear();
+                out.push(joined);
+            }
+            // They were checked when they came.
+            Err(_) => out.append(run),
+        },
     };
     for batch in batches {
         let size = batch_size(&batch);
