@@ -11,6 +11,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::message::{FRAME_BYTES_MAX, Message};
+use crate::pieces::Pieces;
 use crate::wire::BadMessage;
 
 /// Read at once from a connection.
@@ -152,24 +153,24 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 #[derive(Debug)]
 pub struct FrameWriter<W> {
     to: W,
-    buffer: BytesMut,
+    pieces: Pieces,
 }
 
 impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     /// A writer to `to`.
     pub fn new(to: W) -> Self {
-        Self { to, buffer: BytesMut::new() }
+        Self { to, pieces: Pieces::default() }
     }
 
     /// Adds a message to what the next [`FrameWriter::flush`] writes; answers how much that is, in bytes.
     pub fn add(&mut self, message: &Message) -> usize {
-        message.encode(&mut self.buffer);
-        self.buffer.len()
+        self.pieces.add(message);
+        self.pieces.remaining()
     }
 
     /// Writes what was added.
     pub async fn flush(&mut self) -> std::io::Result<()> {
-        self.to.write_all_buf(&mut self.buffer).await?;
+        self.to.write_all_buf(&mut self.pieces).await?;
         self.to.flush().await
     }
 

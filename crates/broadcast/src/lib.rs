@@ -20,6 +20,7 @@ pub mod limits;
 pub mod membership;
 pub mod message;
 pub mod name;
+mod pieces;
 pub mod positions;
 pub mod predicate;
 pub mod quota;

@@ -30,7 +30,9 @@ use crate::limits::PUBLISHERS_MAX;
 use crate::name::Stream;
 use crate::positions::Position;
 use crate::region;
-use crate::wire::{BadMessage, Reader, put_batch, put_list, put_position, put_stream, put_text};
+use crate::wire::{
+    BadMessage, Reader, put_batch, put_batch_with, put_bytes, put_list, put_position, put_stream, put_text,
+};
 
 /// The version that [`Message::Hello`] carries; both ends need the same. A hello's own bytes are the same in all of them, so that each
 /// end can say which one the other has.
@@ -381,7 +383,18 @@ impl Origin {
 impl Message {
     /// Appends the message as a frame.
     pub fn encode(&self, out: &mut BytesMut) {
+        self.encode_with(out, &mut put_bytes);
+    }
+
+    /// As [`encode`](Self::encode); `place` puts the bytes of events that go to many where they belong, or answers how many of
+    /// them it has not.
+    pub(crate) fn encode_with(
+        &self,
+        out: &mut BytesMut,
+        place: &mut impl FnMut(&mut BytesMut, &Bytes) -> usize,
+    ) {
         let start = out.len();
+        let mut apart = 0;
         out.put_u32_le(0);
         match self {
             Message::Hello { version, region, role } => {
@@ -452,7 +465,7 @@ impl Message {
                 out.put_u8(9);
                 put_stream(out, stream);
                 out.put_u64_le(*lineage);
-                put_batch(out, batch);
+                apart = put_batch_with(out, batch, place);
             }
             Message::Follow { epoch, lineage, counts } => {
                 out.put_u8(10);
@@ -477,7 +490,7 @@ impl Message {
                 let origin = origin.unwrap_or(Origin { client: 0, first: 0 });
                 out.put_u128_le(origin.client);
                 out.put_u64_le(origin.first);
-                put_batch(out, batch);
+                apart = put_batch_with(out, batch, place);
             }
             Message::Held { epoch, counts } => {
                 out.put_u8(13);
@@ -495,7 +508,7 @@ impl Message {
             }
             Message::Region(message) => {
                 out.put_u8(21);
-                message.encode(out);
+                apart = message.encode_with(out, place);
             }
             Message::Bye => out.put_u8(22),
             Message::Applied { epoch, stream, last } => {
@@ -532,7 +545,7 @@ impl Message {
                 out.put_u64_le(*epoch);
             }
         }
-        let len = (out.len() - start - 4) as u32;
+        let len = (out.len() + apart - start - 4) as u32;
         out[start..start + 4].copy_from_slice(&len.to_le_bytes());
     }
 

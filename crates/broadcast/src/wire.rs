@@ -147,13 +147,27 @@ pub fn put_position(out: &mut BytesMut, position: Position) {
 
 /// Appends a batch.
 pub fn put_batch(out: &mut BytesMut, batch: &Batch) {
-    out.reserve(batch.bytes.len() + 64);
+    put_batch_with(out, batch, &mut put_bytes);
+}
+
+/// As [`put_batch`]; `place` puts its events' bytes where they belong, or answers how many of them it has not.
+pub fn put_batch_with(
+    out: &mut BytesMut,
+    batch: &Batch,
+    place: &mut impl FnMut(&mut BytesMut, &Bytes) -> usize,
+) -> usize {
     out.put_u64_le(batch.after);
     out.put_u64_le(batch.last);
     out.put_u32_le(batch.count);
     batch::put_state(out, &batch.state);
     out.put_u32_le(batch.bytes.len() as u32);
-    out.put_slice(&batch.bytes);
+    place(out, &batch.bytes)
+}
+
+/// Appends bytes, all of them.
+pub fn put_bytes(out: &mut BytesMut, bytes: &Bytes) -> usize {
+    out.put_slice(bytes);
+    0
 }
 
 /// Appends a list.

@@ -19,7 +19,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::batch::Batch;
 use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
-use crate::wire::{BadMessage, Reader, put_batch, put_list, put_stream, put_text};
+use crate::wire::{BadMessage, Reader, put_batch_with, put_bytes, put_list, put_stream, put_text};
 
 /// Members named in one message.
 pub const MEMBERS_MAX: usize = 256;
@@ -133,6 +133,17 @@ impl Message {
     /// # Panics
     /// If an address has more than 255 bytes.
     pub fn encode(&self, out: &mut BytesMut) {
+        self.encode_with(out, &mut put_bytes);
+    }
+
+    /// As [`encode`](Self::encode); `place` puts the bytes of events where they belong, or answers how many of them it has not.
+    /// Answers how many that are of all.
+    pub(crate) fn encode_with(
+        &self,
+        out: &mut BytesMut,
+        place: &mut impl FnMut(&mut BytesMut, &Bytes) -> usize,
+    ) -> usize {
+        let mut apart = 0;
         match self {
             Message::Gossip { me, view, answer } => {
                 out.put_u8(GOSSIP);
@@ -170,9 +181,10 @@ impl Message {
                 out.put_u64_le(*count);
                 out.put_u8(*hops);
                 out.put_u8(u8::from(*stands));
-                put_list(out, batches, put_batch);
+                put_list(out, batches, |out, batch| apart += put_batch_with(out, batch, place));
             }
         }
+        apart
     }
 
     /// Reads one from all of `bytes`; batches are checked, and slices of them.

@@ -283,7 +283,7 @@ mod tests {
         let mut rng = Rng::new(1);
         let mut told: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         let stream = Stream::parse("eu/prices").unwrap();
-        let mut progress = |notifier: &mut Notifier, count| {
+        let progress = |notifier: &mut Notifier, count| {
             notifier.progress(0, Progress { stream: stream.clone(), lineage: 0, held: 0, count, hops: 1 });
         };
         // Something new every 40 ms for a second, and nothing after that.
