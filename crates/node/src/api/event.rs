@@ -1,21 +1,17 @@
 //! Broadcast events in JSON: what listeners are sent over HTTP, and what the command line prints.
 
+use std::fmt;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tailwater_broadcast::{Event, Kind};
 
 /// Bytes in JSON: a string if they are UTF-8, otherwise `{"base64": "…"}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(pub Bytes);
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Form {
-    Plain(String),
-    Encoded { base64: String },
-}
 
 impl Serialize for Text {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -33,18 +29,40 @@ impl Serialize for Text {
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Form::deserialize(deserializer).map_err(|_| wanted("neither"))? {
-            Form::Plain(text) => Ok(Self(text.into())),
-            Form::Encoded { base64 } => {
-                let bytes = STANDARD.decode(base64).map_err(|_| wanted("no base64"))?;
-                Ok(Self(bytes.into()))
-            }
-        }
+        deserializer.deserialize_any(Form)
     }
 }
 
-fn wanted<E: serde::de::Error>(is: &str) -> E {
-    E::custom(format!("a string or {{\"base64\": \"…\"}} is wanted, and it is {is}"))
+/// Reads either form, and nothing else that may be there instead.
+struct Form;
+
+impl<'de> Visitor<'de> for Form {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or {\"base64\": \"…\"}")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Text, E> {
+        Ok(Text(Bytes::copy_from_slice(text.as_bytes())))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Text, E> {
+        Ok(Text(text.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Text, A::Error> {
+        let other = || A::Error::invalid_type(Unexpected::Map, &Form);
+        if map.next_key::<String>()?.as_deref() != Some("base64") {
+            return Err(other());
+        }
+        let encoded: String = map.next_value()?;
+        let bytes = STANDARD.decode(encoded).map_err(|_| A::Error::custom("it is no base64"))?;
+        match map.next_key::<String>()? {
+            None => Ok(Text(bytes.into())),
+            Some(_) => Err(other()),
+        }
+    }
 }
 
 /// An event.

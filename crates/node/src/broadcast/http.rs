@@ -8,10 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
@@ -19,12 +21,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::json;
 use tailwater_access::{Authorizer, Protocol};
 use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
+use tailwater_broadcast::limits::PREDICATE_BYTES_MAX;
 use tailwater_broadcast::message::{PublisherId, Reason};
-use tailwater_broadcast::{Collect, Content, Positions, Stream, Writer};
+use tailwater_broadcast::{Collect, Content, Positions, Predicate, Stream, Writer};
 use tailwater_broadcast_server::Handle;
 use tailwater_env::Env;
 use tokio::sync::{Semaphore, watch};
@@ -44,6 +48,8 @@ const BROWSER_HEADERS: &str = "content-type, tailwater-key, tailwater-collect, t
      last-event-id";
 /// Streams that one listener may name.
 const STREAMS_MAX: usize = 1_000;
+/// After so many seconds whoever was refused for what others do may try again.
+const RETRY_AFTER: header::HeaderValue = header::HeaderValue::from_static("1");
 
 /// Requests under way whose events have their publisher's own numbers: each has a connection to the head, which has replicas and
 /// other clients to connect to it as well.
@@ -71,9 +77,22 @@ pub struct Front {
 
 struct Failed(StatusCode, &'static str, String);
 
+impl Failed {
+    /// What it says is about this part of the body.
+    fn at(self, place: impl fmt::Display) -> Self {
+        Self(self.0, self.1, format!("{place}: {}", self.2))
+    }
+}
+
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
-        (self.0, Json(ErrorBody { error: self.1.to_owned(), message: self.2 })).into_response()
+        let status = self.0;
+        let mut answer =
+            (status, Json(ErrorBody { error: self.1.to_owned(), message: self.2 })).into_response();
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        answer
     }
 }
 
@@ -255,40 +274,106 @@ struct PublishEvent {
     payload: Text,
 }
 
-/// The events of a request, in the form that its type says.
-fn events(headers: &HeaderMap, body: &Bytes) -> Result<Vec<PublishEvent>, Failed> {
-    let text = |name: &str| match headers.get(name).map(|value| value.to_str()) {
-        Some(Ok(text)) => Ok(Some(text.to_owned())),
-        Some(Err(_)) => Err(malformed(format!("the header {name} is no text"))),
-        None => Ok(None),
-    };
-    let kind = text("content-type")?.unwrap_or_default();
-    match kind.split(';').next().unwrap_or_default().trim() {
-        // What is wrong with an event is said of the form that it has.
-        "application/json" if body.trim_ascii_start().starts_with(b"[") => {
-            serde_json::from_slice(body).map_err(malformed)
-        }
-        "application/json" => Ok(vec![serde_json::from_slice(body).map_err(malformed)?]),
-        "application/x-ndjson" => {
-            let lines = (1..).zip(body.split(|byte| *byte == b'\n'));
-            let events = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
-            let event = |(number, line): (u64, _)| {
-                let read = serde_json::from_slice(line);
-                read.map_err(|error| malformed(format!("line {number} of the body, by itself: {error}")))
-            };
-            events.map(event).collect()
-        }
-        _ => {
-            let mut pairs = Vec::new();
-            for value in headers.get_all("tailwater-header") {
-                let pair = value.to_str().ok().and_then(|text| text.split_once('='));
-                let (name, value) = pair.ok_or_else(|| malformed("a Tailwater-Header is name=value"))?;
-                pairs.push((Text(name.to_owned().into()), Text(value.to_owned().into())));
+/// What a request publishes. Its events are encoded one by one as they are read: what a body holds of small ones would take many
+/// times as much otherwise.
+struct Events {
+    writer: Writer,
+    now_ms: u64,
+}
+
+impl Events {
+    /// Reads a request in the form that its type says.
+    fn read(headers: &HeaderMap, body: &Bytes, now_ms: u64) -> Result<Writer, Failed> {
+        let mut events = Self { writer: Writer::new(0), now_ms };
+        let text = |name: &str| match headers.get(name).map(|value| value.to_str()) {
+            Some(Ok(text)) => Ok(Some(text.to_owned())),
+            Some(Err(_)) => Err(malformed(format!("the header {name} is no text"))),
+            None => Ok(None),
+        };
+        let kind = text("content-type")?.unwrap_or_default();
+        match kind.split(';').next().unwrap_or_default().trim() {
+            // What is wrong with an event is said of the form that it has.
+            "application/json" if body.trim_ascii_start().starts_with(b"[") => {
+                let mut failed = None;
+                let mut json = serde_json::Deserializer::from_slice(body);
+                let array = Array { events: &mut events, failed: &mut failed };
+                let read = json.deserialize_seq(array).and_then(|()| json.end());
+                failed.map_or(Ok(()), Err)?;
+                read.map_err(malformed)?;
             }
-            let key = text("tailwater-key")?.map(|key| Text(key.into()));
-            let collect = text("tailwater-collect")?;
-            Ok(vec![PublishEvent { key, headers: pairs, collect, payload: Text(body.clone()) }])
+            "application/json" => events.add(serde_json::from_slice(body).map_err(malformed)?)?,
+            "application/x-ndjson" => {
+                let lines = (1u64..).zip(body.split(|byte| *byte == b'\n'));
+                for (number, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
+                    let read = serde_json::from_slice(line).map_err(malformed);
+                    let added = read.and_then(|event| events.add(event));
+                    added
+                        .map_err(|failed| failed.at(format_args!("line {number} of the body, by itself")))?;
+                }
+            }
+            _ => {
+                let mut pairs = Vec::new();
+                for value in headers.get_all("tailwater-header") {
+                    let pair = value.to_str().ok().and_then(|text| text.split_once('='));
+                    let (name, value) = pair.ok_or_else(|| malformed("a Tailwater-Header is name=value"))?;
+                    pairs.push((Text(name.to_owned().into()), Text(value.to_owned().into())));
+                }
+                let key = text("tailwater-key")?.map(|key| Text(key.into()));
+                let collect = text("tailwater-collect")?;
+                events.add(PublishEvent { key, headers: pairs, collect, payload: Text(body.clone()) })?;
+            }
         }
+        Ok(events.writer)
+    }
+
+    fn add(&mut self, event: PublishEvent) -> Result<(), Failed> {
+        let collect = event.collect.map(|text| collection(&text, self.now_ms)).transpose()?;
+        let content = Content {
+            key: event.key.map(|key| key.0),
+            headers: event.headers.into_iter().map(|(name, value)| (name.0, value.0)).collect(),
+            payload: event.payload.0,
+        };
+        self.writer.publish(&content, collect.as_ref()).map_err(PublishError::from)?;
+        Ok(())
+    }
+}
+
+/// What an event collects. The head looks at its predicate as well, among much else that may be wrong with it there: that it is none
+/// can be told here.
+fn collection(text: &str, now_ms: u64) -> Result<Collect, Failed> {
+    let collect = Collect::parse(text, now_ms).map_err(malformed)?;
+    // One that is too large is told so by whoever encodes it.
+    if let Collect::Matching(text) = &collect
+        && text.len() <= PREDICATE_BYTES_MAX
+    {
+        Predicate::parse(text).map_err(malformed)?;
+    }
+    Ok(collect)
+}
+
+/// An array of events. What was wrong with one, other than its JSON, is left in `failed`.
+struct Array<'a> {
+    events: &'a mut Events,
+    failed: &'a mut Option<Failed>,
+}
+
+impl<'de> Visitor<'de> for Array<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of events")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<(), A::Error> {
+        let mut number = 0u64;
+        while let Some(event) = array.next_element()? {
+            number += 1;
+            if let Err(failed) = self.events.add(event) {
+                *self.failed = Some(failed.at(format_args!("event {number} of the body")));
+                return Err(A::Error::custom("it is refused"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -313,7 +398,7 @@ fn numbered(headers: &HeaderMap, count: u32) -> Result<Option<(PublisherId, u64)
 
 async fn publish(
     State(front): State<Arc<Front>>,
-    Path((region, name)): Path<(String, String)>,
+    path: Result<Path<(String, String)>, PathRejection>,
     Extension(Sender { address: sender, .. }): Extension<Sender>,
     headers: HeaderMap,
     body: Bytes,
@@ -321,19 +406,9 @@ async fn publish(
     if let Err(wait) = front.quotas.admit(sender.ip()) {
         return Ok(over_quota(wait));
     }
+    let Path((region, name)) = path.map_err(|rejected| malformed(rejected.body_text()))?;
     let stream = Stream::parse(&format!("{region}/{name}")).map_err(malformed)?;
-    let now_ms = front.env.wall_ms().max(0) as u64;
-    let mut writer = Writer::new(0);
-    for event in events(&headers, &body)? {
-        let collect =
-            event.collect.map(|text| Collect::parse(&text, now_ms)).transpose().map_err(malformed)?;
-        let content = Content {
-            key: event.key.map(|key| key.0),
-            headers: event.headers.into_iter().map(|(name, value)| (name.0, value.0)).collect(),
-            payload: event.payload.0,
-        };
-        writer.publish(&content, collect.as_ref()).map_err(PublishError::from)?;
-    }
+    let writer = Events::read(&headers, &body, front.env.wall_ms().max(0) as u64)?;
     let count = writer.count();
     if count == 0 {
         return Err(malformed("there is no event in the body"));
@@ -380,8 +455,9 @@ fn over_quota(wait: Duration) -> Response {
 async fn positions(
     front: &Front,
     headers: &HeaderMap,
-    query: Vec<(String, String)>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Positions, Failed> {
+    let Query(query) = query.map_err(|rejected| malformed(rejected.body_text()))?;
     let (mut named, mut from, mut token) = (Vec::new(), "start".to_owned(), None);
     for (key, value) in query {
         match key.as_str() {
@@ -413,7 +489,7 @@ async fn positions(
 
 async fn listen(
     State(front): State<Arc<Front>>,
-    Query(query): Query<Vec<(String, String)>>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Failed> {
     let positions = positions(&front, &headers, query).await?;
@@ -456,11 +532,23 @@ fn frames(
 
 async fn open_socket(
     State(front): State<Arc<Front>>,
-    Query(query): Query<Vec<(String, String)>>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     mut request: Request,
 ) -> Result<Response, Failed> {
-    let upgrade = Upgrade::of(&mut request);
-    let upgrade = upgrade.map_err(|NoUpgrade(status, why)| Failed(status, "malformed", why.to_owned()))?;
+    let upgrade = match Upgrade::of(&mut request) {
+        Ok(upgrade) => upgrade,
+        Err(NoUpgrade(status, why)) => {
+            let mut answer = Failed(status, "malformed", why.to_owned()).into_response();
+            if status == StatusCode::UPGRADE_REQUIRED {
+                // The answer has to name what would do (RFC 9110, 15.5.22; of the version RFC 6455, 4.4).
+                let websocket = header::HeaderValue::from_static("websocket");
+                answer.headers_mut().insert(header::UPGRADE, websocket);
+                let version = header::HeaderValue::from_static("13");
+                answer.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, version);
+            }
+            return Ok(answer);
+        }
+    };
     let positions = positions(&front, request.headers(), query).await?;
     // The server counts a connection only until it is a WebSocket.
     let permit = Arc::clone(&front.sockets).try_acquire_owned().map_err(|_| {
@@ -507,11 +595,22 @@ mod tests {
     fn what_is_wrong_with_an_event_in_json_is_said_of_the_form_that_it_has() {
         let refused = |kind: &str, body: &'static str| {
             let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().unwrap())]);
-            events(&headers, &Bytes::from_static(body.as_bytes())).err().expect("it is refused").2
+            Events::read(&headers, &Bytes::from_static(body.as_bytes()), 0).expect_err("it is refused").2
         };
         for (body, expected) in [
-            (r#"{"payload": 7}"#, "a string or {\"base64\": \"…\"} is wanted"),
+            (
+                r#"{"payload": 7}"#,
+                "integer `7`, expected a string or {\"base64\": \"…\"} at line 1 column 13",
+            ),
+            (r#"{"payload": [7]}"#, "sequence, expected a string or"),
+            (r#"{"payload": {"text": "x"}}"#, "expected a string or {\"base64\": \"…\"}"),
+            (r#"{"payload": {"base64": "eA==", "more": 1}}"#, "expected a string or {\"base64\": \"…\"}"),
             (r#" [{"payload": "x"}, {"payload": {"base64": "?"}}]"#, "it is no base64"),
+            (
+                r#"[{"payload": "x"}, {"collect": "matching=key"}]"#,
+                "event 2 of the body: predicate, line 1, column 4",
+            ),
+            (r#"[{"payload": "x"}] 7"#, "trailing characters at line 1 column 20"),
             (r#"{"value": "x"}"#, "unknown field `value`"),
             (r#"[{"key": "k",}]"#, "line 1 column 14"),
             ("7", "invalid type: integer `7`"),
@@ -521,6 +620,8 @@ mod tests {
         }
         let why = refused("application/x-ndjson", "{\"payload\": \"x\"}\n\n{\"value\": \"x\"}\n");
         assert!(why.contains("line 3 of the body") && why.contains("unknown field `value`"), "{why}");
+        let why = refused("application/x-ndjson", "{}\n{\"collect\": \"same\"}\n");
+        assert!(why.starts_with("line 2 of the body, by itself: \"same\" is no collection"), "{why}");
     }
 
     #[test]

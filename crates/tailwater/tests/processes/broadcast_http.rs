@@ -178,6 +178,78 @@ fn what_can_not_be_done_is_refused_in_json() {
 }
 
 #[test]
+fn a_predicate_that_is_none_is_answered_with_the_place_of_the_mistake_and_nothing_is_published() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let base = base(&node);
+    let refused = |headers: &[(&str, &str)], body: &[u8], expected: &str| {
+        let (status, answer) = post(&base, "local/s", headers, body);
+        assert_eq!((status, answer["error"].as_str()), (400, Some("malformed")), "{answer}");
+        let why = answer["message"].as_str().expect("text");
+        assert!(why.starts_with(expected), "{why}");
+        assert!(why.ends_with("\n  key = 7\n        ^"), "it shows the place: {why}");
+    };
+    let mistake = "predicate, line 1, column 7: a string should be here instead of 7";
+    refused(&[("tailwater-collect", "matching=key = 7")], b"x", mistake);
+    let json = [("content-type", "application/json")];
+    refused(&json, br#"{"collect": "matching=key = 7"}"#, mistake);
+    let array = br#"[{"payload": "x"}, {"collect": "matching=key = 7"}]"#;
+    refused(&json, array, &format!("event 2 of the body: {mistake}"));
+    let lines = b"{\"payload\": \"x\"}\n\n{\"collect\": \"matching=key = 7\"}\n";
+    let ndjson = [("content-type", "application/x-ndjson")];
+    refused(&ndjson, lines, &format!("line 3 of the body, by itself: {mistake}"));
+    let (status, answer) = post(&base, "local/s", &[("tailwater-collect", "matching=key = \"7\"")], b"x");
+    assert_eq!((status, &answer["last"]), (200, &json!(1)), "{answer}");
+}
+
+#[test]
+fn what_is_refused_has_the_status_that_tells_whether_to_mend_it_or_to_come_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let one = [("TAILWATER_BROADCAST__STREAMS_MAX", "1")];
+    let node = Node::start_with(&dir.path().join("data"), &[], &one);
+    let base = base(&node);
+    let answered = |stream: &str, body: &str| {
+        let request = agent().post(format!("{base}/v1/streams/{stream}/events"));
+        let request = request.header("content-type", "application/json");
+        let mut answer = request.send(body).expect("it answers");
+        let told: Value = answer.body_mut().read_json().expect("JSON");
+        let retry_after = answer.headers().get("retry-after").map(|after| after.to_str().unwrap().to_owned());
+        (answer.status().as_u16(), told["error"].as_str().unwrap_or_default().to_owned(), retry_after)
+    };
+    let refused = |status, code: &str| (status, code.to_owned(), None);
+    let later = |status, code: &str| (status, code.to_owned(), Some("1".to_owned()));
+    let first = r#"[{"key": "k", "headers": [["n", "1"]]}, {"key": "k", "headers": [["n", "2"]], "collect": "same-key"}]"#;
+    assert_eq!(answered("local/s", first).0, 200);
+    // The first event would come back if the second one went.
+    assert_eq!(answered("local/s", r#"{"collect": "matching=header.n = \"2\""}"#), refused(409, "refused"));
+    let long = format!(r#"{{"collect": "matching=key = \"{}\""}}"#, "k".repeat(5_000));
+    assert_eq!(answered("local/s", &long), refused(413, "too_large"));
+    assert_eq!(answered("local/other", "{}"), later(429, "limit"), "a second stream");
+    assert_eq!(answered("mars/s", "{}"), refused(404, "unknown_region"));
+    assert_eq!(answered("local/%ff", "{}"), refused(400, "malformed"));
+    let get = |path: &str| agent().get(format!("{base}{path}")).call().expect("it answers");
+    let upgrade = get("/v1/ws");
+    assert_eq!(
+        (upgrade.status().as_u16(), &upgrade.headers()["upgrade"]),
+        (426, &"websocket".parse().unwrap())
+    );
+    let method = get("/v1/streams/local/s/events");
+    assert_eq!((method.status().as_u16(), &method.headers()["allow"]), (405, &"POST".parse().unwrap()));
+
+    // Nobody decides who is in the chain, so that there is none.
+    let alone = [
+        ("TAILWATER_BROADCAST__CONFIGURATION", "127.0.0.1:1"),
+        ("TAILWATER_BROADCAST__HTTP__TIMEOUT_MS", "300"),
+    ];
+    let node = Node::start_with(&dir.path().join("alone"), &[], &alone);
+    let request = agent().post(format!("{}/v1/streams/local/s/events", self::base(&node)));
+    let mut answer = request.send(b"x").expect("it answers");
+    assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &"1".parse().unwrap()));
+    let told: Value = answer.body_mut().read_json().expect("JSON");
+    assert_eq!(told["error"], "unavailable");
+}
+
+#[test]
 fn a_listener_that_does_not_read_is_cut_off_and_catches_up_with_tombstones_and_hurts_nobody() {
     let dir = tempfile::tempdir().expect("a directory");
     let small = [
