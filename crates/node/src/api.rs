@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 
-pub use self::broadcast::{BridgeView, BroadcastStreamView, BroadcastView, ReplicaView, SharingView};
+pub use self::broadcast::{
+    BridgeView, BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView,
+};
 pub use self::event::{EventView, Text};
 
 /// `GET /v1/node`

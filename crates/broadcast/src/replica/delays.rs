@@ -24,6 +24,22 @@ impl Delays {
         ends.zip(self.counts)
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The end of the bucket, in milliseconds, below which `percent` of all are; `None` if there are none, or that one has no end.
+    pub fn percentile_ms(&self, percent: u32) -> Option<u64> {
+        let wanted = (u128::from(self.count()) * u128::from(percent)).div_ceil(100).max(1);
+        let mut passed = 0;
+        let mut reached = self.buckets().skip_while(|(_, count)| {
+            passed += u128::from(*count);
+            passed < wanted
+        });
+        reached.next()?.0
+    }
+
     /// The sum of all, in milliseconds.
     pub fn sum_ms(&self) -> u64 {
         self.sum_ms
@@ -45,5 +61,23 @@ mod tests {
             [(Some(1), 1), (Some(2), 1), (Some(4), 2), (Some(1_024), 1), (Some(131_072), 1), (None, 2)];
         assert_eq!(filled, expected);
         assert_eq!(delays.sum_ms(), u64::MAX);
+    }
+
+    #[test]
+    fn a_percentile_is_the_end_of_the_bucket_that_it_is_in() {
+        let mut delays = Delays::default();
+        assert_eq!((delays.count(), delays.percentile_ms(50)), (0, None));
+        (0..50).for_each(|_| delays.add(3));
+        (0..49).for_each(|_| delays.add(100));
+        assert_eq!(
+            [0, 50, 51, 99, 100].map(|percent| delays.percentile_ms(percent)),
+            [Some(4), Some(4), Some(128), Some(128), Some(128)]
+        );
+        delays.add(1 << 40);
+        assert_eq!(
+            [50, 51, 99, 100].map(|percent| delays.percentile_ms(percent)),
+            [Some(4), Some(128), Some(128), None]
+        );
+        assert_eq!(delays.count(), 100);
     }
 }

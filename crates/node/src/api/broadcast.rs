@@ -17,8 +17,14 @@ pub struct BroadcastView {
     pub role: String,
     /// Whether it answers listeners: a new tail does once it has been handed the token.
     pub answers: bool,
+    /// Its place in the chain, from 1; 0 if it is no member.
+    #[serde(default)]
+    pub place: usize,
     /// Of the chain; grows with every change.
     pub epoch: u64,
+    /// Of the chain, in hexadecimal: grows each time that the region begins anew.
+    #[serde(default)]
+    pub lineage: String,
     /// The region's replicas, head first, those that are joining at the end.
     pub chain: Vec<ReplicaView>,
     /// The other regions' replicas, as configured.
@@ -27,6 +33,9 @@ pub struct BroadcastView {
     pub connections: usize,
     /// Streams that it has something of.
     pub streams: usize,
+    /// What it has of each region, its own and those that it is configured with or has heard of.
+    #[serde(default)]
+    pub by_region: BTreeMap<String, RegionView>,
     /// Listeners that share events with each other, as the chain's tail sees them.
     #[serde(default)]
     pub sharing: SharingView,
@@ -36,15 +45,60 @@ pub struct BroadcastView {
     pub repeated: u64,
     /// Events that were refused.
     pub refused: u64,
+    /// Events that came down the chain, from the replica before it.
+    #[serde(default)]
+    pub followed: u64,
     /// Events that came from other regions.
     pub remote: u64,
     /// Times that a stream's subscription moved to another proxy.
     pub moved: u64,
     /// Batches that were left out because events before them were missing.
     pub gaps: u64,
+    /// Times that a stream was left out, as there were too many.
+    #[serde(default)]
+    pub left_out: u64,
+    /// Batches that waited for a quota.
+    #[serde(default)]
+    pub delayed: u64,
+    /// Requests over HTTP that were refused for one.
+    #[serde(default)]
+    pub throttled: u64,
     /// The node's bridges.
     #[serde(default)]
     pub bridges: Vec<BridgeView>,
+}
+
+/// What a node has of a region's streams.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RegionView {
+    /// Which beginning of the region the streams' numbers count from, in hexadecimal; empty if nothing is known of it.
+    pub lineage: String,
+    /// The streams.
+    pub streams: usize,
+    /// Their events that all replicas from the node to the tail hold, collected ones included.
+    pub events: u64,
+    /// Those of them that are not collected.
+    pub live: u64,
+    /// The part of them that tombstones stand for.
+    pub tombstone_ratio: f64,
+    /// How long they took to get here, which the tail of the node's region knows.
+    pub delay: Option<DelayView>,
+}
+
+/// How long after an event's number the tail held it. Of each batch the oldest event counts, and percentiles are rounded up to a power of
+/// two; `None` is 131 s or more.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct DelayView {
+    /// Batches, while the node was the tail, since its start.
+    pub batches: u64,
+    /// Half of them took less than so many milliseconds.
+    pub p50_ms: Option<u64>,
+    /// Likewise nine in ten.
+    pub p90_ms: Option<u64>,
+    /// And 99 in 100.
+    pub p99_ms: Option<u64>,
+    /// What they took on average.
+    pub mean_ms: f64,
 }
 
 /// Listeners that share events with each other. Counts are since the start.

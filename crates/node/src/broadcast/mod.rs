@@ -24,7 +24,7 @@ use tailwater_meta::Meta;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
-use crate::api::{BroadcastStreamView, BroadcastView, ReplicaView, SharingView};
+use crate::api::{BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView};
 use crate::config::{BroadcastConfig, QuotasConfig};
 use crate::http::Limits;
 
@@ -199,14 +199,18 @@ impl Broadcast {
         let id = shown(self.id);
         let own = chain.iter().find(|replica| replica.id == id).map(|replica| replica.role.clone());
         let counters = snapshot.counters;
+        let (delayed, throttled) = self.throttled();
         BroadcastView {
             region,
             replica: id,
             address,
             role: own.unwrap_or_else(|| "none".to_owned()),
             answers: snapshot.is_tail,
+            place: snapshot.place,
             epoch: snapshot.chain.epoch,
+            lineage: format!("{:x}", snapshot.chain.lineage),
             chain,
+            by_region: self.by_region(snapshot),
             regions: self.config.regions.clone(),
             connections: snapshot.connections,
             streams: snapshot.streams.len(),
@@ -222,12 +226,45 @@ impl Broadcast {
             published: counters.published,
             repeated: counters.repeated,
             refused: counters.refused,
+            followed: counters.followed,
             remote: counters.remote,
             moved: counters.moved,
             gaps: counters.gaps,
+            left_out: counters.left_out + snapshot.region.left_out,
+            delayed,
+            throttled,
             bridges: Vec::new(),
         }
     }
+
+    fn by_region(&self, snapshot: &Snapshot) -> BTreeMap<String, RegionView> {
+        let own = [(self.config.region.clone(), RegionView::default())];
+        let others = self.config.regions.keys().map(|region| (region.clone(), RegionView::default()));
+        let mut views: BTreeMap<String, RegionView> = others.chain(own).collect();
+        for stream in &snapshot.streams {
+            let view = views.entry(stream.stream.region().to_owned()).or_default();
+            view.lineage = format!("{:x}", stream.lineage);
+            view.streams += 1;
+            view.events += stream.held;
+            view.live += stream.live;
+        }
+        for (region, delays) in &snapshot.delays {
+            let batches = delays.count();
+            let [p50_ms, p90_ms, p99_ms] = [50, 90, 99].map(|percent| delays.percentile_ms(percent));
+            let mean_ms = delays.sum_ms() as f64 / batches.max(1) as f64;
+            let delay = DelayView { batches, p50_ms, p90_ms, p99_ms, mean_ms };
+            views.entry(region.clone()).or_default().delay = Some(delay).filter(|_| batches > 0);
+        }
+        for view in views.values_mut() {
+            view.tombstone_ratio = tombstone_ratio(view.events, view.live);
+        }
+        views
+    }
+}
+
+/// The part of the events up to a number that tombstones stand for.
+fn tombstone_ratio(held: u64, live: u64) -> f64 {
+    if held == 0 { 0.0 } else { held.saturating_sub(live) as f64 / held as f64 }
 }
 
 /// The replica's disk in `dir`, if some streams are kept there.
@@ -286,10 +323,7 @@ pub fn streams(snapshot: &Snapshot) -> Vec<BroadcastStreamView> {
         live: stream.live,
         stored: stream.stored,
         bytes: stream.bytes,
-        tombstone_ratio: match stream.held {
-            0 => 0.0,
-            held => held.saturating_sub(stream.live) as f64 / held as f64,
-        },
+        tombstone_ratio: tombstone_ratio(stream.held, stream.live),
     };
     snapshot.streams.iter().map(view).collect()
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use clap::Subcommand;
 use tailwater_broadcast::Stream;
-use tailwater_node::api::{BroadcastStreamView, BroadcastView};
+use tailwater_node::api::{BroadcastStreamView, BroadcastView, DelayView};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -26,7 +26,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Show the chain of replicas that the node is in, and its counters.
+    /// Show the node's place in its region's chain, what it has of each region and how long that took, and its counters.
     Stats {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -97,21 +97,44 @@ fn streams(server: &Server, output: Format) -> anyhow::Result<()> {
     if output == Format::Json {
         return streams.iter().try_for_each(output::print_json);
     }
-    let mut table =
-        output::table(&["stream", "from", "last", "held", "live", "stored", "bytes", "tombstones"]);
+    let mut table = output::table(&[
+        "stream",
+        "from",
+        "lineage",
+        "last",
+        "held",
+        "live",
+        "stored",
+        "bytes",
+        "tombstones",
+    ]);
     for stream in streams {
         table.add_row([
             stream.stream,
             stream.source.unwrap_or_else(|| "-".to_owned()),
+            stream.lineage,
             stream.last.to_string(),
             stream.held.to_string(),
             stream.live.to_string(),
             stream.stored.to_string(),
             output::bytes(stream.bytes),
-            format!("{:.1} %", 100.0 * stream.tombstone_ratio),
+            percent(stream.tombstone_ratio),
         ]);
     }
     output::print(&table)
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.1} %", 100.0 * ratio)
+}
+
+/// What some of a region's delays are below.
+fn below(delay: Option<DelayView>, percentile_ms: impl Fn(DelayView) -> Option<u64>) -> String {
+    match delay.map(percentile_ms) {
+        None => "-".to_owned(),
+        Some(None) => "131 s or more".to_owned(),
+        Some(Some(ms)) => format!("< {ms} ms"),
+    }
 }
 
 fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
@@ -119,28 +142,55 @@ fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
     if output == Format::Json {
         return output::print_json(&view);
     }
+    let members = view.chain.iter().filter(|replica| replica.role != "joining").count();
     let mut table = output::table(&["key", "value"]);
     for (key, value) in [
         ("region", &view.region),
         ("replica", &view.replica),
         ("address", &view.address),
         ("role", &view.role),
+        ("place in the chain", &format!("{} of {}", view.place, members)),
         ("answers listeners", &if view.answers { "yes" } else { "no" }.to_owned()),
         ("epoch", &view.epoch.to_string()),
+        ("lineage", &view.lineage),
         ("connections", &view.connections.to_string()),
         ("streams", &view.streams.to_string()),
         ("published", &view.published.to_string()),
         ("repeated", &view.repeated.to_string()),
         ("refused", &view.refused.to_string()),
+        ("followed", &view.followed.to_string()),
         ("remote", &view.remote.to_string()),
         ("moved", &view.moved.to_string()),
         ("gaps", &view.gaps.to_string()),
+        ("streams left out", &view.left_out.to_string()),
+        ("delayed by quotas", &view.delayed.to_string()),
+        ("refused by quotas", &view.throttled.to_string()),
         ("listeners that share", &view.sharing.members.to_string()),
+        ("of those, in the view", &view.sharing.view.to_string()),
         ("of those, fed from here", &view.sharing.standing.to_string()),
         ("requests of them", &view.sharing.requests.to_string()),
+        ("of those, dropped", &view.sharing.dropped.to_string()),
         ("events sent to them", &view.sharing.events.to_string()),
+        ("bytes of those", &output::bytes(view.sharing.bytes)),
     ] {
         table.add_row([key, value]);
+    }
+    output::print(&table)?;
+    output::print(&"")?;
+    let heads = ["region", "lineage", "streams", "events", "live", "tombstones", "delay p50", "p90", "p99"];
+    let mut table = output::table(&heads);
+    for (region, of) in view.by_region {
+        table.add_row([
+            region,
+            if of.lineage.is_empty() { "-".to_owned() } else { of.lineage },
+            of.streams.to_string(),
+            of.events.to_string(),
+            of.live.to_string(),
+            percent(of.tombstone_ratio),
+            below(of.delay, |delay| delay.p50_ms),
+            below(of.delay, |delay| delay.p90_ms),
+            below(of.delay, |delay| delay.p99_ms),
+        ]);
     }
     output::print(&table)?;
     output::print(&"")?;

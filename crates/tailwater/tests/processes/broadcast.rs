@@ -202,6 +202,67 @@ impl Load {
         let feed = move || {
             let mut fed = 0;
             while goes_on.load(Ordering::Relaxed) {
+#[test]
+fn stats_tell_place_lineage_tombstones_and_delays_of_each_region_and_what_sharing_listeners_ask_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (us, eu) = (address(), address());
+    let start = |region: &str, own: &str, regions: &str| {
+        let environment =
+            [("TAILWATER_BROADCAST__REGION", region), ("TAILWATER_BROADCAST__REGIONS", regions)];
+        Node::start_at(&dir.path().join(region), own, &[], &environment)
+    };
+    let us_node = start("us", &us, &format!("{{eu=[\"{eu}\"]}}"));
+    let eu_node = start("eu", &eu, &format!("{{us=[\"{us}\"], asia=[\"{}\"]}}", address()));
+    publish(&us_node, &["prices", "--collect", "keep-last=9"], &"x\n".repeat(100));
+    let stats = |node: &Node| -> Value {
+        serde_json::from_str(&node.run(&["broadcast", "stats", "-o", "json"])).expect("JSON")
+    };
+    let told = wait_for("all of the other region", || {
+        Some(stats(&eu_node)).filter(|stats| stats["by_region"]["us"]["events"] == 100)
+    });
+    assert_eq!((&told["place"], &told["role"]), (&1.into(), &"only".into()));
+    let [of_us, of_eu, of_asia] = ["us", "eu", "asia"].map(|region| &told["by_region"][region]);
+    assert_eq!(of_us["lineage"], stats(&us_node)["lineage"]);
+    assert!(told["lineage"].as_str().is_some_and(|lineage| !lineage.is_empty()), "{told}");
+    assert_eq!(
+        (&of_us["streams"], &of_us["live"], &of_us["tombstone_ratio"]),
+        (&1.into(), &10.into(), &0.9.into())
+    );
+    let delay = &of_us["delay"];
+    let batches = delay["batches"].as_u64().expect("a number");
+    assert!((1..=100).contains(&batches), "{told}");
+    let ms = ["p50_ms", "p90_ms", "p99_ms"].map(|key| delay[key].as_u64().unwrap_or(u64::MAX));
+    assert!(ms.is_sorted() && ms[0] > 0, "{told}");
+    for none in [of_eu, of_asia] {
+        assert_eq!((&none["streams"], &none["events"], &none["delay"]), (&0.into(), &0.into(), &Value::Null));
+    }
+
+    // A listener that shares asks for what was published before it came.
+    let sharing = Follower::of(&mut eu_node.command(&["broadcast", "listen", "us/prices", "--share"]));
+    let first = sharing.next();
+    assert!(first.starts_with("# us/prices: 1 to "), "{first}");
+    let shared = wait_for("its requests", || {
+        let stats = stats(&eu_node)["sharing"].clone();
+        (stats["requests"].as_u64() > Some(0) && stats["events"].as_u64() >= Some(10)).then_some(stats)
+    });
+    assert_eq!(shared["members"], 1);
+    let table = eu_node.run(&["broadcast", "stats"]);
+    let row = |begin: &str| {
+        let row = table.lines().find(|line| line.trim_start().starts_with(begin));
+        row.unwrap_or_else(|| panic!("{begin} in {table}")).split_whitespace().collect::<Vec<_>>()
+    };
+    assert_eq!(row("place in the chain")[4..], ["1", "of", "1"]);
+    let lineage = of_us["lineage"].as_str().expect("text");
+    assert_eq!(row("us ")[..7], ["us", lineage, "1", "100", "10", "90.0", "%"]);
+    assert_eq!(row("asia ")[1..], ["-", "0", "0", "0", "0.0", "%", "-", "-", "-"]);
+    assert_eq!(row("lineage")[1], told["lineage"].as_str().expect("text"));
+    for begin in ["of those, in the view", "requests of them", "of those, dropped", "delayed by quotas"] {
+        row(begin);
+    }
+    let streams = eu_node.run(&["broadcast", "streams"]);
+    assert!(streams.lines().any(|line| line.contains("us/prices") && line.contains(lineage)), "{streams}");
+}
+
                 for _ in 0..at_once {
                     writeln!(input, "{}", line(fed)).expect("it reads");
                     fed += 1;
