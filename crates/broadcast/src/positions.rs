@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{BufMut, BytesMut};
 
+use crate::limits::STREAMS_MAX;
 use crate::message::FROM_NOW;
 use crate::name::Stream;
 use crate::wire::{BadMessage, Reader, put_list, put_position, put_stream};
@@ -181,6 +182,13 @@ impl Positions {
                 _ => from.list(20, |from| Ok((from.stream()?, from.position()?)))?,
             };
             from.end()?;
+            // A proxy would leave those beyond out, and say nothing.
+            if streams.len() > STREAMS_MAX {
+                let count = streams.len();
+                return Err(BadMessage(format!(
+                    "it is of {count} streams, and {STREAMS_MAX} are carried at most"
+                )));
+            }
             Ok(Self { streams: streams.into_iter().collect(), others })
         };
         read(Reader::new(bytes.into())).map_err(|error| BadToken(error.0))
@@ -213,6 +221,14 @@ mod tests {
         for cut in 0..token.len() {
             assert!(Positions::parse(&token[..cut]).is_err());
         }
+    }
+
+    #[test]
+    fn a_token_of_more_streams_than_a_proxy_carries_is_refused() {
+        let token = |count: usize| Positions::of((0..count).map(|n| stream(&format!("eu/{n}")))).token();
+        assert_eq!(Positions::parse(&token(STREAMS_MAX)).unwrap().streams.len(), STREAMS_MAX);
+        let refused = Positions::parse(&token(STREAMS_MAX + 1)).unwrap_err();
+        assert!(refused.to_string().contains("it is of 4097 streams"), "{refused}");
     }
 
     #[test]

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tailwater_broadcast::client::{Listener, Received};
 use tailwater_broadcast::message::FROM_NOW;
 use tailwater_broadcast::{Batch, Heard, Malformed, Position, Positions, Stream};
@@ -30,27 +29,36 @@ use crate::api::EventView;
 const CATCHING_UP_MAX: usize = 32;
 /// How long one of them may leave its listener alone while others wait, and how often it is looked whether one does.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Items that a feed takes from the ring at once.
+/// Items that a feed takes from the ring at once, and bytes of the tokens that say where it is behind each of them.
 const TAKEN_MAX: usize = 64;
+const TAKEN_TOKENS_BYTES: usize = 1 << 20;
+/// Bytes of JSON behind which the rest of a batch is a batch of its own: what takes two bytes there may take thousands in JSON, where
+/// each event says its collection.
+const JSON_BYTES: usize = 1 << 20;
 /// Tokens that are kept for other listeners, and those of one batch.
 const TOKENS_MAX: usize = 2 * TAKEN_MAX;
 const ALIKE_MAX: usize = 4;
 /// A pause after the proxy sent what can't be read.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A batch in JSON.
-#[derive(Serialize)]
-struct BatchView<'a> {
-    stream: &'a str,
-    after: u64,
-    last: u64,
-    events: Vec<EventView>,
-}
-
-fn encode(stream: &Stream, batch: &Batch) -> Result<Bytes, Malformed> {
-    let events = batch.events().map(|event| event.map(EventView::from)).collect::<Result<_, _>>()?;
-    let view = BatchView { stream: stream.as_str(), after: batch.after, last: batch.last, events };
-    Ok(serde_json::to_vec(&view).expect("text and numbers").into())
+/// The first events of a batch in JSON, and the number up to which they are.
+fn encode(stream: &Stream, batch: &Batch) -> Result<(Bytes, u64), Malformed> {
+    let (mut events, mut last) = (Vec::new(), batch.after);
+    for event in batch.events() {
+        let event = event?;
+        last = event.seq;
+        events.push(if events.is_empty() { b'[' } else { b',' });
+        serde_json::to_writer(&mut events, &EventView::from(event)).expect("text and numbers");
+        if events.len() >= JSON_BYTES {
+            break;
+        }
+    }
+    let head = format!("{{\"stream\":\"{stream}\",\"after\":{},\"last\":{last},\"events\":", batch.after);
+    let mut json = Vec::with_capacity(head.len() + events.len() + 2);
+    json.extend_from_slice(head.as_bytes());
+    json.append(&mut events);
+    json.extend_from_slice(b"]}");
+    Ok((json.into(), last))
 }
 
 /// The live edge; it lives as long as somebody listens.
@@ -146,23 +154,45 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
     loop {
         let mut listener = Listener::new(&env, addresses.clone(), positions.clone());
         while let Ok(received) = listener.next().await {
-            let mut ring = live.ring.lock();
             match received {
-                Received::Began(positions) => ring.begin(&positions),
-                Received::Events(stream, batch) => match encode(&stream, &batch) {
-                    Ok(json) => {
-                        let lineage = lineage_of(&listener, &stream);
-                        ring.push(Item::Events { stream, lineage, batch, json });
+                Received::Began(positions) => live.ring.lock().begin(&positions),
+                Received::Events(stream, batch) => {
+                    let lineage = lineage_of(&listener, &stream);
+                    if live.take(&stream, lineage, batch).await.is_err() {
+                        break;
                     }
-                    Err(_) => break,
-                },
-                Received::Anew { region, lineage } => ring.push(Item::Anew { region, lineage }),
+                }
+                Received::Anew { region, lineage } => live.ring.lock().push(Item::Anew { region, lineage }),
                 Received::Counts(_) | Received::Lost => continue,
             }
-            live.moved.send_modify(|end| *end = ring.end());
+            live.tell();
             positions = listener.positions().clone();
         }
         env.sleep(PAUSE).await;
+    }
+}
+
+impl Live {
+    /// Puts a batch into the ring.
+    async fn take(&self, stream: &Stream, lineage: u64, batch: Batch) -> Result<(), Malformed> {
+        let mut rest = Some(batch);
+        while let Some(batch) = rest {
+            let (json, last) = encode(stream, &batch)?;
+            rest = batch.rest(last)?;
+            let Some(batch) = batch.up_to(last)? else { return Ok(()) };
+            self.ring.lock().push(Item::Events { stream: stream.clone(), lineage, batch, json });
+            if rest.is_some() {
+                self.tell();
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the feeds how far the ring is.
+    fn tell(&self) {
+        let end = self.ring.lock().end();
+        self.moved.send_replace(end);
     }
 }
 
@@ -225,6 +255,10 @@ pub struct Feed {
     /// Whether it was told that it may be stale, and not yet that it is not any more.
     stale: bool,
     ready: VecDeque<Piece>,
+    /// What follows them of a batch that is not in the ring, and its lineage.
+    rest: Option<(Stream, u64, Batch)>,
+    /// Bytes of the last token.
+    token_bytes: usize,
     moved: watch::Receiver<u64>,
 }
 
@@ -241,7 +275,8 @@ impl Feed {
     pub fn new(hub: Arc<Hub>, positions: Positions) -> Self {
         let moved = hub.live.moved.subscribe();
         let (positions, ready) = (Arc::new(positions), VecDeque::new());
-        Self { hub, positions, at: At::Apart, stale: false, ready, moved }
+        let (at, stale, rest, token_bytes) = (At::Apart, false, None, 0);
+        Self { hub, positions, at, stale, ready, rest, token_bytes, moved }
     }
 
     /// The token that resumes here. Completes once it is known what "now" was.
@@ -255,7 +290,9 @@ impl Feed {
                 None => drop(self.moved.changed().await),
             }
         }
-        self.positions.token()
+        let token = self.positions.token();
+        self.token_bytes = token.len();
+        token
     }
 
     /// What comes next. Cancelling it loses nothing.
@@ -269,6 +306,9 @@ impl Feed {
     }
 
     async fn step(&mut self) {
+        if let Some((stream, lineage, batch)) = self.rest.take() {
+            return self.take((&stream, lineage), &batch, None);
+        }
         if !matches!(self.at, At::Live(_)) {
             // Dropping a listener loses nothing: the positions tell what was sent.
             let place = self.hub.live.ring.lock().join(Arc::make_mut(&mut self.positions));
@@ -321,7 +361,8 @@ impl Feed {
                 }
             }
             At::Live(place) => {
-                let items = self.hub.live.ring.lock().read(*place, TAKEN_MAX);
+                let most = (TAKEN_TOKENS_BYTES / self.token_bytes.max(1)).clamp(1, TAKEN_MAX);
+                let items = self.hub.live.ring.lock().read(*place, most);
                 match items {
                     // Cut off: too much came since it was sent something.
                     None => {
@@ -401,14 +442,19 @@ impl Feed {
             return;
         }
         let shared = shared.filter(|_| batch.after == position);
-        let json = match shared {
-            Some((_, json)) => Ok(json.clone()),
-            None => batch.rest(position).and_then(|rest| encode(stream, rest.as_ref().unwrap_or(batch))),
+        let encoded = match shared {
+            Some((_, json)) => Ok((json.clone(), batch.last, None)),
+            None => batch.rest(position).and_then(|rest| {
+                let rest = rest.as_ref().unwrap_or(batch);
+                let (json, last) = encode(stream, rest)?;
+                Ok((json, last, rest.rest(last)?))
+            }),
         };
-        let Ok(json) = json else {
+        let Ok((json, last, rest)) = encoded else {
             self.at = At::Apart;
             return;
         };
+        self.rest = rest.map(|rest| (stream.clone(), lineage, rest));
         let known = shared.and_then(|(place, _)| self.hub.tokens.lock().find(place, &self.positions));
         let token = match known {
             Some((after, token)) => {
@@ -417,7 +463,7 @@ impl Feed {
             }
             None => {
                 let before = shared.map(|(place, _)| (place, Arc::clone(&self.positions)));
-                let position = Position { lineage, seq: batch.last };
+                let position = Position { lineage, seq: last };
                 Arc::make_mut(&mut self.positions).streams.insert(stream.clone(), position);
                 let token = Arc::<str>::from(self.positions.token());
                 if let Some((place, before)) = before {
@@ -427,13 +473,14 @@ impl Feed {
                 token
             }
         };
+        self.token_bytes = token.len();
         self.ready.push_back(Piece { token, event: None, json });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tailwater_broadcast::{Content, Writer};
+    use tailwater_broadcast::{Collect, Content, Writer};
 
     use super::*;
 
@@ -450,7 +497,7 @@ mod tests {
             let mut events = Writer::new(place);
             events.publish(&Content::default(), None).unwrap();
             let batch = events.finish(0);
-            let json = encode(&stream, &batch).unwrap();
+            let (json, _) = encode(&stream, &batch).unwrap();
             let mut tokens = Vec::new();
             for feed in &mut feeds {
                 feed.take((&stream, 1), &batch, Some((place, &json)));
@@ -477,7 +524,7 @@ mod tests {
             let mut events = Writer::new(after);
             events.publish(&Content::default(), None).unwrap();
             let batch = events.finish(0);
-            let json = encode(&stream, &batch).unwrap();
+            let (json, _) = encode(&stream, &batch).unwrap();
             hub.live.ring.lock().push(Item::Events { stream: stream.clone(), lineage, batch, json });
         };
         hub.live.ring.lock().begin(&[(stream.clone(), Position { lineage: 1, seq: 3 })]);
@@ -499,5 +546,72 @@ mod tests {
         // Far more than the ring holds.
         (1..100).for_each(|after| push(2, after));
         assert_eq!(next().await, (Some(STALE), serde_json::json!({ "stale": true }), at(2, 1)));
+    }
+
+    /// One of `count` events without anything but the same predicate, which it takes one byte to repeat.
+    fn events_that_repeat_a_predicate(count: u64) -> Batch {
+        let mut events = Writer::new(0);
+        let predicate = format!("key = \"{}\"", "k".repeat(4_000));
+        let collect = Collect::Matching(predicate.into());
+        (0..count).for_each(|_| events.publish(&Content::default(), Some(&collect)).unwrap());
+        events.finish(0)
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_is_large_in_json_only_comes_in_parts_at_the_live_edge_and_behind_it() {
+        let env = Env::real();
+        let hub = Hub::start(&env, vec!["127.0.0.1:1".to_owned()], Vec::new(), 4 * JSON_BYTES);
+        let stream = Stream::parse("eu/prices").unwrap();
+        const COUNT: u64 = 2_000;
+        let batch = events_that_repeat_a_predicate(COUNT);
+        assert!(batch.bytes.len() < 10_000);
+        hub.live.ring.lock().begin(&[(stream.clone(), Position { lineage: 1, seq: 0 })]);
+        let mut live = Feed::new(Arc::clone(&hub), Positions::of([stream.clone()]));
+        let mut behind = Feed::new(Arc::clone(&hub), Positions::of([stream.clone()]));
+        // As a listener of its own is answered.
+        behind.take((&stream, 1), &batch, None);
+        hub.live.take(&stream, 1, batch).await.unwrap();
+        // More than the ring holds: so it was never whole in memory.
+        assert!(hub.live.ring.lock().read(0, 1).is_none());
+        let mut last = 0;
+        while last < COUNT {
+            let Piece { token, json, .. } = behind.next().await;
+            assert!(json.len() < JSON_BYTES + 10_000 && behind.ready.is_empty());
+            let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+            assert_eq!(json["after"], last);
+            last = json["last"].as_u64().unwrap();
+            let events = json["events"].as_array().unwrap();
+            assert_eq!(events.len() as u64, last - json["after"].as_u64().unwrap());
+            let at = Positions::parse(&token).unwrap().streams[&stream];
+            assert_eq!(at, Position { lineage: 1, seq: last });
+        }
+        // One at the live edge is at what the ring begins with by now.
+        live.positions = Arc::new(Positions {
+            streams: [(stream.clone(), Position { lineage: 1, seq: COUNT - 10 })].into(),
+            others: false,
+        });
+        let json: serde_json::Value = serde_json::from_slice(&live.next().await.json).unwrap();
+        assert_eq!((json["after"].as_u64(), json["last"].as_u64()), (Some(COUNT - 10), Some(COUNT)));
+    }
+
+    #[tokio::test]
+    async fn a_listener_with_a_large_token_takes_few_batches_at_once() {
+        let env = Env::real();
+        let hub = Hub::start(&env, vec!["127.0.0.1:1".to_owned()], Vec::new(), 8 << 20);
+        let stream = Stream::parse("eu/prices").unwrap();
+        hub.live.ring.lock().begin(&[(stream.clone(), Position { lineage: 1, seq: 0 })]);
+        let others = (0..4_000).map(|n| Stream::parse(&format!("eu/{n}-{}", "x".repeat(50))).unwrap());
+        let mut feed = Feed::new(Arc::clone(&hub), Positions::of(others.chain([stream.clone()])));
+        let token = feed.begin().await;
+        for after in 0..64 {
+            let mut events = Writer::new(after);
+            events.publish(&Content::default(), None).unwrap();
+            hub.live.take(&stream, 1, events.finish(0)).await.unwrap();
+        }
+        for last in 1..=64 {
+            let piece = feed.next().await;
+            assert_eq!(Positions::parse(&piece.token).unwrap().streams[&stream].seq, last);
+            assert!((1 + feed.ready.len()) * token.len() <= TAKEN_TOKENS_BYTES, "{}", feed.ready.len());
+        }
     }
 }
