@@ -37,6 +37,8 @@ pub const STUCK_SILENCES: u64 = 5;
 const DOUBLED_MAX: u32 = 4;
 /// Of so many it is remembered.
 const STUCK_MAX: usize = 64;
+/// Replicas that are known beyond which those are forgotten that have no part in the chain, nor want one.
+const SEEN_MAX: usize = 128;
 
 #[derive(Debug)]
 struct Seen {
@@ -128,6 +130,12 @@ impl Membership {
             self.started.entry(member.id).or_insert(now_ms);
         }
         let has = self.seen.get(&member.id).map(|seen| seen.has).unwrap_or_default();
+        if self.seen.len() >= SEEN_MAX {
+            let Self { chain, joins, kept_out, .. } = self;
+            let replicas = chain.members.iter().chain(&chain.joining).chain(&*joins).chain(kept_out.values());
+            let known: BTreeSet<ReplicaId> = replicas.map(|member| member.id).collect();
+            self.seen.retain(|id, _| known.contains(id));
+        }
         self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None, has });
         if self.may_join(now_ms, member.id) {
             self.kept_out.remove(&member.id);
@@ -427,6 +435,21 @@ mod tests {
         service.alive(900, 2, service.chain().epoch, &[], Waits::default());
         assert_eq!(step(&mut service, 900), Some((vec![1, 3, 2], vec![])));
         assert_eq!(step(&mut service, 1500), Some((vec![3, 2], vec![])));
+    }
+
+    #[test]
+    fn whoever_wants_to_join_a_full_chain_under_ever_other_numbers_takes_bounded_room() {
+        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+        for id in 1..100_000 {
+            service.join(0, member(id), true, true);
+            // As soon as it is full there is nothing to decide any more.
+            step(&mut service, 0);
+        }
+        let chain = service.chain();
+        assert_eq!(chain.members.len() + chain.joining.len(), MEMBERS_MAX);
+        assert!(service.seen.len() <= SEEN_MAX, "{}", service.seen.len());
+        let known = chain.members.iter().chain(&chain.joining);
+        assert!(known.clone().all(|member| service.seen.contains_key(&member.id)));
     }
 
     #[test]

@@ -162,7 +162,8 @@ impl Peer {
             }
             Message::Request { stream, after, up_to, bytes_max, .. } => {
                 self.notifier.asked(from);
-                self.server.request(now_ms, from, (stream, after, up_to, bytes_max), self.feeds);
+                let feeds_max = if self.fetcher.recv.held(&stream).is_some() { self.feeds } else { 0 };
+                self.server.request(now_ms, from, (stream, after, up_to, bytes_max), feeds_max);
             }
             Message::Events { stream, lineage, .. }
                 if !self.fetcher.hears(now_ms, from, &stream, lineage, out) => {}

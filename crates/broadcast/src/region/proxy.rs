@@ -131,7 +131,8 @@ impl ProxyPeer {
             }
             Message::Request { stream, after, up_to, bytes_max, .. } => {
                 self.notifier.asked(from);
-                let feeds_max = self.feeds_max(from);
+                let is_here = source.held(&stream).is_some();
+                let feeds_max = if is_here { self.feeds_max(from) } else { 0 };
                 self.server.request(now_ms, from, (stream, after, up_to, bytes_max), feeds_max);
             }
             // It is told of nothing that it has not.

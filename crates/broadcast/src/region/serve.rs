@@ -2,7 +2,8 @@
 //! so that whoever asks for much gets it more slowly, and whoever reads slowly holds nobody up.
 //!
 //! What waits is bounded: one request for each stream and member (a later one replaces it), a limited number of them
-//! for each member, a limited number of members. What waited for longer than its sender does is dropped.
+//! for each member besides those that stand, a limited number of members. What waited for longer than its sender does is
+//! dropped.
 //!
 //! A request may stand: whoever asked is fed, in rounds, with what comes, until it takes the request back or its
 //! connection ends. A limited number of members is fed of each stream, and no more than the bytes a second allow: where
@@ -199,7 +200,8 @@ impl Server {
         self.standing.values().map(|standing| standing.members.len()).sum()
     }
 
-    /// Takes a request. One that is to stand does if fewer than `feeds_max` others are fed of its stream.
+    /// Takes a request. One that is to stand does if fewer than `feeds_max` others are fed of its stream, which has to be one that
+    /// is here: whoever asks for others would take all room there is.
     pub(super) fn request(
         &mut self,
         now_ms: u64,
@@ -264,12 +266,15 @@ impl Server {
     }
 
     fn enqueue(&mut self, now_ms: u64, from: u64, request: Request) {
+        let is_full = self.queue(now_ms, from).requests.len() >= REQUESTS_MAX;
+        // One that stands has its place: of each stream there is one.
+        let has_room = !is_full || (request.stands && self.feeds(from, &request.stream));
         let queue = self.queue(now_ms, from);
         let alike = |waiting: &Request| waiting.stream == request.stream && waiting.stands == request.stands;
         match queue.requests.iter().position(alike) {
             Some(at) => queue.requests[at] = request,
-            None if queue.requests.len() >= REQUESTS_MAX && !request.stands => self.dropped += 1,
-            None => queue.requests.push_back(request),
+            None if has_room => queue.requests.push_back(request),
+            None => self.dropped += 1,
         }
         self.wait(from);
     }

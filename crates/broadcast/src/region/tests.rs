@@ -673,17 +673,52 @@ fn whoever_asks_for_everything_gets_a_bounded_part_of_it_until_it_is_said_whethe
 }
 
 #[test]
+fn who_asks_for_streams_that_are_none_takes_bounded_room_and_keeps_nobody_from_being_fed() {
+    const MADE_UP: u64 = 10_000;
+    let standing = |number| Message::Request {
+        stream: stream(number),
+        lineage: 0,
+        after: 0,
+        up_to: STANDING,
+        bytes_max: 100_000,
+    };
+    let mut history = History::default();
+    history.0.insert(stream(0), vec![false; 10]);
+    let mut proxy = ProxyPeer::new(member(PROXY), &Options::default(), 1);
+    let mut out = Vec::new();
+    proxy.appended(&stream(0), at(10), &mut out);
+    // It reads nothing, so that what it asks for waits.
+    proxy.pause(0, 10, true, &history, &mut out);
+    (1..=MADE_UP).for_each(|number| proxy.receive(0, 10, standing(number), &history, &mut out));
+    assert!(proxy.stats().dropped >= MADE_UP - 100, "{:?}", proxy.stats());
+    proxy.receive(0, 11, standing(0), &history, &mut out);
+    assert_eq!(proxy.stats().feeds, 1);
+
+    let mut peer = Peer::new(member(20), member(PROXY), BTreeMap::new(), Options::default(), 1);
+    let begun = Progress { stream: stream(0), lineage: 0, held: 0, count: 10, hops: 0 };
+    peer.receive(0, PROXY, Message::Notify(vec![begun]), &mut out);
+    peer.pause(0, 10, true, &mut out);
+    (1..=MADE_UP).for_each(|number| peer.receive(0, 10, standing(number), &mut out));
+    assert!(peer.stats().dropped >= MADE_UP - 100, "{:?}", peer.stats());
+    peer.receive(0, 11, standing(0), &mut out);
+    assert_eq!(peer.stats().feeds, 1);
+}
+
+#[test]
 fn a_proxy_leaves_those_that_it_cannot_feed_in_time_and_says_so() {
     // A round takes some 400 bytes for each, so that 300,000 bytes a second are enough for seven.
     let options = Options { upload_bytes_s: 300_000, feeds: 20, feed_ms: 10, ..Options::default() };
     let mut proxy = ProxyPeer::new(member(PROXY), &options, 1);
     let mut history = History::default();
+    history.0.insert(stream(0), Vec::new());
     let (mut out, mut fed, mut left) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
     for id in 10..30 {
         let request =
             Message::Request { stream: stream(0), lineage: 0, after: 0, up_to: STANDING, bytes_max: 100_000 };
         proxy.receive(0, id, request, &history, &mut out);
     }
+    // That there is nothing yet.
+    out.clear();
     for now in 0..4_000 {
         if now % 10 == 0 {
             let events = history.0.entry(stream(0)).or_default();
