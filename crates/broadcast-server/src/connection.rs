@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tailwater_broadcast::frame::{self, FrameReader, FrameWriter};
-use tailwater_broadcast::message::{Message, Role, VERSION};
+use tailwater_broadcast::frame::{self, Arrivals, FrameReader, FrameWriter};
+use tailwater_broadcast::message::{FRAME_BYTES_MAX, Message, Role, VERSION};
 use tailwater_broadcast::name::is_region;
 use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 use tailwater_env::{Complaints, Env, Task};
@@ -21,8 +21,12 @@ use crate::{Input, ServerConfig};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the other end may take for its hello.
+/// How long the other end may take for its hello, and how long that may be.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const HELLO_BYTES_MAX: usize = 1 << 10;
+/// Bytes of all large messages of clients that are on their way here, and how long a step of one may take.
+const ARRIVALS_BYTES_MAX: usize = 64 << 20;
+const ARRIVAL_STEP: Duration = Duration::from_secs(5);
 /// Bytes after which a writer writes what it gathered.
 const WRITE_BYTES: usize = 512 << 10;
 
@@ -42,6 +46,7 @@ pub(crate) async fn accept(
 ) {
     let ServerConfig { connections_max, quotas, authorizer, .. } = config;
     let room = Arc::new(Semaphore::new(connections_max));
+    let arrivals = Arrivals::new(&env, ARRIVALS_BYTES_MAX, ARRIVAL_STEP);
     let complaints = Arc::new(Complaints::default());
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
@@ -69,9 +74,10 @@ pub(crate) async fn accept(
         let watch = Arc::downgrade(&alive);
         let (env_, hello, inputs, quotas) = (env.clone(), hello.clone(), inputs.clone(), quotas.clone());
         let gate = Gate::new(Arc::clone(&authorizer), peer);
+        let arrivals = arrivals.clone();
         let complaints = Arc::clone(&complaints);
         let task = env.spawn("broadcast-connection", async move {
-            let ended = accepted(&env_, stream, hello, &inputs, quotas, gate).await;
+            let ended = accepted(&env_, stream, hello, &inputs, (quotas, arrivals), gate).await;
             if let Err(error) = ended
                 && let Some(left_out) = complaints.admit(env_.now(), "ended")
             {
@@ -88,10 +94,11 @@ async fn accepted(
     stream: TcpStream,
     hello: Message,
     inputs: &Inputs,
-    quotas: Option<Arc<Quotas>>,
+    (quotas, arrivals): (Option<Arc<Quotas>>, Arrivals),
     gate: Gate,
 ) -> anyhow::Result<()> {
     let (mut reader, mut writer) = frame::split(stream)?;
+    reader.set_longest(HELLO_BYTES_MAX);
     let first = env.timeout(HELLO_TIMEOUT, reader.next()).await;
     let Some(first) = first else { anyhow::bail!("it said no hello within {HELLO_TIMEOUT:?}") };
     let (region, role) = match first? {
@@ -106,8 +113,11 @@ async fn accepted(
     };
     gate.admit(&role)?;
     writer.send(&hello).await?;
+    reader.set_longest(FRAME_BYTES_MAX);
+    let is_client = matches!(role, Role::Client(_));
+    let reader = if is_client { reader.within(arrivals) } else { reader };
     // What another replica hands on was allowed where it came from.
-    let gate = matches!(role, Role::Client(_)).then_some(gate);
+    let gate = is_client.then_some(gate);
     let peer = Peer::In(region, role);
     let pace = quotas.and_then(|quotas| quotas.pace(&peer));
     run(env, peer, None, reader, writer, inputs, (None, pace, gate)).await
