@@ -23,6 +23,8 @@ use crate::positions::{Heard, Position, Positions};
 
 /// Batches that wait for [`Listener::next`].
 const WAITING_MAX: usize = 16;
+/// Events of a batch that are taken out of it at once: one of two bytes there takes a hundred times as much as an [`Event`].
+const UNPACKED_MAX: usize = 1024;
 /// A pause between two tries to reach the tail.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -32,6 +34,8 @@ pub struct Listener {
     received: mpsc::Receiver<Came>,
     positions: Positions,
     events: VecDeque<(Stream, Event)>,
+    /// What follows them of the batch that they are of.
+    rest: Option<(Stream, Batch)>,
     newest: Arc<Hears>,
     stats: Option<watch::Receiver<SharingStats>>,
     _task: Task,
@@ -139,7 +143,7 @@ impl Listener {
             hears_all: since.is_none(),
         };
         let task = env.spawn("broadcast-listener", state.run());
-        Self { received, positions, events: VecDeque::new(), newest, stats: None, _task: task }
+        Self::of(received, positions, newest, None, task)
     }
 
     /// A chain whose members hold all that came, for [`Listener::since`]; none is known to one that shares.
@@ -161,7 +165,17 @@ impl Listener {
         let (events, received) = mpsc::channel(WAITING_MAX);
         let (stats, task) = sharing::start(env, addresses, positions.clone(), sharing, events).await?;
         let newest = Arc::default();
-        Ok(Self { received, positions, events: VecDeque::new(), newest, stats: Some(stats), _task: task })
+        Ok(Self::of(received, positions, newest, Some(stats), task))
+    }
+
+    fn of(
+        received: mpsc::Receiver<Came>,
+        positions: Positions,
+        newest: Arc<Hears>,
+        stats: Option<watch::Receiver<SharingStats>>,
+        task: Task,
+    ) -> Self {
+        Self { received, positions, events: VecDeque::new(), rest: None, newest, stats, _task: task }
     }
 
     /// What a listener that shares has counted; `None` for one that does not.
@@ -197,13 +211,15 @@ impl Listener {
                 self.positions.streams.entry(stream.clone()).or_default().seq = event.seq;
                 return Ok((stream, event));
             }
+            if let Some((stream, batch)) = self.rest.take() {
+                self.unpack(stream, &batch)?;
+                continue;
+            }
             let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
             match received {
                 Received::Events(stream, batch) => {
                     self.positions.streams.entry(stream.clone()).or_default().lineage = lineage;
-                    for event in batch.events() {
-                        self.events.push_back((stream.clone(), event?));
-                    }
+                    self.unpack(stream, &batch)?;
                 }
                 Received::Began(positions) => self.began(&positions),
                 Received::Anew { region, lineage } => {
@@ -213,6 +229,18 @@ impl Listener {
                 Received::Counts(_) | Received::Lost => {}
             }
         }
+    }
+
+    /// Takes the first events out of a batch.
+    fn unpack(&mut self, stream: Stream, batch: &Batch) -> Result<(), Malformed> {
+        let mut last = batch.after;
+        for event in batch.events().take(UNPACKED_MAX) {
+            let event = event?;
+            last = event.seq;
+            self.events.push_back((stream.clone(), event));
+        }
+        self.rest = batch.rest(last)?.map(|rest| (stream, rest));
+        Ok(())
     }
 
     /// From here on a token says the number that "now" was, so that who resumes from it misses nothing.
@@ -360,5 +388,36 @@ impl State {
         self.positions.streams.insert(stream.clone(), Position { lineage, seq: batch.last });
         self.events.send(Came { received: Received::Events(stream, batch), lineage }).await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Writer;
+    use crate::event::{Collect, Content};
+
+    #[tokio::test]
+    async fn a_batch_of_very_many_events_is_taken_apart_as_they_are_asked_for() {
+        const COUNT: u64 = 100_000;
+        let (came, received) = mpsc::channel(WAITING_MAX);
+        let task = Env::real().spawn("nothing", async {});
+        let mut listener = Listener::of(received, Positions::start(), Arc::default(), None, task);
+        let stream = Stream::parse("eu/prices").unwrap();
+        let mut events = Writer::new(0);
+        (0..COUNT).for_each(|_| events.publish(&Content::default(), Some(&Collect::SameKey)).unwrap());
+        // What follows the last one was collected.
+        let received = Received::Events(stream.clone(), events.finish(COUNT + 5));
+        came.send(Came { received, lineage: 3 }).await.unwrap();
+        for seq in 1..=COUNT {
+            let (of, event) = listener.get_event().await.unwrap();
+            assert_eq!((&of, event.seq, event.range), (&stream, seq, 1));
+            assert_eq!(listener.positions().streams[&stream], Position { lineage: 3, seq });
+            assert!(listener.events.len() < UNPACKED_MAX);
+        }
+        let (_, last) = listener.get_event().await.unwrap();
+        assert_eq!((last.after(), last.seq), (COUNT, COUNT + 5));
+        drop(came);
+        assert_eq!(listener.get_event().await, Err(ListenError::Ended));
     }
 }
