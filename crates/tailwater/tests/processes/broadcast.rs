@@ -112,11 +112,50 @@ fn what_can_not_be_published_or_listened_to_is_refused_with_what_to_do() {
     refused(&["publish", "elsewhere/prices"], "belongs to region elsewhere, and the node knows local: name");
     refused(&["publish", "no name"], "wants a name");
     refused(&["publish", "s", "--collect", "older-than=5w"], "keep-last=N");
+    let error = node.output(&["broadcast", "publish", "s", "--collect", "matching=key = 7"], b"x\n");
+    let error = String::from_utf8_lossy(&error.stderr).into_owned();
+    assert!(error.contains("predicate, line 1, column 7: a string should be here instead of 7"), "{error}");
     refused(&["listen", "--from", "token:abc"], "no resume token");
     refused(&["listen", "--from", "yesterday"], "start, now or token");
     let off = [("TAILWATER_BROADCAST__ENABLED", "false")];
     let without = Node::start_with(&dir.path().join("without"), &[], &off);
     assert!(without.run_failing(&["broadcast", "streams"]).contains("[broadcast] enabled"));
+}
+
+#[test]
+fn every_way_to_say_what_is_obsolete_leaves_what_it_says_and_a_tombstone_for_the_rest() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    for (stream, collect, expected) in [
+        ("key", "same-key", &["# 1-1", "b=2 ", "# 3-4", "a=end same-key"][..]),
+        ("last", "keep-last=2", &["# 1-2", "a=3 ", "a=4 ", "a=end keep-last=2"]),
+        ("number", "before=3", &["# 1-2", "a=3 ", "a=4 ", "a=end before=3"]),
+        ("age", "older-than=0ms", &["# 1-4", "a=end older-than"]),
+        (
+            "predicate",
+            "matching=key = \"a\" and seq < 4 and header.kind is missing",
+            &["# 1-1", "b=2 ", "# 3-3", "a=4 ", "a=end matching=key = \"a\" and seq < 4"],
+        ),
+    ] {
+        publish(&node, &[stream, "-k", "="], "a=1\nb=2\na=3\na=4\n");
+        // Times are in milliseconds: by then it is a later one.
+        let before = now_ms();
+        wait_for("the next millisecond", || (now_ms() > before).then_some(()));
+        publish(&node, &[stream, "-k", "=", "--collect", collect], "a=end\n");
+        let heard = wait_for("what is left", || {
+            let formats = ["--format", "%k=%v %c\\n", "--tombstone-format", "# %a-%n\\n"];
+            let heard = heard(&node, &[&[stream][..], &formats].concat());
+            // A predicate is applied in the background, and may be so in parts.
+            (heard.len() == expected.len()).then_some(heard)
+        });
+        for (line, expected) in heard.iter().zip(expected) {
+            assert!(line.starts_with(expected), "{stream}: {heard:?}");
+        }
+    }
+}
+
+fn now_ms() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis()
 }
 
 #[test]
@@ -163,45 +202,6 @@ fn events_of_either_region_are_heard_in_both() {
     assert!(error.contains("belongs to region asia, and the node knows eu, us"), "{error}");
 }
 
-/// A publisher that is given lines until it is told to end.
-pub(crate) struct Load {
-    child: Publisher,
-    feeding: Arc<AtomicBool>,
-    feeder: std::thread::JoinHandle<u64>,
-    acknowledged: std::thread::JoinHandle<Vec<Value>>,
-}
-
-/// Killed with the test, whatever becomes of that.
-struct Publisher(Child);
-
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Load {
-    /// Publishes so many lines at once every so often, each made of its number, from 0 on.
-    pub(crate) fn start(
-        node: &Node,
-        stream: &str,
-        (at_once, every): (usize, Duration),
-        line: impl Fn(u64) -> String + Send + 'static,
-    ) -> Self {
-        let mut child = node
-            .command(&["broadcast", "publish", stream, "-o", "json"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let feeding = Arc::new(AtomicBool::new(true));
-        let goes_on = Arc::clone(&feeding);
-        let feed = move || {
-            let mut fed = 0;
-            while goes_on.load(Ordering::Relaxed) {
 #[test]
 fn stats_tell_place_lineage_tombstones_and_delays_of_each_region_and_what_sharing_listeners_ask_for() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -263,6 +263,45 @@ fn stats_tell_place_lineage_tombstones_and_delays_of_each_region_and_what_sharin
     assert!(streams.lines().any(|line| line.contains("us/prices") && line.contains(lineage)), "{streams}");
 }
 
+/// A publisher that is given lines until it is told to end.
+pub(crate) struct Load {
+    child: Publisher,
+    feeding: Arc<AtomicBool>,
+    feeder: std::thread::JoinHandle<u64>,
+    acknowledged: std::thread::JoinHandle<Vec<Value>>,
+}
+
+/// Killed with the test, whatever becomes of that.
+struct Publisher(Child);
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Load {
+    /// Publishes so many lines at once every so often, each made of its number, from 0 on.
+    pub(crate) fn start(
+        node: &Node,
+        stream: &str,
+        (at_once, every): (usize, Duration),
+        line: impl Fn(u64) -> String + Send + 'static,
+    ) -> Self {
+        let mut child = node
+            .command(&["broadcast", "publish", stream, "-o", "json"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let feeding = Arc::new(AtomicBool::new(true));
+        let goes_on = Arc::clone(&feeding);
+        let feed = move || {
+            let mut fed = 0;
+            while goes_on.load(Ordering::Relaxed) {
                 for _ in 0..at_once {
                     writeln!(input, "{}", line(fed)).expect("it reads");
                     fed += 1;

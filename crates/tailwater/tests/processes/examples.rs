@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Node, wait_for};
+use crate::support::{Follower, Node, wait_for};
 
 /// Builds examples of the client library; where each one's executable is.
 ///
@@ -98,6 +98,37 @@ fn the_cache_example_reads_what_it_changed() {
 }
 
 #[test]
+fn the_cache_example_says_that_it_may_be_stale_while_the_node_is_gone_and_that_it_is_not_when_it_is_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    let mut cache = Command::new(&build(&["cache"])[0]);
+    let cache = Follower::of(cache.args([&node.broadcast, "local/prices", "tea", "watch"]));
+    let next = |line: &str| while cache.next() != line {};
+    next("tea costs 4");
+    node.process.kill();
+    next("tea cost 4 when this was last known");
+    node.restart();
+    next("tea costs 4");
+}
+
+#[test]
+fn the_broadcast_example_hands_events_and_tombstones_to_its_callback_and_goes_on_from_a_token() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let example = &build(&["broadcast"])[0];
+    let run = |args: &[&str]| lines_of(example, &[&[node.broadcast.as_str(), "local/prices"], args].concat());
+    for (number, [key, value]) in [["tea", "1"], ["coffee", "2"], ["tea", "3"]].into_iter().enumerate() {
+        assert_eq!(run(&["publish", key, value]), [(number + 1).to_string()]);
+    }
+    let heard = run(&["listen", "2"]);
+    assert_eq!(heard[..2], ["local/prices 1 to 1: obsolete", "local/prices 2: coffee is 2"]);
+    let rest = run(&["listen", "1", &heard[2]]);
+    assert_eq!(rest[0], "local/prices 3: tea is 3");
+    run(&["publish", "coffee", "4"]);
+    assert_eq!(run(&["listen", "1", &rest[1]])[0], "local/prices 4: coffee is 4");
+}
+
+#[test]
 fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_failed_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start(&dir.path().join("data"));
@@ -126,7 +157,7 @@ fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_fai
 
 #[test]
 fn examples_without_arguments_say_how_they_are_used() {
-    for example in build(&["produce", "consume", "cache", "worker"]) {
+    for example in build(&["produce", "consume", "cache", "worker", "broadcast"]) {
         let output = Command::new(&example).output().expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("usage: "));
