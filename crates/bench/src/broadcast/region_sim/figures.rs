@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',')]
     fanouts: Vec<usize>,
     /// How many others a client feeds, by commas; 0 is the paper's protocol, in which nobody is fed. Else the first of
-    /// the fan-outs is used, or 4.
+    /// the fan-outs is used, or 4. `many` has 6 if nothing is said, 5b and 7 have 0, and 6 has both.
     #[arg(long, value_delimiter = ',')]
     feeds: Vec<usize>,
     /// Milliseconds between the proxy's rounds where clients are fed.
@@ -204,9 +204,9 @@ impl Args {
         }
     }
 
-    /// The first of the forms that were named.
-    fn form(&self) -> (usize, usize) {
-        (self.feeds.first().copied().unwrap_or(0), self.fanouts.first().copied().unwrap_or(4))
+    /// The first of the forms that were named; `feeds` if none was.
+    fn form(&self, feeds: usize) -> (usize, usize) {
+        (self.feeds.first().copied().unwrap_or(feeds), self.fanouts.first().copied().unwrap_or(4))
     }
 
     fn costs(&self) -> anyhow::Result<Costs> {
@@ -264,35 +264,84 @@ impl Args {
 
     fn run_all(&self, setups: &[(Setup, f64)]) -> anyhow::Result<Vec<Run>> {
         let next = AtomicUsize::new(0);
-        let done = Mutex::new((Vec::new(), ProgressLine::new()));
+        let done = Mutex::new(Vec::new());
+        let shown = Shown::new(setups.len());
         std::thread::scope(|scope| {
             for _ in 0..self.threads.clamp(1, 64) {
                 scope.spawn(|| {
                     while let Some((setup, load)) = setups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let (_, run) = one(setup.clone(), *load);
-                        let mut done = done.lock().expect("no run panics while it holds this");
-                        done.0.push(run);
-                        let count = done.0.len();
-                        done.1.show(&format!("{count} of {} runs", setups.len()));
+                        let (_, run) = one(setup.clone(), *load, &shown);
+                        done.lock().expect("no run panics while it holds this").push(run);
                     }
                 });
             }
         });
-        let (mut runs, _) = done.into_inner().map_err(|_| anyhow::anyhow!("a run panicked"))?;
+        let mut runs = done.into_inner().map_err(|_| anyhow::anyhow!("a run panicked"))?;
         let key = |run: &Run| (run.feeds, run.fanout, run.shuffle_ms);
         runs.sort_by(|a, b| key(a).cmp(&key(b)).then(a.load.total_cmp(&b.load)));
         Ok(runs)
     }
 }
 
-fn one(setup: Setup, load: f64) -> (World, Run) {
+/// Shows how far runs are.
+struct Shown {
+    started: Instant,
+    runs: usize,
+    /// The line, and how many runs are done.
+    line: Mutex<(ProgressLine, usize)>,
+}
+
+impl Shown {
+    fn new(runs: usize) -> Self {
+        Self { started: Instant::now(), runs, line: Mutex::new((ProgressLine::new(), 0)) }
+    }
+
+    /// One of the runs is done, or is as far as `text` says.
+    fn show(&self, is_done: bool, text: &str) {
+        let Ok(mut line) = self.line.lock() else { return };
+        line.1 += usize::from(is_done);
+        let done = line.1;
+        let runs = match done {
+            _ if self.runs == 1 => String::new(),
+            0 => format!("0 of {} runs; ", self.runs),
+            _ => {
+                let left_s = self.started.elapsed().as_secs_f64() * (self.runs - done) as f64 / done as f64;
+                format!("{done} of {} runs, about {left_s:.0} s left; ", self.runs)
+            }
+        };
+        line.0.show(&format!("{runs}{text}"));
+    }
+}
+
+/// A part of a run in words, from its beginning `from` to its end `to`: so far it has taken `elapsed_s`.
+fn part_in_words(what: &str, (from, to): (Time, Time), now: Time, elapsed_s: f64) -> String {
+    let part = (now.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64).clamp(1e-9, 1.0);
+    let seconds = |time: Time| time.saturating_sub(from) as f64 / SECOND as f64;
+    let (at, all, left_s) = (seconds(now), seconds(to), elapsed_s * (1.0 - part) / part);
+    format!("{what} {:.0} %, {at:.2} of {all:.2} simulated seconds, {left_s:.0} s left", 100.0 * part)
+}
+
+fn one(setup: Setup, load: f64, shown: &Shown) -> (World, Run) {
     let started = Instant::now();
     let (feeds, fanout, shuffle_ms) = (setup.options.feeds, setup.options.fanout, setup.options.shuffle_ms);
     let clients = u64::from(setup.clients);
     let regions = setup.network.latency_ms.len();
     let (offered_s, load_time) = (setup.events_s * regions as f64, setup.load + setup.drain);
     let mut world = World::new(setup);
-    let steps = world.run();
+    // What a simulated second takes is known for each part only when it has begun: events are far more than gossip.
+    let (first_event, end) = (world.first_event(), world.end());
+    let mut events_from = None;
+    let steps = world.run(|now| {
+        let text = if now < first_event {
+            let elapsed_s = started.elapsed().as_secs_f64();
+            part_in_words("gossip before the events:", (0, first_event), now, elapsed_s)
+        } else {
+            let from = *events_from.get_or_insert_with(Instant::now);
+            part_in_words("events:", (first_event, end), now, from.elapsed().as_secs_f64())
+        };
+        shown.show(false, &text);
+    });
+    shown.show(true, "");
     let stats = world.stats();
     let (to_all_mean_ms, to_all_ms) = world.watch.to_all_of_all();
     let percent = |part: u64, whole: u64| round(100.0 * part as f64 / whole.max(1) as f64, 2);
@@ -417,7 +466,7 @@ struct Series {
 pub fn figure_7(args: &Args) -> anyhow::Result<()> {
     let costs = args.costs()?;
     let load = args.loads.first().copied().unwrap_or(0.1);
-    let mut setup = args.setup(4, costs, args.form(), args.shuffles_ms.first().copied().unwrap_or(30), load);
+    let mut setup = args.setup(4, costs, args.form(0), args.shuffles_ms.first().copied().unwrap_or(30), load);
     setup.clients = args.clients.unwrap_or(250);
     setup.load = (args.seconds.unwrap_or(60.0) * SECOND as f64) as Time;
     setup.lot = 10 * MS;
@@ -425,7 +474,7 @@ pub fn figure_7(args: &Args) -> anyhow::Result<()> {
     let cut_s = (19.0, 41.0);
     setup.cuts = vec![(2, 3, 19 * SECOND, 41 * SECOND)];
     let started = Instant::now();
-    let (world, run) = one(setup.clone(), load);
+    let (world, run) = one(setup.clone(), load, &Shown::new(1));
     let begin = (world.load_start() / SECOND) as usize;
     let series = |region: usize| {
         let seconds: Vec<(f64, f64)> = world.watch.series(region).into_iter().skip(begin).collect();
@@ -466,14 +515,19 @@ pub fn many(args: &Args) -> anyhow::Result<()> {
     let costs = args.costs()?;
     let regions = 10;
     let load = args.loads.first().copied().unwrap_or(10_000.0 / FULL_LOAD);
-    let mut setup =
-        args.setup(regions, costs, args.form(), args.shuffles_ms.first().copied().unwrap_or(30), load);
+    let mut setup = args.setup(
+        regions,
+        costs,
+        args.form(Options::default().feeds),
+        args.shuffles_ms.first().copied().unwrap_or(30),
+        load,
+    );
     setup.clients = args.clients.unwrap_or(10_000);
     (setup.lot, setup.trickle) = (20 * MS, SECOND);
     setup.load = setup.settle + (args.seconds.unwrap_or(3.0) * SECOND as f64) as Time;
     setup.options.recv_bytes = args.recv_kb.unwrap_or(128) << 10;
     let started = Instant::now();
-    let (_, run) = one(setup.clone(), load);
+    let (_, run) = one(setup.clone(), load, &Shown::new(1));
     let report = Report {
         bench: "broadcast",
         regions,

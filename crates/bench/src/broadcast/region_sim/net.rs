@@ -41,33 +41,36 @@ fn wire_bytes(bytes: usize) -> f64 {
     (bytes + 78 * bytes.div_ceil(1448)) as f64
 }
 
+/// Until when what a machine has is taken.
+struct Taken {
+    region: u32,
+    up: Time,
+    down: Time,
+    processor: Time,
+}
+
 /// The cards, the processors and the links as far as they are taken.
 pub struct Lines {
     network: Network,
-    region_of: Vec<u32>,
-    up: Vec<Time>,
-    down: Vec<Time>,
-    processor: Vec<Time>,
+    machines: Vec<Taken>,
     links: Vec<Vec<Time>>,
     cut: Vec<(u32, u32)>,
 }
 
 impl Lines {
     pub fn new(network: Network, region_of: Vec<u32>) -> Self {
-        let (nodes, regions) = (region_of.len(), network.latency_ms.len());
+        let regions = network.latency_ms.len();
+        let machine = |region| Taken { region, up: 0, down: 0, processor: 0 };
         Self {
             network,
-            region_of,
-            up: vec![0; nodes],
-            down: vec![0; nodes],
-            processor: vec![0; nodes],
+            machines: region_of.into_iter().map(machine).collect(),
             links: vec![vec![0; regions]; regions],
             cut: Vec::new(),
         }
     }
 
     pub fn region_of(&self, node: NodeId) -> u32 {
-        self.region_of[node as usize]
+        self.machines[node as usize].region
     }
 
     /// Cuts or heals the link between two regions.
@@ -83,7 +86,7 @@ impl Lines {
         let (a, b) = (self.region_of(from), self.region_of(to));
         let bits = 8.0 * wire_bytes(bytes);
         if a == b {
-            let line = &mut self.up[from as usize];
+            let line = &mut self.machines[from as usize].up;
             *line = now.max(*line) + (bits / self.network.local_bits_s * 1e9) as Time;
             let left = *line;
             return (left, Some(left + (self.network.local_latency_ms * 1e6) as Time));
@@ -98,58 +101,166 @@ impl Lines {
 
     /// A message is there: when its machine has received and handled it.
     pub fn handle(&mut self, now: Time, node: NodeId, bytes: usize, cost_ns: f64) -> Time {
-        let node = node as usize;
+        let machine = &mut self.machines[node as usize];
         let takes = (8.0 * wire_bytes(bytes) / self.network.local_bits_s * 1e9) as Time;
-        self.down[node] = now.max(self.down[node] + takes);
-        self.processor[node] = self.down[node].max(self.processor[node]) + cost_ns as Time;
-        self.processor[node]
+        machine.down = now.max(machine.down + takes);
+        machine.processor = machine.down.max(machine.processor) + cost_ns as Time;
+        machine.processor
     }
 
     /// When a machine that has something to do at `now` has done it.
     pub fn work(&mut self, now: Time, node: NodeId, cost_ns: f64) -> Time {
-        let processor = &mut self.processor[node as usize];
+        let processor = &mut self.machines[node as usize].processor;
         *processor = now.max(*processor) + cost_ns as Time;
         *processor
     }
 }
 
-/// What is to happen, in its order.
+/// What is to happen, in its order: by its time, and what is for the same time in the order in which it was put in.
+///
+/// Nearly all of it is for the next milliseconds. It lies in buckets of a short time each, and only the current one is put in
+/// order: a heap of all that waits is as deep as there are clients, and each level of it waits for memory.
 pub struct Queue<T> {
-    heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
+    /// What is left of the current bucket, the next one last.
+    current: Vec<Entry>,
+    /// What has come for the current bucket since it was put in order.
+    late: BinaryHeap<Reverse<Entry>>,
+    /// The buckets after the current one, each at its number modulo [`BUCKETS`].
+    buckets: Vec<Vec<Entry>>,
+    /// Entries in them.
+    near: usize,
+    /// What is beyond them.
+    far: BinaryHeap<Reverse<Entry>>,
+    /// The current bucket's number.
+    bucket: u64,
     slots: Vec<Option<T>>,
     free: Vec<u32>,
     number: u64,
+    happened: u64,
 }
+
+/// A time, the number in the order of arrival, and a slot, or a machine whose tick it is.
+type Entry = (Time, u64, u32);
+
+/// What happens next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// A machine's tick, which takes no slot: there are more of them than of all else.
+    Tick(NodeId),
+    /// Something else.
+    What(T),
+}
+
+/// In an entry: a tick, of the machine whose number the other bits are.
+const TICK: u32 = 1 << 31;
+/// Nanoseconds of a bucket, as a power of two: 33 us.
+const BUCKET_BITS: u32 = 15;
+/// So many are two seconds: longer than nearly everything waits.
+const BUCKETS: u64 = 1 << 16;
+/// A bucket that had more entries than this gives its memory back.
+const ENTRIES_KEPT: usize = 64;
 
 impl<T> Queue<T> {
     pub fn new() -> Self {
-        Self { heap: BinaryHeap::new(), slots: Vec::new(), free: Vec::new(), number: 0 }
+        Self {
+            current: Vec::new(),
+            late: BinaryHeap::new(),
+            buckets: (0..BUCKETS).map(|_| Vec::new()).collect(),
+            near: 0,
+            far: BinaryHeap::new(),
+            bucket: 0,
+            slots: Vec::new(),
+            free: Vec::new(),
+            number: 0,
+            happened: 0,
+        }
     }
 
     pub fn at(&mut self, time: Time, what: T) {
-        self.number += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
         });
         self.slots[slot as usize] = Some(what);
-        self.heap.push(Reverse((time, self.number, slot)));
+        self.put(time, slot);
+    }
+
+    /// A machine's tick.
+    pub fn tick_at(&mut self, time: Time, node: NodeId) {
+        self.put(time, TICK | node);
+    }
+
+    fn put(&mut self, time: Time, what: u32) {
+        self.number += 1;
+        self.place((time, self.number, what));
+    }
+
+    fn place(&mut self, entry: Entry) {
+        let bucket = entry.0 >> BUCKET_BITS;
+        if bucket <= self.bucket {
+            self.late.push(Reverse(entry));
+        } else if bucket < self.bucket + BUCKETS {
+            self.buckets[(bucket % BUCKETS) as usize].push(entry);
+            self.near += 1;
+        } else {
+            self.far.push(Reverse(entry));
+        }
+    }
+
+    /// Makes the next bucket that has something the current one; whether there is one.
+    fn turn(&mut self) -> bool {
+        while self.current.is_empty() && self.late.is_empty() {
+            if self.near > 0 {
+                self.bucket += 1;
+            } else if let Some(Reverse((time, _, _))) = self.far.peek() {
+                self.bucket = time >> BUCKET_BITS;
+            } else {
+                return false;
+            }
+            let bucket = &mut self.buckets[(self.bucket % BUCKETS) as usize];
+            self.near -= bucket.len();
+            self.current.append(bucket);
+            if bucket.capacity() > ENTRIES_KEPT {
+                *bucket = Vec::new();
+            }
+            self.current.sort_unstable_by(|a, b| b.cmp(a));
+            while let Some(Reverse(entry)) = self.far.peek().copied()
+                && entry.0 >> BUCKET_BITS < self.bucket + BUCKETS
+            {
+                self.far.pop();
+                self.place(entry);
+            }
+        }
+        true
     }
 
     /// The next, if it is before `end`.
-    pub fn next(&mut self, end: Time) -> Option<(Time, T)> {
-        let Reverse((time, _, slot)) = *self.heap.peek()?;
+    pub fn next(&mut self, end: Time) -> Option<(Time, Next<T>)> {
+        if !self.turn() {
+            return None;
+        }
+        let late = self.late.peek().map(|Reverse(entry)| *entry);
+        let is_late = late.is_some_and(|late| self.current.last().is_none_or(|first| late < *first));
+        let (time, _, what) = if is_late { late? } else { *self.current.last()? };
         if time >= end {
             return None;
         }
-        self.heap.pop();
-        self.free.push(slot);
-        Some((time, self.slots[slot as usize].take()?))
+        if is_late {
+            self.late.pop();
+        } else {
+            self.current.pop();
+        }
+        self.happened += 1;
+        if what & TICK != 0 {
+            return Some((time, Next::Tick(what & !TICK)));
+        }
+        self.free.push(what);
+        Some((time, Next::What(self.slots[what as usize].take()?)))
     }
 
     /// How much has happened.
     pub fn happened(&self) -> u64 {
-        self.number - self.heap.len() as u64
+        self.happened
     }
 }
 
@@ -184,7 +295,38 @@ mod tests {
         for (time, what) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             queue.at(time, what);
         }
-        let order: String = std::iter::from_fn(|| queue.next(6).map(|(_, what)| what)).collect();
-        assert_eq!((order.as_str(), queue.happened()), ("abcd", 4));
+        queue.tick_at(2, 7);
+        let order: Vec<Next<char>> = std::iter::from_fn(|| queue.next(6).map(|(_, next)| next)).collect();
+        let what = Next::What;
+        assert_eq!(order, [what('a'), what('b'), Next::Tick(7), what('c'), what('d')]);
+        assert_eq!(queue.happened(), 5);
+    }
+
+    #[test]
+    fn what_is_put_in_while_other_things_happen_has_its_turn_as_in_a_heap_of_all() {
+        let mut queue = Queue::new();
+        let mut heap = BinaryHeap::new();
+        let mut random = 1u64;
+        let mut now = 0;
+        let mut number = 0u64;
+        for round in 0..50_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // At once, in the same bucket or the next ones, in those that are near, and beyond them; often for the same time.
+            let ahead = [0, 1_000, 100_000, 5 * MS, 900 * MS, 5 * SECOND][(random >> 33) as usize % 6];
+            let time = now + (random >> 40) * ahead / (1 << 24) / 500 * 500;
+            number += 1;
+            queue.at(time, number);
+            heap.push(Reverse((time, number)));
+            // More comes than happens at first, and then all of it happens.
+            if round % 3 > 0 || round > 30_000 {
+                let Some(Reverse((time, number))) = heap.pop() else { continue };
+                assert_eq!(queue.next(Time::MAX), Some((time, Next::What(number))));
+                now = time;
+            }
+        }
+        while let Some(Reverse((time, number))) = heap.pop() {
+            assert_eq!(queue.next(Time::MAX), Some((time, Next::What(number))));
+        }
+        assert_eq!((queue.next(Time::MAX), queue.happened()), (None, number));
     }
 }

@@ -12,13 +12,15 @@ use tailwater_broadcast::region::{self, Options, Output, Peer, ProxyPeer};
 use tailwater_broadcast::replica::{self, Config, ConnectionId, Replica};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer};
 
-use super::net::{Costs, Lines, MS, Network, NodeId, Queue, SECOND, Time};
+use super::net::{Costs, Lines, MS, Network, Next, NodeId, Queue, SECOND, Time};
 use super::watch::Watch;
 
 /// Between two ticks of a replica, as its server has them.
 const REPLICA_TICK: Time = 20 * MS;
 /// Between two lots of the few events before the load.
 const TRICKLE: Time = 200 * MS;
+/// Steps after which it is shown how far a run is.
+const SHOWN_STEPS: u64 = 200_000;
 /// A wall clock's time at the beginning, in milliseconds.
 const WALL_MS: u64 = 1_700_000_000_000;
 
@@ -62,9 +64,8 @@ pub struct Setup {
 
 enum Step {
     Region { from: NodeId, to: NodeId, message: region::Message },
-    Replica { connection: ConnectionId, to: NodeId, message: Message },
+    Replica { connection: ConnectionId, to: NodeId, message: Box<Message> },
     Drained { connection: ConnectionId, node: NodeId, bytes: usize },
-    Tick(NodeId),
     ReplicaTick(NodeId),
     Publish(u32),
     Cut { a: u32, b: u32, cut: bool },
@@ -74,13 +75,6 @@ enum Step {
 struct ReplicaNode {
     replica: Replica,
     proxy: Option<ProxyPeer>,
-    /// When the proxy's tick is due.
-    tick: Time,
-}
-
-struct ClientNode {
-    peer: Peer,
-    tick: Time,
 }
 
 /// Two replicas, or a replica and a publisher.
@@ -95,7 +89,10 @@ pub struct World {
     queue: Queue<Step>,
     lines: Lines,
     replicas: Vec<ReplicaNode>,
-    clients: Vec<ClientNode>,
+    clients: Vec<Peer>,
+    /// When the tick of each client and each proxy is due.
+    ticks: Vec<Time>,
+    names: Names,
     connections: BTreeMap<ConnectionId, Ends>,
     streams: Vec<Stream>,
     lots: Vec<Batch>,
@@ -105,9 +102,20 @@ pub struct World {
     pub watch: Watch,
 }
 
-/// A machine's id in the region-level protocol.
-fn member(node: NodeId) -> region::Member {
-    region::Member { id: u64::from(node) + 1, address: Arc::from(format!("n{node}")) }
+/// Addresses by their lengths, which is all that counts here: "n" and a machine's number. Views are full of them, and copied all the
+/// time: those of the same length share one, so that it stays in the cache.
+struct Names(Vec<Arc<str>>);
+
+impl Names {
+    fn new() -> Self {
+        Self((0..=NodeId::MAX.ilog10() as usize).map(|digits| Arc::from("n".repeat(digits + 2))).collect())
+    }
+
+    /// A machine in the region-level protocol.
+    fn member(&self, node: NodeId) -> region::Member {
+        let address = &self.0[node.checked_ilog10().unwrap_or(0) as usize];
+        region::Member { id: u64::from(node) + 1, address: address.clone() }
+    }
 }
 
 fn node_of(id: u64) -> NodeId {
@@ -164,6 +172,8 @@ impl World {
             queue: Queue::new(),
             replicas: Vec::new(),
             clients: Vec::new(),
+            ticks: vec![0; (replicas + regions * setup.clients) as usize],
+            names: Names::new(),
             connections: BTreeMap::new(),
             streams: (0..regions).map(name).collect(),
             lots,
@@ -207,8 +217,9 @@ impl World {
     fn add_replica(&mut self, node: NodeId) {
         let region = node / self.setup.replicas;
         let is_tail = node == self.tail(region);
-        let proxy = is_tail
-            .then(|| ProxyPeer::new(member(node), &self.setup.options, self.setup.seed ^ u64::from(node)));
+        let proxy = is_tail.then(|| {
+            ProxyPeer::new(self.names.member(node), &self.setup.options, self.setup.seed ^ u64::from(node))
+        });
         let mut replica = Replica::new(Config::new(&format!("region{region}"), u64::from(node)));
         let member = |node: NodeId| Member { id: u64::from(node), address: String::new() };
         replica.configure(
@@ -221,24 +232,26 @@ impl World {
                 joining: Vec::new(),
             },
         );
-        self.replicas.push(ReplicaNode { replica, proxy, tick: 0 });
+        self.replicas.push(ReplicaNode { replica, proxy });
         self.queue.at(u64::from(node), Step::ReplicaTick(node));
         if is_tail {
-            self.queue.at(0, Step::Tick(node));
+            self.queue.tick_at(0, node);
         }
     }
 
     fn add_client(&mut self, node: NodeId) {
-        let proxy = member(self.tail(self.lines.region_of(node)));
+        let proxy = self.names.member(self.tail(self.lines.region_of(node)));
         let seed = self.setup.seed.wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(node));
-        let peer = Peer::new(member(node), proxy, BTreeMap::new(), self.setup.options.clone(), seed);
+        let me = self.names.member(node);
+        let peer = Peer::new(me.clone(), proxy, BTreeMap::new(), self.setup.options.clone(), seed);
         // They do not all start at once.
         let tick = u64::from(node) * (SECOND / u64::from(self.setup.clients * self.regions()));
         // Every client is connected to its proxy, which feeds a part of those that are.
         let tail = self.tail(self.lines.region_of(node));
-        self.proxy_step(0, tail, |proxy, source, out| proxy.connected(0, &member(node), source, out));
-        self.clients.push(ClientNode { peer, tick });
-        self.queue.at(tick, Step::Tick(node));
+        self.proxy_step(0, tail, |proxy, source, out| proxy.connected(0, &me, source, out));
+        self.clients.push(peer);
+        self.ticks[node as usize] = tick;
+        self.queue.tick_at(tick, node);
     }
 
     /// Each replica follows the one before it; a head may subscribe at every other region's tail.
@@ -273,11 +286,19 @@ impl World {
         &mut self.replicas[node as usize].replica
     }
 
-    /// Runs to its end, and says how many steps that took.
-    pub fn run(&mut self) -> u64 {
-        let end = self.start + self.setup.load + self.setup.drain;
-        while let Some((now, step)) = self.queue.next(end) {
-            self.step(now, step);
+    /// Runs to its end, and says how many steps that took. How far it is is `shown` now and then.
+    pub fn run(&mut self, mut shown: impl FnMut(Time)) -> u64 {
+        let end = self.end();
+        let mut show_at = 0;
+        while let Some((now, next)) = self.queue.next(end) {
+            if self.queue.happened() >= show_at {
+                show_at = self.queue.happened() + SHOWN_STEPS;
+                shown(now);
+            }
+            match next {
+                Next::Tick(node) => self.tick(now, node),
+                Next::What(step) => self.step(now, step),
+            }
         }
         self.queue.happened()
     }
@@ -297,20 +318,19 @@ impl World {
                 self.region_message(done, from, to, message);
             }
             Step::Replica { connection, to, message } => {
-                let events = match &message {
+                let events = match &*message {
                     Message::Events { batch, .. } | Message::Append { batch, .. } => u64::from(batch.count),
                     _ => 0,
                 };
                 let cost = costs.message_ns + costs.event_ns * events as f64;
                 let done = self.lines.work(now, to, cost);
-                self.replica(to).receive(done / MS, connection, message);
+                self.replica(to).receive(done / MS, connection, *message);
                 self.replica_outputs(done, to);
             }
             Step::Drained { connection, node, bytes } => {
                 self.replica(node).drained(connection, bytes);
                 self.replica_outputs(now, node);
             }
-            Step::Tick(node) => self.tick(now, node),
             Step::ReplicaTick(node) => self.replica_tick(now, node),
             Step::Publish(region) => self.publish(now, region),
             Step::Cut { a, b, cut } => self.cut(now, a, b, cut),
@@ -353,10 +373,7 @@ impl World {
     }
 
     fn tick(&mut self, now: Time, node: NodeId) {
-        let due = match (node as usize).checked_sub(self.replicas.len()) {
-            Some(client) => &mut self.clients[client].tick,
-            None => &mut self.replicas[node as usize].tick,
-        };
+        let due = &mut self.ticks[node as usize];
         if *due != now {
             // It was needed sooner, and has been called then.
             return;
@@ -366,7 +383,7 @@ impl World {
         let now_ms = now / MS;
         match (node as usize).checked_sub(self.replicas.len()) {
             Some(client) => {
-                self.clients[client].peer.tick(now_ms, &mut self.outbox);
+                self.clients[client].tick(now_ms, &mut self.outbox);
                 self.region_outputs(now, node);
             }
             None => self.proxy_step(now, node, |proxy, source, out| proxy.tick(now_ms, source, out)),
@@ -417,7 +434,7 @@ impl World {
         let (left, arrives) = self.lines.send(now, node, to, bytes);
         self.queue.at(left, Step::Drained { connection, node, bytes });
         if let Some(arrives) = arrives {
-            self.queue.at(arrives, Step::Replica { connection, to, message });
+            self.queue.at(arrives, Step::Replica { connection, to, message: Box::new(message) });
         }
     }
 
@@ -425,7 +442,7 @@ impl World {
         let (now_ms, from) = (now / MS, u64::from(from) + 1);
         match (to as usize).checked_sub(self.replicas.len()) {
             Some(client) => {
-                self.clients[client].peer.receive(now_ms, from, message, &mut self.outbox);
+                self.clients[client].receive(now_ms, from, message, &mut self.outbox);
                 self.region_outputs(now, to);
             }
             None => self.proxy_step(now, to, |proxy, source, out| {
@@ -470,21 +487,18 @@ impl World {
         }
         self.outbox = outbox;
         let replicas = self.replicas.len();
-        let (due_ms, tick) = match (node as usize).checked_sub(replicas) {
-            Some(client) => {
-                let client = &mut self.clients[client];
-                (client.peer.due_ms(), &mut client.tick)
-            }
+        let due_ms = match (node as usize).checked_sub(replicas) {
+            Some(client) => self.clients[client].due_ms(),
             None => {
-                let replica = &mut self.replicas[node as usize];
-                let Some(proxy) = &replica.proxy else { return };
-                (proxy.due_ms(), &mut replica.tick)
+                let Some(proxy) = &self.replicas[node as usize].proxy else { return };
+                proxy.due_ms()
             }
         };
+        let tick = &mut self.ticks[node as usize];
         let due = due_ms.saturating_mul(MS).max(now + MS);
         if due < *tick || *tick <= now {
             *tick = due;
-            self.queue.at(due, Step::Tick(node));
+            self.queue.tick_at(due, node);
         }
     }
 
@@ -492,7 +506,7 @@ impl World {
     pub fn stats(&self) -> region::Stats {
         let mut all = region::Stats { view: usize::MAX, ..region::Stats::default() };
         for client in &self.clients {
-            let one = client.peer.stats();
+            let one = client.stats();
             all.delivered += one.delivered;
             all.from_proxy += one.from_proxy;
             all.from_peers += one.from_peers;
@@ -513,6 +527,16 @@ impl World {
     /// Times that a proxy has subscribed elsewhere.
     pub fn moved(&self) -> u64 {
         self.replicas.iter().map(|node| node.replica.counters.moved).sum()
+    }
+
+    /// When it is over.
+    pub fn end(&self) -> Time {
+        self.start + self.setup.load + self.setup.drain
+    }
+
+    /// When few events come first: until then clients gossip.
+    pub fn first_event(&self) -> Time {
+        self.start.saturating_sub(self.setup.trickle)
     }
 
     /// When the last event comes.
