@@ -104,6 +104,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::listen()?;
     let workspace = Workspace::create(None, false)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Listeners and publishers begin their tasks where they are made.
+    let _entered = runtime.enter();
     let mut proxies = Vec::new();
     for &stored in &args.stored {
         let mut proxy = Proxy::start(stored, &args.durability, &workspace, &runtime)?;

@@ -117,6 +117,9 @@ struct Effort {
     cold_jvm_s: u64,
     /// Warm-up of a client's JVM beside a broker that is warm.
     warm_jvm_s: u64,
+    /// Warm-up of a broadcast: by then listeners that share keep as many bytes for others as they may, and servers' buffers are
+    /// as large as they get. Memory that is touched for the first time costs much on a virtual machine.
+    broadcast_warmup_s: u64,
     /// Warm-up of everything else.
     warmup_s: u64,
     /// How exactly the number of consumers is found: a part in so many.
@@ -137,6 +140,7 @@ impl Effort {
                 broadcast_s: 3,
                 cold_jvm_s: 3,
                 warm_jvm_s: 2,
+                broadcast_warmup_s: 1,
                 warmup_s: 1,
                 exact: 1,
             }
@@ -151,6 +155,7 @@ impl Effort {
                 broadcast_s: 10,
                 cold_jvm_s: 30,
                 warm_jvm_s: 10,
+                broadcast_warmup_s: 15,
                 warmup_s: 3,
                 exact: 8,
             }

@@ -66,10 +66,10 @@ fn one(
     rate: u32,
 ) -> anyhow::Result<Result<Value, Missing>> {
     let label = format!("broadcast-{rate}-{}", system.label());
-    let takes_s = effort.warmup_s + effort.broadcast_s;
+    let takes_s = effort.broadcast_warmup_s + effort.broadcast_s;
     let load = format!(
         "--rate {rate} --event-bytes {EVENT_BYTES} --every-us {EVERY_US} --warmup-s {} --duration-s {}",
-        effort.warmup_s, effort.broadcast_s
+        effort.broadcast_warmup_s, effort.broadcast_s
     );
     let (peer, name, fsync) = match system {
         System::Tailwater { shares, durability } => {
