@@ -13,11 +13,11 @@
 //! clock is read once for each consumer and batch, behind its last record, so the delays of the records before that
 //! one are a little too long and none is too short.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use parking_lot::Mutex;
 use tailwater_client::{Client, ClientConfig, Consumer, ConsumerConfig, Error, ReaderConfig, Start};
 use tailwater_env::Env;
 use tokio::sync::mpsc::unbounded_channel;
@@ -49,8 +49,8 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
                 None => return Ok(()),
                 Some(Order::Start) => {
                     started = true;
-                    let process = Rc::clone(&process);
-                    tokio::task::spawn_local(async move {
+                    let process = Arc::clone(&process);
+                    tokio::task::spawn(async move {
                         let begin = Instant::now();
                         let result = process.start_all().await;
                         // Without the coordinator nobody needs an answer.
@@ -96,16 +96,16 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
     clients.into_iter().collect()
 }
 
-/// Everything of this process; for one thread.
+/// Everything of this process.
 pub struct Process {
     pub config: ConsumersConfig,
     /// None in Kafka's protocol, where each consumer has a connection.
     clients: Vec<Client>,
     /// Consumers that were started, each with its client's number, until the task that polls them takes them up.
-    fresh: RefCell<Vec<Vec<Reader>>>,
+    fresh: Mutex<Vec<Vec<Reader>>>,
     /// Wakes those tasks for fresh consumers and for the end.
     pub look: watch::Sender<u64>,
-    pub tally: RefCell<Tally>,
+    pub tally: Mutex<Tally>,
 }
 
 /// One consumer of the client library and what it has seen.
@@ -115,17 +115,17 @@ struct Reader {
 }
 
 impl Process {
-    fn new(config: ConsumersConfig, clients: Vec<Client>) -> Rc<Self> {
-        let tally = RefCell::new(Tally::new(&config));
-        let fresh = RefCell::new(clients.iter().map(|_| Vec::new()).collect());
-        let process = Rc::new(Self { config, clients, fresh, look: watch::channel(0).0, tally });
+    fn new(config: ConsumersConfig, clients: Vec<Client>) -> Arc<Self> {
+        let tally = Mutex::new(Tally::new(&config));
+        let fresh = Mutex::new(clients.iter().map(|_| Vec::new()).collect());
+        let process = Arc::new(Self { config, clients, fresh, look: watch::channel(0).0, tally });
         for number in 0..process.clients.len() {
-            tokio::task::spawn_local(follow(Rc::clone(&process), number));
+            tokio::task::spawn(follow(Arc::clone(&process), number));
         }
         process
     }
 
-    async fn start_all(self: &Rc<Self>) -> anyhow::Result<()> {
+    async fn start_all(self: &Arc<Self>) -> anyhow::Result<()> {
         let started =
             futures::stream::iter(0..self.config.count).map(async |index| match self.config.protocol {
                 Protocol::Tailwater => Ok(self.start(index).await?),
@@ -156,7 +156,7 @@ impl Process {
         // Nothing else is in the stream but the records of one producer, so offsets and sequences are the same.
         let checks = consumer.offsets().map(|(_, offset)| ShardCheck::starting_at(offset.0)).collect();
         let reader = Reader { consumer, seen: Seen::new(first_shard, checks) };
-        self.fresh.borrow_mut()[number].push(reader);
+        self.fresh.lock()[number].push(reader);
         self.look.send_modify(|count| *count += 1);
         Ok(())
     }
@@ -168,12 +168,12 @@ impl Process {
     }
 
     fn measure_from(&self, from_ns: u64) {
-        self.tally.borrow_mut().measure_from_ns = from_ns;
+        self.tally.lock().measure_from_ns = from_ns;
     }
 
     fn progress(&self) -> Reading {
         let reads = self.reads();
-        let mut tally = self.tally.borrow_mut();
+        let mut tally = self.tally.lock();
         let at_ns = monotonic_ns();
         if at_ns >= tally.measure_from_ns && tally.reads_before.is_none() {
             tally.reads_before = Some(reads);
@@ -191,17 +191,17 @@ impl Process {
 
     /// Reads on until all is there.
     async fn finish(&self, produced: Vec<ShardTotal>) -> Consumed {
-        self.tally.borrow_mut().produced = Some(produced);
+        self.tally.lock().produced = Some(produced);
         let deadline = tokio::time::Instant::now() + FINISH_DEADLINE;
         // The tasks look once more, after which they know which of their consumers are complete.
         self.look.send_modify(|count| *count += 1);
-        while self.tally.borrow().unfinished > 0 && tokio::time::Instant::now() < deadline {
+        while self.tally.lock().unfinished > 0 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let reads = self.reads();
         // Each task hands its consumers over when it sees that it is the end.
         let (sender, mut collected) = unbounded_channel();
-        self.tally.borrow_mut().collect = Some(sender);
+        self.tally.lock().collect = Some(sender);
         self.look.send_modify(|count| *count += 1);
         let mut readers = Vec::with_capacity(self.config.count);
         let tasks = match self.config.protocol {
@@ -211,7 +211,7 @@ impl Process {
         for _ in 0..tasks {
             readers.extend(collected.recv().await.into_iter().flatten());
         }
-        let mut tally = self.tally.borrow_mut();
+        let mut tally = self.tally.lock();
         tally.turn_over();
         let produced = tally.produced.take().unwrap_or_default();
         for reader in &readers {
@@ -235,7 +235,7 @@ impl Process {
 }
 
 /// Polls the consumers of one client whenever its reader has something.
-async fn follow(process: Rc<Process>, number: usize) {
+async fn follow(process: Arc<Process>, number: usize) {
     let mut progress = process.clients[number].reader().progress();
     let mut look = process.look.subscribe();
     let mut readers: Vec<Reader> = Vec::new();
@@ -247,7 +247,7 @@ async fn follow(process: Rc<Process>, number: usize) {
             _ = progress.changed() => {}
         }
         let polled = tokio::time::Instant::now();
-        let fresh = std::mem::take(&mut process.fresh.borrow_mut()[number]);
+        let fresh = std::mem::take(&mut process.fresh.lock()[number]);
         if !fresh.is_empty() {
             readers.extend(fresh);
             // Consumers of the same shards one after the other: the records are then still in the core's cache.
@@ -255,17 +255,17 @@ async fn follow(process: Rc<Process>, number: usize) {
         }
         for reader in &mut readers {
             let moved = {
-                let mut tally = process.tally.borrow_mut();
+                let mut tally = process.tally.lock();
                 poll(reader, &mut tally)
             };
             if moved {
                 // What is gone shows as a gap in the sequence.
                 if let Err(error) = reader.consumer.resume().await {
-                    process.tally.borrow_mut().give_up(&mut reader.seen, &error);
+                    process.tally.lock().give_up(&mut reader.seen, &error);
                 }
             }
         }
-        let is_over = process.tally.borrow_mut().is_over(readers.iter_mut().map(|reader| &mut reader.seen));
+        let is_over = process.tally.lock().is_over(readers.iter_mut().map(|reader| &mut reader.seen));
         if let Some(collect) = is_over {
             // Whoever collects them waits for all.
             let _ = collect.send(readers.into_iter().map(|reader| reader.seen).collect());

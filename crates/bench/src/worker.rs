@@ -1,7 +1,8 @@
 //! One worker process: takes its orders as lines of JSON, and answers in such ([`crate::messages`]).
 //!
 //! It has one thread that does everything, so that nothing is handed from one thread to another; only the orders are
-//! read by a second one.
+//! read by a second one. Consumers' tasks are scheduled as an application's usually are: who was woken last runs next, so
+//! that bytes are checked and read while they are in the core's cache.
 
 use std::io::Write;
 
@@ -33,21 +34,29 @@ pub fn run() -> anyhow::Result<()> {
             }
         }
     })?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let local = tokio::task::LocalSet::new();
-    let result = local.block_on(&runtime, async {
-        match role {
-            Role::Consumers(config) => reading::run(config, orders).await,
-            Role::Producer(config) => load::run(config, orders).await,
-            Role::Members(config) => broadcast::be_members(config, orders).await,
+    let result = match role {
+        Role::Consumers(config) => {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(1).enable_all().build()?;
+            // On that thread: what blocks on it has another one.
+            let running = runtime.spawn(reading::run(config, orders));
+            runtime.block_on(running)?
         }
-    });
+        Role::Producer(config) => alone(load::run(config, orders))?,
+        Role::Members(config) => alone(broadcast::be_members(config, orders))?,
+    };
     if let Err(error) = &result {
         // The coordinator may be gone, which is then the reason.
         let _ = answer(&Answer::Failed(format!("{error:#}")));
     }
     // Connections and their threads end with the process.
     result
+}
+
+/// Runs a task, and those that it begins, on this thread.
+fn alone(task: impl Future<Output = anyhow::Result<()>>) -> std::io::Result<anyhow::Result<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(tokio::task::LocalSet::new().block_on(&runtime, task))
 }
 
 /// Tells the coordinator something.

@@ -1,7 +1,7 @@
 //! A consumer that fetches as Kafka's do: a connection, one fetch in flight on it that waits for records, batches whose
 //! checksum it checks and that it decodes where they arrived. A task of its own in its process's only thread.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -39,7 +39,7 @@ struct Consumer {
 }
 
 /// Connects a consumer of `shards`, and begins to fetch.
-pub async fn start(process: &Rc<Process>, shards: Vec<u32>) -> anyhow::Result<()> {
+pub async fn start(process: &Arc<Process>, shards: Vec<u32>) -> anyhow::Result<()> {
     let config = &process.config;
     let mut connection = Connection::open(&config.node).await?;
     let mut next = Vec::with_capacity(shards.len());
@@ -56,7 +56,7 @@ pub async fn start(process: &Rc<Process>, shards: Vec<u32>) -> anyhow::Result<()
     let topic = config.stream.clone();
     let mut consumer = Consumer { connection, topic, next, seen, decompressor: Decompressor::new() };
     consumer.fetch();
-    tokio::task::spawn_local(consumer.follow(Rc::clone(process)));
+    tokio::task::spawn(consumer.follow(Arc::clone(process)));
     Ok(())
 }
 
@@ -97,7 +97,7 @@ impl Consumer {
         self.connection.queue(&asked, versions::FETCH);
     }
 
-    async fn follow(mut self, process: Rc<Process>) {
+    async fn follow(mut self, process: Arc<Process>) {
         let mut look = process.look.subscribe();
         loop {
             let taken = tokio::select! {
@@ -109,7 +109,7 @@ impl Consumer {
                     Err(error) => Err(error),
                 },
             };
-            let mut tally = process.tally.borrow_mut();
+            let mut tally = process.tally.lock();
             if let Err(error) = taken {
                 tally.give_up(&mut self.seen, &format!("{error:#}"));
             }
@@ -143,7 +143,7 @@ impl Consumer {
 
     fn records(&mut self, shard: u32, bytes: &[u8], process: &Process) -> anyhow::Result<()> {
         let (_, next) = self.next.iter_mut().find(|(own, _)| *own == shard).context("a strange partition")?;
-        let mut tally = process.tally.borrow_mut();
+        let mut tally = process.tally.lock();
         for batch in batches(bytes) {
             let batch = match batch {
                 Ok(batch) => batch,
