@@ -373,6 +373,7 @@ mod tests {
         let mut reader = FrameReader::new(theirs);
         reader.set_longest(1_000);
         ours.write_all(&1_001u32.to_le_bytes()).await.unwrap();
+        drop(ours);
         assert!(reader.next().await.unwrap_err().to_string().contains("1001 bytes, more than 1000"));
     }
 
