@@ -54,6 +54,8 @@ const FOUND: &[(&str, u64)] = &[
     // A listener that asked for everything was answered with all of it at once, whatever its connection took.
     ("broadcast-sharing", 300_028),
     ("broadcast-sharing", 300_135),
+    // The scenario itself took a chain for whole one of whose replicas had just ended.
+    ("broadcast-sharing", 400_965),
     // The scenario itself took a message that another receiver had deleted for one that is there.
     ("queue-cassandra", 1055),
     // A message that another front end was just moving to the dead-letter queue was received once more than it may be.

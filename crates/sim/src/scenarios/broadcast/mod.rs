@@ -776,10 +776,9 @@ impl Sim {
         self.regions[region].slots[slot] = (None, self.now_ms + self.rng.between(50, 3_000));
     }
 
-    /// Whether all that was published is acknowledged, and all listeners have it.
+    /// Whether all that was published is acknowledged, all listeners have it, and all chains are whole.
     fn is_settled(&self) -> bool {
-        let all_joined = |region: &Region| region.service.chain().members.len() == region.slots.len();
-        self.regions.iter().all(all_joined)
+        self.regions.iter().all(|region| self.is_whole(region))
             && self.nodes.values().filter(|node| node.replica.is_tail()).all(|node| {
                 self.truths.streams().all(|stream| u64::from(node.replica.age_ms(stream)) < KNOWN_MS)
             })
@@ -789,6 +788,19 @@ impl Sim {
                     self.truths.streams().all(|stream| self.has_all(observed, stream))
                 }
             })
+    }
+
+    /// Whether the replicas of a region are its chain, and know it. Counting members is not enough: one that has just ended
+    /// is a member until it was silent for long enough, and the chain has yet to change for it.
+    fn is_whole(&self, region: &Region) -> bool {
+        let chain = region.service.chain();
+        let is_member = |pid: Pid| {
+            let knows = self.nodes.get(&pid).is_some_and(|node| node.replica.chain().epoch == chain.epoch);
+            knows && chain.place(pid).is_some()
+        };
+        chain.joining.is_empty()
+            && chain.members.len() == region.slots.len()
+            && region.slots.iter().all(|(pid, _)| pid.is_some_and(is_member))
     }
 
     /// Whether a listener is at the end of a stream, of its newest lineage.
