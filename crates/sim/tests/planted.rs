@@ -207,6 +207,11 @@ fn replicas_that_do_not_say_what_they_wait_for_are_caught() {
 }
 
 #[test]
+fn replicas_that_do_not_say_that_they_hear_nothing_of_the_one_before_them_are_caught() {
+    is_caught(Plant::BeforeNotTold, "broadcast", &["to which nothing happened"]);
+}
+
+#[test]
 fn a_publisher_that_tries_again_as_another_is_caught() {
     is_caught(
         Plant::RetryAsAnother,

@@ -71,7 +71,11 @@ impl Plant {
 
     /// What a replica says that it waits for.
     pub fn broadcast_waits(self, waits: Waits) -> Waits {
-        if self == Plant::WaitsNotTold { Waits::default() } else { waits }
+        match self {
+            Plant::WaitsNotTold => Waits::default(),
+            Plant::BeforeNotTold => Waits { before_ms: 0, ..waits },
+            _ => waits,
+        }
     }
 
     /// A record that a replica finds on its disk, as the bug reads it.

@@ -80,6 +80,8 @@ pub enum Plant {
     ResumedInAnyLineage,
     /// Replicas of a broadcast chain do not say what they wait for.
     WaitsNotTold,
+    /// They do not say that they hear nothing of the one before them.
+    BeforeNotTold,
     /// A publisher that tries again does so as another one.
     RetryAsAnother,
     /// A publisher takes another name at every gap that a head tells it of.

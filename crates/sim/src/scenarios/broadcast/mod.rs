@@ -521,6 +521,7 @@ impl Sim {
             self.plant,
             Plant::None
                 | Plant::WaitsNotTold
+                | Plant::BeforeNotTold
                 | Plant::TombstoneForNothing
                 | Plant::ResumedTooFar
                 | Plant::RenamedOnGap
