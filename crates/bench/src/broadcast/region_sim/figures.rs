@@ -524,7 +524,7 @@ pub fn many(args: &Args) -> anyhow::Result<()> {
     );
     setup.clients = args.clients.unwrap_or(10_000);
     (setup.lot, setup.trickle) = (20 * MS, SECOND);
-    setup.load = setup.settle + (args.seconds.unwrap_or(3.0) * SECOND as f64) as Time;
+    setup.load = setup.settle + (args.seconds.unwrap_or(1.0) * SECOND as f64) as Time;
     setup.options.recv_bytes = args.recv_kb.unwrap_or(128) << 10;
     let started = Instant::now();
     let (_, run) = one(setup.clone(), load, &Shown::new(1));
