@@ -2,12 +2,12 @@
 //!
 //! Hedging is for a backend that is stuck (Fast ACS, section 2.4: after 30 ms). Where everything is slow, asking
 //! twice makes it slower still, until nearly every read is asked twice. So a read that waits for a backend which
-//! answers *something*, or where all of a key's backends kept reads waiting lately, is only hedged as far as a budget
-//! goes, a fixed part of all reads.
+//! answers *something*, or where all of a key's backends kept reads waiting lately, or this process itself runs late, is
+//! only hedged as far as a budget goes, a fixed part of all reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One read in so many may be hedged though its backend goes on answering, or all are late.
+/// One read in so many may be hedged though its backend goes on answering, or all are late, or this process is.
 const READS_PER_HEDGE: u64 = 20;
 
 /// Hedges that may be saved up.

@@ -22,6 +22,9 @@ type Reply = Vec<(usize, Answer)>;
 /// For how many hedging delays a replica that was late is not the first to be asked.
 pub(super) const SUSPECT_FACTOR: u32 = 10;
 
+/// The part of a hedging delay that one may be late itself, divided by this.
+const IN_TIME_ONE_IN: u32 = 4;
+
 /// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time. Adds
 /// frames that values borrow from to `frames`.
 pub(super) async fn get(
@@ -85,20 +88,24 @@ async fn get_open(
         let (hedge, deadline) = timers.get_or_insert_with(|| {
             let now = cell.env.now();
             let end = *end.get_or_insert(now + cell.deadline);
-            (Some(cell.env.sleep_until(now + cell.hedge_after)), cell.env.sleep_until(end))
+            (Some((now + cell.hedge_after, cell.env.sleep(cell.hedge_after))), cell.env.sleep_until(end))
         });
         let late = async {
             match hedge {
-                Some(hedge) => hedge.await,
+                Some((at, hedge)) => {
+                    hedge.await;
+                    *at
+                }
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
             Some(reply) = under_way.next() => read.answered(reply, &mut groups),
-            () = late => {
-                let again = read.hedge(&mut groups).then(|| cell.env.sleep(cell.hedge_after));
-                *hedge = again;
+            at = late => {
+                let again = read.hedge(at, &mut groups);
+                let next = || (cell.env.now() + cell.hedge_after, cell.env.sleep(cell.hedge_after));
+                *hedge = again.then(next);
             }
             () = deadline => break,
         }
@@ -158,10 +165,12 @@ impl Relaxed<'_> {
     }
 
     /// Asks another replica for the keys that wait for a backend which is stuck while another one is not, and notes it; for the
-    /// others as far as the budget goes. Whether some are left that may have to be asked of another one later.
-    fn hedge(&mut self, groups: &mut Vec<(usize, usize)>) -> bool {
+    /// others as far as the budget goes. It was to be done at `at`: if that was some time ago this process has too much to do, and
+    /// no backend is to blame. Whether some are left that may have to be asked of another one later.
+    fn hedge(&mut self, at: Instant, groups: &mut Vec<(usize, usize)>) -> bool {
         let cell = self.cell;
         let now = cell.env.now();
+        let is_in_time = now.since(at) < cell.hedge_after / IN_TIME_ONE_IN;
         let mut left = false;
         for key in 0..self.lookups.len() {
             if self.lookups[key].is_some() {
@@ -169,7 +178,7 @@ impl Relaxed<'_> {
             }
             let late = backend_of(self.keys.hashes[key], self.asked[key].last(), cell.replicas.len());
             let late = &cell.replicas[late];
-            let is_stuck = !late.has_answered_since(now - cell.hedge_after);
+            let is_stuck = is_in_time && !late.has_answered_since(now - cell.hedge_after);
             if is_stuck {
                 late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
             }
