@@ -290,6 +290,11 @@ impl<'a> Cursor<'a> {
         Self { position: 0, state, seq: after, bytes }
     }
 
+    /// Whether the next event has a key.
+    pub(crate) fn is_before_key(&self) -> bool {
+        self.bytes.get(self.position).is_some_and(|flags| flags & KEY != 0)
+    }
+
     /// The next event and those after it that differ from it in their numbers and payloads only, at most `most` in
     /// all (from 1): the last one of them, and how many they are. Much faster than reading each, where each would be
     /// treated like the others; one with a key or headers comes alone.

@@ -17,7 +17,7 @@
 //! key. [`Collect::OlderThan`] and [`Collect::Matching`] go through the blocks in the background (a predicate
 //! that pins the key through the index, at once).
 //!
-//! Memory: the encoded events, 1.5 bytes for each beside them, and the index's share of those with a key
+//! Memory: the encoded events, 1.5 bytes for each beside them and 4 more where they have keys, and the index's share of those
 //! (`keys.rs`). At most half of a block's events are collected ones for longer than the work that is due takes; of
 //! the block that the floor goes through, all but one may be.
 
@@ -261,8 +261,7 @@ impl History {
             blocks.touch(replaced.iter().map(|(old, _)| *old));
         }
         for (old, keyed) in replaced {
-            let (outcome, thin) =
-                blocks.collect_if(old, |event| event.key == Some(&bytes[keyed.key.clone()]));
+            let (outcome, thin) = blocks.collect_key(old, &bytes[keyed.key.clone()]);
             work.compact(thin);
             if outcome == Outcome::Kept {
                 // Another key with the same hash.

@@ -1,7 +1,9 @@
 //! A run of stored events: a batch as it came, or several small ones put together, and beside it what finds an
 //! event in it and which of its events are collected.
 //!
-//! Beside the events a block has a mark of 24 bytes for every 16 events.
+//! Beside the events a block has a mark of 24 bytes for every 16 events and, where they have keys, 64 bytes more that say
+//! where each of the 16 begins: one that is looked for by its key lies anywhere in memory, and of what has to be read for that
+//! each line counts.
 
 use crate::batch::{Batch, Cursor, EventRef, Malformed, State, Writer};
 use crate::event::Collect;
@@ -25,11 +27,43 @@ struct Mark {
     collected: u16,
 }
 
+/// Where the events from a mark to the next one are; as large as a line of memory, and one.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Places {
+    /// The first byte of each, from the mark's on.
+    positions: [u16; STRIDE as usize],
+    /// The number before each, from the mark's on; [`Places::NONE`]'s where there is no event, or it is unknown where it is.
+    before: [u16; STRIDE as usize],
+}
+
+impl Places {
+    const NONE: Self = Self { positions: [0; STRIDE as usize], before: [u16::MAX; STRIDE as usize] };
+
+    /// Notes an event. If one is too far away, all from it on are unknown.
+    fn note(&mut self, place: usize, position: usize, before: u64) {
+        let is_known = place == 0 || self.before[place - 1] < u16::MAX;
+        if let (Ok(position), Ok(before), true) = (u16::try_from(position), u16::try_from(before), is_known) {
+            (self.positions[place], self.before[place]) = (position, before);
+        }
+    }
+
+    /// The last one with a number before it that is less than `number`, from the mark's on: its place, its position and the number
+    /// before it. `None` if that is not known.
+    fn find(&self, number: u64) -> Option<(usize, usize, u64)> {
+        let number = u16::try_from(number).ok()?;
+        let place = self.before.iter().filter(|before| **before < number).count().checked_sub(1)?;
+        Some((place, usize::from(self.positions[place]), u64::from(self.before[place])))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) batch: Batch,
     /// Of the events with the places 0, 16, 32, …: there is always one.
     marks: Vec<Mark>,
+    /// By mark; none if no mark's first event has a key.
+    places: Vec<Places>,
     collects: Vec<Collect>,
     collected_count: u32,
     /// The least time of its events.
@@ -62,6 +96,7 @@ impl Block {
     /// A block of a batch; `seen` is shown its events, the last one of each of those alike with how many they are.
     pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>, u32)) -> Result<Self, Malformed> {
         let mut marks = Vec::with_capacity(1 + (batch.count / STRIDE) as usize);
+        let mut places: Vec<Places> = Vec::new();
         let mut collects: Vec<Collect> = Vec::new();
         let mut time_min = u64::MAX;
         let mut cursor = batch.cursor();
@@ -84,6 +119,13 @@ impl Block {
                 };
                 let (position, time_ms) = (cursor.position as u32, cursor.state.time_ms);
                 marks.push(Mark { seq: cursor.seq, time_ms, position, collect, collected: 0 });
+                if !places.is_empty() || cursor.is_before_key() {
+                    places.resize(marks.len(), Places::NONE);
+                }
+            }
+            if let (Some(places), Some(mark)) = (places.last_mut(), marks.last()) {
+                let position = cursor.position - mark.position as usize;
+                places.note((STRIDE - to_mark) as usize, position, cursor.seq - mark.seq);
             }
             // By reference: to move it costs as much as all the rest.
             let next = cursor.next_alike(to_mark);
@@ -96,7 +138,7 @@ impl Block {
             seen(event, alike);
             to_mark -= alike;
         }
-        Ok(Self { batch, marks, collects, collected_count: 0, time_min })
+        Ok(Self { batch, marks, places, collects, collected_count: 0, time_min })
     }
 
     /// About how many bytes its events take that are not collected.
@@ -127,7 +169,8 @@ impl Block {
 
     /// Bytes that it takes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.batch.bytes.len() + self.marks.len() * size_of::<Mark>() + size_of::<Self>()
+        let beside = self.marks.len() * size_of::<Mark>() + self.places.len() * size_of::<Places>();
+        self.batch.bytes.len() + beside + size_of::<Self>()
     }
 
     /// A cursor at the last mark with at most the number `after`, and the place of its next event.
@@ -184,14 +227,39 @@ impl Block {
 
     /// Reads about where the mark before an event is.
     pub(super) fn peek_mark(&self, seq: u64) -> u64 {
-        self.marks[self.guess(seq - 1)].seq
+        let at = self.guess(seq - 1);
+        self.marks[at].seq ^ self.places.get(at).map_or(0, |places| places.before[0].into())
     }
 
-    /// Reads something of the events behind the mark before an event.
+    /// Reads something of an event, or of those behind the mark before it.
     pub(super) fn peek_event(&self, seq: u64) -> u64 {
-        let position = self.marks[self.mark_before(seq - 1)].position as usize;
-        let byte = |at: usize| self.batch.bytes.get(at).copied().unwrap_or(0);
-        (0..8).fold(0, |sum, line| sum ^ u64::from(byte(position + 64 * line)))
+        let byte = |at: usize| u64::from(self.batch.bytes.get(at).copied().unwrap_or(0));
+        let at = self.mark_before(seq - 1);
+        match self.find(at, seq) {
+            Some((_, position, _)) => byte(position) ^ byte(position + 32),
+            None => (0..8).fold(0, |sum, line| sum ^ byte(self.marks[at].position as usize + 64 * line)),
+        }
+    }
+
+    /// Behind which mark an event is the how-manieth one, where it begins, and the number before it, if that is known of one that may
+    /// have the number `seq`. The mark is the last one with a lower number.
+    fn find(&self, at: usize, seq: u64) -> Option<(u32, usize, u64)> {
+        let mark = &self.marks[at];
+        let (place, position, before) = self.places.get(at)?.find(seq.checked_sub(mark.seq)?)?;
+        Some((at as u32 * STRIDE + place as u32, mark.position as usize + position, mark.seq + before))
+    }
+
+    /// The place of the event with a number, and whether it has a key, if that can be told without reading those before it.
+    fn find_key(&self, seq: u64, key: &[u8]) -> Option<(u32, bool)> {
+        let at = self.mark_before(seq.checked_sub(1)?);
+        let (place, position, before) = self.find(at, seq)?;
+        let mut cursor = self.batch.cursor();
+        // It may take over other things, but no other key.
+        (cursor.seq, cursor.position, cursor.state) = (before, position, self.state(&self.marks[at]));
+        match cursor.next() {
+            Ok(Some(event)) if event.seq == seq => Some((place, event.key == Some(key))),
+            _ => None,
+        }
     }
 
     /// Shows the event with a number and its place, if it is stored.
@@ -219,6 +287,19 @@ impl Block {
             None => Outcome::Gone,
             Some(Err(outcome)) => outcome,
             Some(Ok(place)) => {
+                self.collect(place);
+                Outcome::Collected
+            }
+        }
+    }
+
+    /// Collects the event with a number if it has a key.
+    pub(super) fn collect_key(&mut self, seq: u64, key: &[u8]) -> Outcome {
+        match self.find_key(seq, key) {
+            None => self.collect_if(seq, |event| event.key == Some(key)),
+            Some((place, _)) if self.is_collected(place) => Outcome::Gone,
+            Some((_, false)) => Outcome::Kept,
+            Some((place, true)) => {
                 self.collect(place);
                 Outcome::Collected
             }
@@ -351,5 +432,58 @@ impl Block {
             place += 1;
         }
         out.finish(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::event::Content;
+
+    /// An event: numbers that are missing before it, its key if it has one, bytes of its payload.
+    fn event() -> impl Strategy<Value = (u64, Option<u8>, usize)> {
+        let gap = prop_oneof![8 => Just(0u64), 4 => 1..9u64, 1 => 1_000..70_000u64];
+        let bytes = prop_oneof![8 => 0..40usize, 1 => 3_000..9_000usize];
+        (gap, prop_oneof![1 => Just(None), 6 => (0..4u8).prop_map(Some)], bytes)
+    }
+
+    proptest! {
+        #[test]
+        fn an_event_is_collected_by_its_key_as_it_is_by_looking_at_all_before_it(
+            events in proptest::collection::vec(event(), 1..100),
+            same_collection in any::<bool>(),
+        ) {
+            let mut out = Writer::new(5);
+            for (gap, key, bytes) in &events {
+                let key = key.map(|key| Bytes::from(vec![key; 3]));
+                let collect = (key.is_some() && (same_collection || *bytes % 2 == 0)).then_some(Collect::SameKey);
+                let payload = Bytes::from(vec![0; *bytes]);
+                let mut one = Writer::new(out.last() + gap);
+                one.publish(&Content { key, payload, ..Content::default() }, collect.as_ref()).unwrap();
+                let one = one.finish(0);
+                out.push(&one.cursor().next().unwrap().unwrap());
+            }
+            let last = out.last() + 3;
+            let block = Block::new(out.finish(last), |_, _| {}).unwrap();
+            let (mut by_key, mut by_all) = (block.clone(), block);
+            let mut numbers: Vec<u64> = vec![6, last];
+            let mut cursor = by_all.batch.cursor();
+            while let Some(event) = cursor.next().unwrap() {
+                numbers.extend([event.seq.saturating_sub(1), event.seq, event.seq + 1]);
+            }
+            let mut found = 0;
+            for number in numbers {
+                for key in [[0; 3], [1; 3]] {
+                    found += u32::from(by_key.find_key(number, &key).is_some());
+                    let outcome = by_all.collect_if(number, |event| event.key == Some(&key));
+                    prop_assert_eq!(by_key.collect_key(number, &key), outcome, "{} of {:?}", number, events);
+                }
+            }
+            let is_plain = |event: &(u64, Option<u8>, usize)| event.0 < 9 && event.1.is_some() && event.2 < 40;
+            prop_assert!(found as usize >= 2 * events.len() || !events.iter().all(is_plain), "{} found", found);
+        }
     }
 }

@@ -206,13 +206,27 @@ impl Blocks {
         seq: u64,
         wanted: impl FnOnce(&EventRef<'_>) -> bool,
     ) -> (Outcome, Option<u64>) {
+        self.collect_by(seq, |block| block.collect_if(seq, wanted))
+    }
+
+    /// As [`collect_if`](Self::collect_if), if it has a key.
+    #[inline]
+    pub(super) fn collect_key(&mut self, seq: u64, key: &[u8]) -> (Outcome, Option<u64>) {
+        self.collect_by(seq, |block| block.collect_key(seq, key))
+    }
+
+    fn collect_by(
+        &mut self,
+        seq: u64,
+        collect: impl FnOnce(&mut Block) -> Outcome,
+    ) -> (Outcome, Option<u64>) {
         if seq <= self.floor {
             return (Outcome::Gone, None);
         }
         let Some((after, block)) = self.blocks.up_to_mut(seq - 1) else {
             return (Outcome::Gone, None);
         };
-        let outcome = block.collect_if(seq, wanted);
+        let outcome = collect(block);
         if outcome != Outcome::Collected {
             return (outcome, None);
         }
