@@ -51,7 +51,7 @@ use work::Work;
 const STEPS_PER_EVENT: usize = 6;
 
 /// Events that are looked up in the index together: what they touch, some dozen lines of memory each, stays in the first-level cache.
-const GROUP: usize = 32;
+const GROUP: usize = 64;
 /// Blocks that are few enough to be in the processor's cache.
 const BLOCKS_CACHED: usize = 64;
 

@@ -11,6 +11,9 @@ use crate::event::Collect;
 /// Events from one mark to the next: as many as a mark has bits for.
 const STRIDE: u32 = 16;
 
+/// Marks on either side of where one should be that are read ahead with it.
+const AROUND: usize = 2;
+
 /// Where an event begins, so that finding one does not read the block from its start; and which of those from there to the
 /// next mark are collected.
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +206,7 @@ impl Block {
     /// Which mark is the last one with at most the number `after`; the first if none is. Events are spread evenly more or
     /// less, so the search begins where it would end if they were: it touches less memory than one by halves.
     #[inline]
-    fn mark_before(&self, after: u64) -> usize {
+    pub(super) fn mark_before(&self, after: u64) -> usize {
         let has = |at: usize| self.marks.get(at).is_some_and(|mark| mark.seq <= after);
         let guess = self.guess(after);
         let (mut low, mut high, mut step) = (guess, guess + 1, 1);
@@ -225,16 +228,21 @@ impl Block {
         self.batch.after ^ self.batch.last ^ (self.batch.bytes.len() ^ self.marks.len()) as u64
     }
 
-    /// Reads about where the mark before an event is.
-    pub(super) fn peek_mark(&self, seq: u64) -> u64 {
-        let at = self.guess(seq - 1);
-        self.marks[at].seq ^ self.places.get(at).map_or(0, |places| places.before[0].into())
+    /// Reads about where the mark before an event is: some marks around it, too, as events are spread evenly more or less only.
+    pub(super) fn peek_marks(&self, seq: u64) -> u64 {
+        let guess = self.guess(seq - 1);
+        let (low, high) = (guess.saturating_sub(AROUND), (guess + AROUND).min(self.marks.len() - 1));
+        self.marks[low].seq ^ self.marks[guess].seq ^ self.marks[high].seq
+    }
+
+    /// Reads where the events behind a mark begin.
+    pub(super) fn peek_places(&self, at: usize) -> u64 {
+        self.places.get(at).map_or(0, |places| places.before[0].into())
     }
 
     /// Reads something of an event, or of those behind the mark before it.
-    pub(super) fn peek_event(&self, seq: u64) -> u64 {
+    pub(super) fn peek_event(&self, at: usize, seq: u64) -> u64 {
         let byte = |at: usize| u64::from(self.batch.bytes.get(at).copied().unwrap_or(0));
-        let at = self.mark_before(seq - 1);
         match self.find(at, seq) {
             Some((_, position, _)) => byte(position) ^ byte(position + 32),
             None => (0..8).fold(0, |sum, line| sum ^ byte(self.marks[at].position as usize + 64 * line)),

@@ -83,14 +83,21 @@ impl Blocks {
     /// different events need not wait for each other. Nothing is decided by what a step reads before the next one: for
     /// that the processor would wait.
     pub(super) fn touch(&self, seqs: impl Iterator<Item = u64>) {
-        fn read(found: &[(&Block, u64)], of: impl Fn(&Block, u64) -> u64) {
-            std::hint::black_box(found.iter().fold(0, |sum, (block, seq)| sum ^ of(block, *seq)));
+        struct Sought<'a> {
+            block: &'a Block,
+            seq: u64,
+            mark: usize,
         }
-        let before = |seq| self.blocks.up_to(seq - 1).map(|(_, block)| (&**block, seq));
-        let found: Vec<(&Block, u64)> = seqs.filter_map(before).collect();
-        read(&found, |block, _| block.peek());
-        read(&found, Block::peek_mark);
-        read(&found, Block::peek_event);
+        let read = |found: &[Sought<'_>], of: fn(&Sought<'_>) -> u64| {
+            std::hint::black_box(found.iter().fold(0, |sum, sought| sum ^ of(sought)));
+        };
+        let before = |seq| self.blocks.up_to(seq - 1).map(|(_, block)| Sought { block, seq, mark: 0 });
+        let mut found: Vec<Sought<'_>> = seqs.filter_map(before).collect();
+        read(&found, |sought| sought.block.peek());
+        read(&found, |sought| sought.block.peek_marks(sought.seq));
+        found.iter_mut().for_each(|sought| sought.mark = sought.block.mark_before(sought.seq - 1));
+        read(&found, |sought| sought.block.peek_places(sought.mark));
+        read(&found, |sought| sought.block.peek_event(sought.mark, sought.seq));
     }
 
     /// The first block that covers a number greater than `after`.
