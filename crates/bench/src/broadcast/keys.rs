@@ -13,13 +13,13 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tailwater_broadcast::Writer;
 use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Received, Stream};
 use tailwater_env::Env;
 use tokio::runtime::Runtime;
 
-use super::node::Node;
+use super::node::{Node, StreamView};
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
@@ -83,13 +83,6 @@ struct Cost {
     live: u64,
     /// The proxy's resident memory.
     memory_bytes: u64,
-}
-
-/// Of `/v1/broadcast/streams`.
-#[derive(Deserialize)]
-struct StreamView {
-    last: u64,
-    live: u64,
 }
 
 /// Runs it.
@@ -222,7 +215,7 @@ impl Proxy {
     }
 
     fn view(&self) -> anyhow::Result<StreamView> {
-        let streams: Option<Vec<StreamView>> = self.node.ask("/v1/broadcast/streams");
+        let streams = self.node.streams();
         streams
             .and_then(|streams| streams.into_iter().next())
             .context("the proxy does not tell of its stream")

@@ -3,10 +3,22 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::child::Child;
 use crate::system::{agent, free_address};
+
+/// A stream, of `GET /v1/broadcast/streams`.
+#[derive(Deserialize)]
+pub struct StreamView {
+    /// The last number that the node has.
+    pub last: u64,
+    /// The last one that it knows all replicas to hold.
+    pub held: u64,
+    /// Events that are not collected.
+    pub live: u64,
+}
 
 /// One that may be started again and again, with what it has on its disk.
 pub struct Node {
@@ -40,6 +52,11 @@ impl Node {
     pub fn ask<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         let mut answer = agent().get(format!("http://{}{path}", self.admin)).call().ok()?;
         serde_json::from_str(&answer.body_mut().read_to_string().ok()?).ok()
+    }
+
+    /// Its streams; `None` if it does not answer.
+    pub fn streams(&self) -> Option<Vec<StreamView>> {
+        self.ask("/v1/broadcast/streams")
     }
 
     /// Starts it.

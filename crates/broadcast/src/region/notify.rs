@@ -167,19 +167,9 @@ impl Notifier {
             if self.again_ms > 0 {
                 // Most are fed, and are told of progress seldom: it is no use to choose those.
                 ids.retain(|id| {
-                    if let Some(until_ms) = self.waits_until_ms(*id).filter(|until_ms| *until_ms > now_ms) {
-                        rest_ms = rest_ms.min(until_ms);
-                        return false;
-                    }
-                    let mut news = self.news_for(*id, &knows).peekable();
-                    if news.peek().is_none() {
-                        return false;
-                    }
-                    let due_ms = self.told.get(id).map_or(0, |told| told.due_ms(self.again_ms, news));
-                    if due_ms > now_ms {
-                        rest_ms = rest_ms.min(due_ms);
-                    }
-                    due_ms <= now_ms
+                    let news = self.due_news(now_ms, *id, &knows);
+                    rest_ms = rest_ms.min(news.as_ref().err().copied().unwrap_or(u64::MAX));
+                    news.is_ok()
                 });
             }
             let fanout = self.fanout.min(ids.len());
@@ -194,22 +184,15 @@ impl Notifier {
         }
         for at in 0..self.chosen.len() {
             let id = self.chosen[at];
-            if let Some(until_ms) = self.waits_until_ms(id).filter(|until_ms| *until_ms > now_ms) {
-                rest_ms = rest_ms.min(until_ms);
-                continue;
+            match self.due_news(now_ms, id, &knows) {
+                Err(until_ms) => rest_ms = rest_ms.min(until_ms),
+                Ok(_) if busy(id) => rest_ms = 0,
+                Ok(news) => {
+                    let told = self.told.entry(id).or_default();
+                    told.waits_since_ms = Some(now_ms);
+                    send(id, tell(&self.streams, &mut told.counts, &news));
+                }
             }
-            let news: Vec<usize> = self.news_for(id, &knows).collect();
-            if news.is_empty() {
-                continue;
-            }
-            let told = self.told.entry(id).or_default();
-            let due_ms = told.due_ms(self.again_ms, news.iter().copied());
-            if busy(id) || due_ms > now_ms {
-                rest_ms = rest_ms.min(due_ms);
-                continue;
-            }
-            told.waits_since_ms = Some(now_ms);
-            send(id, tell(&self.streams, &mut told.counts, &news));
         }
         for (id, told) in &mut self.direct {
             let more = |index: &usize| {
@@ -245,11 +228,27 @@ impl Notifier {
         Some(message)
     }
 
-    /// Until when a member is told nothing, whatever is new: it was told of all streams, and has not asked.
-    fn waits_until_ms(&self, id: u64) -> Option<u64> {
-        let told = self.told.get(&id)?;
-        let all = (0..self.streams.len()).filter(|index| self.streams[*index].count > 0);
-        Some(told.due_ms(self.again_ms, all)).filter(|until_ms| *until_ms > 0)
+    /// The streams of which a member is to be told now, or until when there is nothing to tell it; that is for ever if it knows all.
+    fn due_news(
+        &self,
+        now_ms: u64,
+        id: u64,
+        knows: &impl Fn(u64, &Stream, usize) -> u64,
+    ) -> Result<Vec<usize>, u64> {
+        let told = self.told.get(&id);
+        let due_ms = |told: &Told, which: &mut dyn Iterator<Item = usize>| told.due_ms(self.again_ms, which);
+        // Nearly always it was told of all streams, and has not asked: then nobody need look what is new to it.
+        let mut all = (0..self.streams.len()).filter(|index| self.streams[*index].count > 0);
+        if let Some(until_ms) = told.map(|told| due_ms(told, &mut all)).filter(|until_ms| *until_ms > now_ms)
+        {
+            return Err(until_ms);
+        }
+        let news: Vec<usize> = self.news_for(id, knows).collect();
+        if news.is_empty() {
+            return Err(u64::MAX);
+        }
+        let until_ms = told.map_or(0, |told| due_ms(told, &mut news.iter().copied()));
+        if until_ms > now_ms { Err(until_ms) } else { Ok(news) }
     }
 
     /// The streams of which a member does not know all.

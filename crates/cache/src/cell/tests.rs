@@ -2,6 +2,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures::future::BoxFuture;
+use tailwater_env::Instant;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
 use super::*;
@@ -243,17 +244,16 @@ fn a_relaxed_read_that_a_stalled_backend_keeps_waiting_is_hedged() {
     }
 }
 
-#[test]
-fn a_backend_that_is_slow_but_answers_is_hedged_as_far_as_the_budget_goes_only() {
-    in_runtime(|env| async move {
+/// Reads 400 keys where no backend answers any more, after `make` has been told of each.
+fn assert_only_the_budget_is_hedged(make: fn(&Replica, Instant)) {
+    in_runtime(async move |env| {
         let mut world = world(env, Mode::R32, 3, WIRE).await;
         let items = items(400, 100);
         world.set_everywhere(&items).await;
         Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_millis(50);
         for (replica, faults) in world.cell.inner.replicas.iter().zip(&world.faults) {
             faults.stalled.store(true, Ordering::Relaxed);
-            // As if it answered others all the time.
-            replica.live().expect("it is connected").answered_ns.store(u64::MAX, Ordering::Relaxed);
+            make(replica, world.env.now());
         }
         let lookups = world.cell.get_relaxed(&keys_of(&items)).await;
         assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(Failure::Deadline)));
@@ -263,20 +263,17 @@ fn a_backend_that_is_slow_but_answers_is_hedged_as_far_as_the_budget_goes_only()
 }
 
 #[test]
-fn where_all_backends_were_late_reads_are_hedged_as_far_as_the_budget_goes_only() {
-    in_runtime(|env| async move {
-        let mut world = world(env, Mode::R32, 3, WIRE).await;
-        let items = items(400, 100);
-        world.set_everywhere(&items).await;
-        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_millis(50);
-        for (replica, faults) in world.cell.inner.replicas.iter().zip(&world.faults) {
-            faults.stalled.store(true, Ordering::Relaxed);
-            replica.suspect(world.env.now() + Duration::from_secs(3600));
-        }
-        let lookups = world.cell.get_relaxed(&keys_of(&items)).await;
-        assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(Failure::Deadline)));
-        assert_eq!(world.cell.stats().hedged, 64, "none of the three is any better");
+fn a_backend_that_is_slow_but_answers_is_hedged_as_far_as_the_budget_goes_only() {
+    assert_only_the_budget_is_hedged(|replica, _| {
+        // As if it answered others all the time.
+        replica.live().expect("it is connected").answered_ns.store(u64::MAX, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn where_all_backends_were_late_reads_are_hedged_as_far_as_the_budget_goes_only() {
+    // None of the three is any better.
+    assert_only_the_budget_is_hedged(|replica, now| replica.suspect(now + Duration::from_secs(3600)));
 }
 
 #[test]

@@ -17,7 +17,6 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tailwater_client::broadcast::{
     Acknowledged, Collect, Content, Listener, Positions, Publisher, Received, Stream,
@@ -171,12 +170,6 @@ struct MemberView {
     role: String,
 }
 
-/// Of `GET /v1/broadcast/streams`.
-#[derive(Deserialize)]
-struct StreamView {
-    held: u64,
-}
-
 impl Region {
     /// Starts them one after another, each once the one before it is in the chain.
     fn start(durability: &str, dir: &Path) -> anyhow::Result<Self> {
@@ -199,13 +192,9 @@ impl Region {
         Ok(region)
     }
 
-    fn ask<T: DeserializeOwned>(&self, number: usize, path: &str) -> Option<T> {
-        self.nodes[number].ask(path)
-    }
-
     /// The chain as a replica knows it, which is a member of it: its epoch, and the addresses, head first.
     fn chain(&self, number: usize) -> Option<(u64, Vec<String>)> {
-        let view: ChainView = self.ask(number, "/v1/broadcast")?;
+        let view: ChainView = self.nodes[number].ask("/v1/broadcast")?;
         let members = view.chain.into_iter().filter(|member| member.role != "joining");
         let members: Vec<String> = members.map(|member| member.address).collect();
         members.contains(&self.addresses[number]).then_some((view.epoch, members))
@@ -220,9 +209,8 @@ impl Region {
 
     /// Whether all three hold the only stream up to a number.
     fn hold(&self, seq: u64) -> bool {
-        let held = |number| self.ask::<Vec<StreamView>>(number, "/v1/broadcast/streams");
-        (0..REPLICAS).all(|number| {
-            held(number).is_some_and(|streams| streams.first().is_some_and(|stream| stream.held >= seq))
+        self.nodes.iter().all(|node| {
+            node.streams().is_some_and(|streams| streams.first().is_some_and(|stream| stream.held >= seq))
         })
     }
 
