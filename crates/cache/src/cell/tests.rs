@@ -277,6 +277,35 @@ fn where_all_backends_were_late_reads_are_hedged_as_far_as_the_budget_goes_only(
 }
 
 #[test]
+fn a_process_that_runs_late_itself_hedges_as_far_as_the_budget_goes_only() {
+    for (late, hedged) in [(Duration::ZERO, 400), (Duration::from_millis(5), 64)] {
+        let (by_hand, clock) = world_by_hand();
+        in_runtime(|env| async move {
+            let mut world = world(env, Mode::R32, 3, WIRE).await;
+            let items = items(400, 100);
+            let keys = keys_of(&items);
+            world.set_everywhere(&items).await;
+            let inner = Arc::get_mut(&mut world.cell.inner).expect("the only handle");
+            inner.env = by_hand;
+            for (replica, faults) in inner.replicas.iter().zip(&world.faults) {
+                faults.stalled.store(true, Ordering::Relaxed);
+                // The clock by hand begins anew.
+                replica.live().expect("it is connected").answered_ns.store(0, Ordering::Relaxed);
+            }
+            let hedge_after = inner.hedge_after;
+            clock.advance(Duration::from_secs(1));
+            let mut read = std::pin::pin!(world.cell.get_relaxed(&keys));
+            assert!(futures::poll!(&mut read).is_pending());
+            assert_eq!(world.cell.stats().hedged, 0);
+            // Nobody answers. Who looks in time takes that for what it is.
+            clock.advance(hedge_after + late);
+            assert!(futures::poll!(&mut read).is_pending());
+            assert_eq!(world.cell.stats().hedged, hedged);
+        });
+    }
+}
+
+#[test]
 fn a_backend_that_was_late_is_not_the_first_to_be_asked_for_a_while() {
     in_runtime(|env| async move {
         let world = world(env, Mode::R32, 3, WIRE).await;
