@@ -4,6 +4,7 @@
 //! peer wants. Which one that is, whoever starts the server decides: authentication and authorization are then in one
 //! place, whatever the protocol. A refusal goes back in the form that the protocol's clients understand.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// On whose behalf a peer asks that nobody authenticated.
@@ -22,6 +23,17 @@ impl Peer {
     /// One that nobody authenticated.
     pub fn anonymous(address: String) -> Self {
         Self { address, principal: ANONYMOUS.into() }
+    }
+}
+
+/// What an address counts as where each has a share of something: whoever has one of IPv6 has all of its /64 network.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(of) => match of.to_ipv4_mapped() {
+            Some(address) => address.into(),
+            None => Ipv6Addr::from_bits(of.to_bits() >> 64 << 64).into(),
+        },
     }
 }
 
@@ -85,5 +97,19 @@ pub struct Everybody;
 impl Authorizer for Everybody {
     fn authorize(&self, _: &Peer, _: Request<'_>) -> Result<(), Denied> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_network_of_ipv6_count_as_one_and_one_of_ipv4_by_itself_however_it_is_written() {
+        let of = |text: &str| network(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
     }
 }

@@ -5,7 +5,7 @@
 //! answer in time is left ([`crate::socket`]).
 
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -123,14 +123,7 @@ struct Admitted {
 impl Addresses {
     /// One more, unless there are `most`.
     fn admit(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Admitted> {
-        // Whoever has one address of IPv6 has all of its network.
-        let address = match address {
-            IpAddr::V4(_) => address,
-            IpAddr::V6(of) => match of.to_ipv4_mapped() {
-                Some(address) => address.into(),
-                None => Ipv6Addr::from_bits(of.to_bits() >> 64 << 64).into(),
-            },
-        };
+        let address = tailwater_access::network(address);
         let mut counts = self.0.lock();
         let count = counts.entry(address).or_default();
         (*count < most).then(|| {

@@ -1,10 +1,11 @@
-//! What may be published over HTTP from each address.
+//! What may be published over HTTP from each address, of IPv6 from each /64 network.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tailwater_access::network;
 use tailwater_broadcast::quota::{Meter, Quota};
 use tailwater_env::{Env, HashMap, Instant};
 
@@ -36,7 +37,7 @@ impl Addresses {
 
     /// Whether something may be published from an address now; if not, how long until it may.
     pub(super) fn admit(&self, from: IpAddr) -> Result<(), Duration> {
-        let now = self.env.now();
+        let (from, now) = (network(from), self.env.now());
         let mut meters = self.meters.lock();
         let Meters { of, others, .. } = &mut *meters;
         let is_full = of.len() >= ADDRESSES_MAX;
@@ -55,7 +56,7 @@ impl Addresses {
         if !is_bounded {
             return;
         }
-        let now = self.env.now();
+        let (from, now) = (network(from), self.env.now());
         let mut meters = self.meters.lock();
         let Meters { of, others, tidied } = &mut *meters;
         let has_room = |of: &HashMap<IpAddr, Meter>| of.len() < ADDRESSES_MAX || of.contains_key(&from);
@@ -83,10 +84,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn the_addresses_of_a_network_of_ipv6_share_a_quota_and_one_of_ipv4_has_one_however_it_is_written()
+    {
+        let quota = Quota { events_per_s: 1, burst_s: 1.0, ..Quota::NONE };
+        let addresses = Addresses::new(&Env::real(), quota);
+        let may = |from: &str| addresses.admit(from.parse().unwrap()).is_ok();
+        for spends in ["2001:db8::1", "::ffff:192.0.2.1"] {
+            // So much that nothing is back soon.
+            addresses.spend(spends.parse().unwrap(), 0, 1_000_000);
+        }
+        assert!(!may("2001:db8::1") && !may("2001:db8::ffff:0:0:2") && !may("192.0.2.1"));
+        assert!(may("2001:db8:0:1::1") && may("192.0.2.2"));
+    }
+
+    #[tokio::test]
     async fn addresses_beyond_those_that_are_remembered_share_a_quota() {
         let quota = Quota { events_per_s: 1, burst_s: 1.0, ..Quota::NONE };
         let addresses = Addresses::new(&Env::real(), quota);
-        let address = |n: usize| IpAddr::V6(Ipv6Addr::from_bits(n as u128));
+        let address = |n: usize| IpAddr::V6(Ipv6Addr::from_bits((n as u128) << 64));
         for n in 0..2 * ADDRESSES_MAX {
             // So much that none of them is forgotten soon.
             addresses.spend(address(n), 0, 1_000_000);
