@@ -239,7 +239,7 @@ impl History {
     fn index(&mut self, bytes: &[u8], group: &[Keyed]) {
         let Self { blocks, keys, work, .. } = self;
         if blocks.len() > BLOCKS_CACHED {
-            keys.touch(group.iter().map(|keyed| keyed.hash));
+            group.iter().for_each(|keyed| keys.fetch(keyed.hash));
         }
         let mut replaced = Vec::with_capacity(group.len());
         for keyed in group {
@@ -257,11 +257,15 @@ impl History {
                 }
             }
         }
-        if blocks.len() > BLOCKS_CACHED {
-            blocks.touch(replaced.iter().map(|(old, _)| *old));
-        }
-        for (old, keyed) in replaced {
-            let (outcome, thin) = blocks.collect_key(old, &bytes[keyed.key.clone()]);
+        let numbers = replaced.iter().map(|(old, _)| *old);
+        let found: Vec<_> = if blocks.len() > BLOCKS_CACHED {
+            blocks.find_all(numbers)
+        } else {
+            numbers.map(|old| blocks.find(old)).collect()
+        };
+        // Until all are collected no block moves.
+        for ((old, keyed), found) in replaced.into_iter().zip(found) {
+            let (outcome, thin) = blocks.collect_key(found, &bytes[keyed.key.clone()]);
             work.compact(thin);
             if outcome == Outcome::Kept {
                 // Another key with the same hash.

@@ -1,9 +1,11 @@
 //! A run of stored events: a batch as it came, or several small ones put together, and beside it what finds an
 //! event in it and which of its events are collected.
 //!
-//! Beside the events a block has a mark of 24 bytes for every 16 events and, where they have keys, 64 bytes more that say
-//! where each of the 16 begins: one that is looked for by its key lies anywhere in memory, and of what has to be read for that
-//! each line counts.
+//! Beside the events a block has a mark for every 16 of them: its number, 8 bytes, and 16 more, or 64 where events have keys, which
+//! also say where each of the 16 begins. An event that is looked for by its key lies anywhere in memory, and of what has to be
+//! read for that each line counts: so the numbers, which are searched, lie close together, and the rest of a mark is one line.
+
+use prefetch_index::prefetch_index;
 
 use crate::batch::{Batch, Cursor, EventRef, Malformed, State, Writer};
 use crate::event::Collect;
@@ -11,15 +13,16 @@ use crate::event::Collect;
 /// Events from one mark to the next: as many as a mark has bits for.
 const STRIDE: u32 = 16;
 
-/// Marks on either side of where one should be that are read ahead with it.
+/// Bytes of an event that are fetched: its flags, number and key, where they are no longer than most are.
+const EVENT_BYTES: usize = 32;
+
+/// Numbers on either side of where a mark's should be that are read ahead with it.
 const AROUND: usize = 2;
 
 /// Where an event begins, so that finding one does not read the block from its start; and which of those from there to the
 /// next mark are collected.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// The number of the event before it.
-    seq: u64,
     /// The time that the event takes over.
     time_ms: u64,
     /// Its first byte.
@@ -30,47 +33,147 @@ struct Mark {
     collected: u16,
 }
 
-/// Where the events from a mark to the next one are; as large as a line of memory, and one.
+/// A mark, and where the events from it to the next one are; as large as a line of memory, and one.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Places {
+struct KeyedMark {
+    mark: Mark,
     /// The first byte of each, from the mark's on.
     positions: [u16; STRIDE as usize],
-    /// The number before each, from the mark's on; [`Places::NONE`]'s where there is no event, or it is unknown where it is.
-    before: [u16; STRIDE as usize],
+    /// Of how many of them it is known where they are: from the first on, which is the mark's own.
+    known: u8,
+    /// How much greater the number before each of the others is than that before its neighbour.
+    gaps: [u8; STRIDE as usize - 1],
 }
 
-impl Places {
-    const NONE: Self = Self { positions: [0; STRIDE as usize], before: [u16::MAX; STRIDE as usize] };
+const _: () = assert!(size_of::<KeyedMark>() == 64, "one line of memory");
 
-    /// Notes an event. If one is too far away, all from it on are unknown.
-    fn note(&mut self, place: usize, position: usize, before: u64) {
-        let is_known = place == 0 || self.before[place - 1] < u16::MAX;
-        if let (Ok(position), Ok(before), true) = (u16::try_from(position), u16::try_from(before), is_known) {
-            (self.positions[place], self.before[place]) = (position, before);
+impl KeyedMark {
+    fn new(mark: Mark) -> Self {
+        Self { mark, positions: [0; STRIDE as usize], known: 1, gaps: [0; STRIDE as usize - 1] }
+    }
+
+    /// Notes one of the events behind the mark, which begins so many bytes behind it, and before which the numbers are so much
+    /// greater than before its neighbour. If one is too far away, all from it on are unknown.
+    fn note(&mut self, place: usize, position: usize, gap: u64) {
+        let position = u16::try_from(position).ok().filter(|_| place == usize::from(self.known));
+        if let (Some(position), Ok(gap)) = (position, u8::try_from(gap)) {
+            (self.positions[place], self.gaps[place - 1]) = (position, gap);
+            self.known += 1;
         }
     }
 
     /// The last one with a number before it that is less than `number`, from the mark's on: its place, its position and the number
     /// before it. `None` if that is not known.
-    fn find(&self, number: u64) -> Option<(usize, usize, u64)> {
+    #[inline]
+    fn find(&self, number: u64) -> Option<(usize, u16, u16)> {
         let number = u16::try_from(number).ok()?;
-        let place = self.before.iter().filter(|before| **before < number).count().checked_sub(1)?;
-        Some((place, usize::from(self.positions[place]), u64::from(self.before[place])))
+        // Without a branch that depends on what is found: the processor goes on to the next event meanwhile.
+        let (mut before, mut sum) = ([0; STRIDE as usize], 0);
+        for (before, gap) in before[1..].iter_mut().zip(self.gaps) {
+            sum += u16::from(gap);
+            *before = sum;
+        }
+        let less = before.iter().filter(|before| **before < number).count();
+        let place = less.min(self.known.into()).checked_sub(1)?;
+        Some((place, self.positions[place], before[place]))
+    }
+}
+
+/// A block's marks, but for their numbers.
+#[derive(Clone, Debug)]
+enum Marks {
+    /// No mark's first event has a key.
+    Plain(Vec<Mark>),
+    Keyed(Vec<KeyedMark>),
+}
+
+impl Marks {
+    fn with_capacity(room: usize, have_keys: bool) -> Self {
+        if have_keys { Self::Keyed(Vec::with_capacity(room)) } else { Self::Plain(Vec::with_capacity(room)) }
+    }
+
+    fn get(&self, at: usize) -> &Mark {
+        match self {
+            Self::Plain(marks) => &marks[at],
+            Self::Keyed(marks) => &marks[at].mark,
+        }
+    }
+
+    fn get_mut(&mut self, at: usize) -> &mut Mark {
+        match self {
+            Self::Plain(marks) => &mut marks[at],
+            Self::Keyed(marks) => &mut marks[at].mark,
+        }
+    }
+
+    /// Adds one. From the first on whose event has a key all have places.
+    fn push(&mut self, mark: Mark, has_key: bool) {
+        match self {
+            Self::Plain(marks) if has_key => {
+                let mut keyed = Vec::with_capacity(marks.capacity());
+                keyed.extend(marks.iter().copied().chain([mark]).map(KeyedMark::new));
+                *self = Self::Keyed(keyed);
+            }
+            Self::Plain(marks) => marks.push(mark),
+            Self::Keyed(marks) => marks.push(KeyedMark::new(mark)),
+        }
+    }
+
+    /// The last one, if it has places.
+    fn last_keyed(&mut self) -> Option<&mut KeyedMark> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Keyed(marks) => marks.last_mut(),
+        }
+    }
+
+    /// One, if it has places.
+    fn keyed(&self, at: usize) -> Option<&KeyedMark> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Keyed(marks) => marks.get(at),
+        }
+    }
+
+    /// How many begin at most at this byte.
+    fn up_to(&self, position: usize) -> usize {
+        match self {
+            Self::Plain(marks) => marks.partition_point(|mark| mark.position as usize <= position),
+            Self::Keyed(marks) => marks.partition_point(|keyed| keyed.mark.position as usize <= position),
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Plain(marks) => size_of_val(&marks[..]),
+            Self::Keyed(marks) => size_of_val(&marks[..]),
+        }
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) batch: Batch,
-    /// Of the events with the places 0, 16, 32, …: there is always one.
-    marks: Vec<Mark>,
-    /// By mark; none if no mark's first event has a key.
-    places: Vec<Places>,
+    /// The number before each event that has a mark: those with the places 0, 16, 32, …; there is always one.
+    numbers: Vec<u64>,
+    /// Their marks.
+    marks: Marks,
     collects: Vec<Collect>,
     collected_count: u32,
     /// The least time of its events.
     pub(super) time_min: u64,
+}
+
+/// Where an event with a number is, if there is one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    /// How many events are before it.
+    place: u32,
+    /// Its first byte.
+    position: u32,
+    /// The number before it.
+    before: u64,
 }
 
 /// What came of collecting an event.
@@ -95,15 +198,22 @@ pub(super) struct Look {
     pub(super) collected: u32,
 }
 
+/// Has something brought into the processor's cache, and does not wait for it.
+#[inline]
+fn fetch<T>(of: &T) {
+    prefetch_index(std::slice::from_ref(of), 0);
+}
+
 impl Block {
     /// A block of a batch; `seen` is shown its events, the last one of each of those alike with how many they are.
     pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>, u32)) -> Result<Self, Malformed> {
-        let mut marks = Vec::with_capacity(1 + (batch.count / STRIDE) as usize);
-        let mut places: Vec<Places> = Vec::new();
+        let room = 1 + (batch.count / STRIDE) as usize;
+        let mut numbers = Vec::with_capacity(room);
+        let mut marks = Marks::with_capacity(room, batch.cursor().is_before_key());
         let mut collects: Vec<Collect> = Vec::new();
         let mut time_min = u64::MAX;
         let mut cursor = batch.cursor();
-        let mut to_mark = 0;
+        let (mut to_mark, mut before) = (0, 0);
         loop {
             if to_mark == 0 {
                 to_mark = STRIDE;
@@ -121,14 +231,14 @@ impl Block {
                     }
                 };
                 let (position, time_ms) = (cursor.position as u32, cursor.state.time_ms);
-                marks.push(Mark { seq: cursor.seq, time_ms, position, collect, collected: 0 });
-                if !places.is_empty() || cursor.is_before_key() {
-                    places.resize(marks.len(), Places::NONE);
-                }
+                numbers.push(cursor.seq);
+                marks.push(Mark { time_ms, position, collect, collected: 0 }, cursor.is_before_key());
+                before = cursor.seq;
             }
-            if let (Some(places), Some(mark)) = (places.last_mut(), marks.last()) {
-                let position = cursor.position - mark.position as usize;
-                places.note((STRIDE - to_mark) as usize, position, cursor.seq - mark.seq);
+            if let Some(keyed) = marks.last_keyed() {
+                let position = cursor.position - keyed.mark.position as usize;
+                keyed.note((STRIDE - to_mark) as usize, position, cursor.seq - before);
+                before = cursor.seq;
             }
             // By reference: to move it costs as much as all the rest.
             let next = cursor.next_alike(to_mark);
@@ -141,7 +251,7 @@ impl Block {
             seen(event, alike);
             to_mark -= alike;
         }
-        Ok(Self { batch, marks, places, collects, collected_count: 0, time_min })
+        Ok(Self { batch, numbers, marks, collects, collected_count: 0, time_min })
     }
 
     /// About how many bytes its events take that are not collected.
@@ -158,29 +268,29 @@ impl Block {
     /// Whether an event is collected, by its place.
     #[inline]
     pub(super) fn is_collected(&self, place: u32) -> bool {
-        let mark = self.marks.get((place / STRIDE) as usize);
-        mark.is_some_and(|mark| mark.collected >> (place % STRIDE) & 1 == 1)
+        place < self.batch.count
+            && self.marks.get((place / STRIDE) as usize).collected >> (place % STRIDE) & 1 == 1
     }
 
     /// Marks an event as collected, by its place.
     pub(super) fn collect(&mut self, place: u32) {
         debug_assert!(place < self.batch.count);
-        let (mark, bit) = (&mut self.marks[(place / STRIDE) as usize], 1 << (place % STRIDE));
+        let (mark, bit) = (self.marks.get_mut((place / STRIDE) as usize), 1 << (place % STRIDE));
         self.collected_count += u32::from(mark.collected & bit == 0);
         mark.collected |= bit;
     }
 
     /// Bytes that it takes.
     pub(super) fn memory_bytes(&self) -> usize {
-        let beside = self.marks.len() * size_of::<Mark>() + self.places.len() * size_of::<Places>();
+        let beside = size_of_val(&self.numbers[..]) + self.marks.memory_bytes();
         self.batch.bytes.len() + beside + size_of::<Self>()
     }
 
     /// A cursor at the last mark with at most the number `after`, and the place of its next event.
     pub(super) fn cursor(&self, after: u64) -> (Cursor<'_>, u32) {
         let at = self.mark_before(after);
-        let (mut cursor, mark) = (self.batch.cursor(), &self.marks[at]);
-        cursor.seq = mark.seq;
+        let (mut cursor, mark) = (self.batch.cursor(), self.marks.get(at));
+        cursor.seq = self.numbers[at];
         cursor.position = mark.position as usize;
         cursor.state = self.state(mark);
         (cursor, at as u32 * STRIDE)
@@ -200,14 +310,14 @@ impl Block {
     fn guess(&self, after: u64) -> usize {
         let part =
             after.saturating_sub(self.batch.after) as f64 / (self.batch.last - self.batch.after) as f64;
-        ((part * f64::from(self.batch.count / STRIDE)) as usize).min(self.marks.len() - 1)
+        ((part * f64::from(self.batch.count / STRIDE)) as usize).min(self.numbers.len() - 1)
     }
 
     /// Which mark is the last one with at most the number `after`; the first if none is. Events are spread evenly more or
     /// less, so the search begins where it would end if they were: it touches less memory than one by halves.
     #[inline]
     pub(super) fn mark_before(&self, after: u64) -> usize {
-        let has = |at: usize| self.marks.get(at).is_some_and(|mark| mark.seq <= after);
+        let has = |at: usize| self.numbers.get(at).is_some_and(|number| *number <= after);
         let guess = self.guess(after);
         let (mut low, mut high, mut step) = (guess, guess + 1, 1);
         if has(guess) {
@@ -219,53 +329,66 @@ impl Block {
                 (low, high, step) = (low.saturating_sub(step), low, 2 * step);
             }
         }
-        let between = &self.marks[low..high.min(self.marks.len())];
-        (low + between.partition_point(|mark| mark.seq <= after)).saturating_sub(1)
+        let between = &self.numbers[low..high.min(self.numbers.len())];
+        (low + between.partition_point(|number| *number <= after)).saturating_sub(1)
     }
 
-    /// Reads what finding an event begins with.
-    pub(super) fn peek(&self) -> u64 {
-        self.batch.after ^ self.batch.last ^ (self.batch.bytes.len() ^ self.marks.len()) as u64
+    /// Fetches what finding an event begins with.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        fetch(&self.batch.after);
+        fetch(&self.batch.bytes);
+        fetch(&self.numbers);
+        fetch(&self.marks);
     }
 
-    /// Reads about where the mark before an event is: some marks around it, too, as events are spread evenly more or less only.
-    pub(super) fn peek_marks(&self, seq: u64) -> u64 {
+    /// Fetches the numbers of marks about where the one before an event is: of some around it, too, as events are spread evenly more or
+    /// less only.
+    #[inline]
+    pub(super) fn fetch_numbers(&self, seq: u64) {
         let guess = self.guess(seq - 1);
-        let (low, high) = (guess.saturating_sub(AROUND), (guess + AROUND).min(self.marks.len() - 1));
-        self.marks[low].seq ^ self.marks[guess].seq ^ self.marks[high].seq
+        prefetch_index(&self.numbers, guess.saturating_sub(AROUND));
+        prefetch_index(&self.numbers, guess + AROUND);
     }
 
-    /// Reads where the events behind a mark begin.
-    pub(super) fn peek_places(&self, at: usize) -> u64 {
-        self.places.get(at).map_or(0, |places| places.before[0].into())
+    /// Fetches a mark.
+    #[inline]
+    pub(super) fn fetch_mark(&self, at: usize) {
+        fetch(self.marks.get(at));
     }
 
-    /// Reads something of an event, or of those behind the mark before it.
-    pub(super) fn peek_event(&self, at: usize, seq: u64) -> u64 {
-        let byte = |at: usize| u64::from(self.batch.bytes.get(at).copied().unwrap_or(0));
-        match self.find(at, seq) {
-            Some((_, position, _)) => byte(position) ^ byte(position + 32),
-            None => (0..8).fold(0, |sum, line| sum ^ byte(self.marks[at].position as usize + 64 * line)),
+    /// Fetches the beginning of an event, or of those behind the mark before it if it is not known where it is.
+    #[inline]
+    pub(super) fn fetch_event(&self, mark: usize, spot: Option<Spot>) {
+        let (from, bytes) = match spot {
+            Some(spot) => (spot.position, EVENT_BYTES),
+            None => (self.marks.get(mark).position, STRIDE as usize * EVENT_BYTES),
+        };
+        for at in (0..=bytes).step_by(EVENT_BYTES) {
+            prefetch_index(&self.batch.bytes, from as usize + at);
         }
     }
 
-    /// Behind which mark an event is the how-manieth one, where it begins, and the number before it, if that is known of one that may
-    /// have the number `seq`. The mark is the last one with a lower number.
-    fn find(&self, at: usize, seq: u64) -> Option<(u32, usize, u64)> {
-        let mark = &self.marks[at];
-        let (place, position, before) = self.places.get(at)?.find(seq.checked_sub(mark.seq)?)?;
-        Some((at as u32 * STRIDE + place as u32, mark.position as usize + position, mark.seq + before))
+    /// Where the event with a number is, if it is stored, and that can be told without reading those before it.
+    #[inline]
+    pub(super) fn find(&self, mark: usize, seq: u64) -> Option<Spot> {
+        let (keyed, number) = (self.marks.keyed(mark)?, self.numbers[mark]);
+        let (place, position, before) = keyed.find(seq.checked_sub(number)?)?;
+        Some(Spot {
+            place: mark as u32 * STRIDE + place as u32,
+            position: keyed.mark.position + u32::from(position),
+            before: number + u64::from(before),
+        })
     }
 
-    /// The place of the event with a number, and whether it has a key, if that can be told without reading those before it.
-    fn find_key(&self, seq: u64, key: &[u8]) -> Option<(u32, bool)> {
-        let at = self.mark_before(seq.checked_sub(1)?);
-        let (place, position, before) = self.find(at, seq)?;
+    /// Whether the event with a number has a key, if it is where it may be.
+    fn has_key(&self, spot: Spot, seq: u64, key: &[u8]) -> Option<bool> {
         let mut cursor = self.batch.cursor();
+        let mark = self.marks.get((spot.place / STRIDE) as usize);
         // It may take over other things, but no other key.
-        (cursor.seq, cursor.position, cursor.state) = (before, position, self.state(&self.marks[at]));
+        (cursor.seq, cursor.position, cursor.state) = (spot.before, spot.position as usize, self.state(mark));
         match cursor.next() {
-            Ok(Some(event)) if event.seq == seq => Some((place, event.key == Some(key))),
+            Ok(Some(event)) if event.seq == seq => Some(event.key == Some(key)),
             _ => None,
         }
     }
@@ -301,9 +424,10 @@ impl Block {
         }
     }
 
-    /// Collects the event with a number if it has a key.
-    pub(super) fn collect_key(&mut self, seq: u64, key: &[u8]) -> Outcome {
-        match self.find_key(seq, key) {
+    /// Collects the event with a number if it has a key. The spot is where it was [found](Self::find).
+    pub(super) fn collect_key(&mut self, spot: Option<Spot>, seq: u64, key: &[u8]) -> Outcome {
+        let found = spot.and_then(|spot| Some((spot.place, self.has_key(spot, seq, key)?)));
+        match found {
             None => self.collect_if(seq, |event| event.key == Some(key)),
             Some((place, _)) if self.is_collected(place) => Outcome::Gone,
             Some((_, false)) => Outcome::Kept,
@@ -399,21 +523,21 @@ impl Block {
         // From the last mark before `after` to the first beyond the limits; what is too much at the ends is
         // cut off event by event.
         let first = self.mark_before(after);
-        let mark = self.marks[first];
+        let mark = self.marks.get(first);
         let start = mark.position as usize;
         let beyond = start.saturating_add(bytes_max);
-        let end = self.marks.partition_point(|mark| mark.position as usize <= beyond && mark.seq < up_to);
+        let end = self.marks.up_to(beyond).min(self.numbers.partition_point(|number| *number < up_to));
         let mut part = Batch {
-            after: mark.seq,
+            after: self.numbers[first],
             last: self.batch.last,
             count: self.batch.count - first as u32 * STRIDE,
-            state: self.state(&mark),
+            state: self.state(mark),
             bytes: self.batch.bytes.slice(start..),
         };
-        if let Some(mark) = self.marks.get(end) {
-            part.last = mark.seq;
+        if let Some(number) = self.numbers.get(end) {
+            part.last = *number;
             part.count = (end - first) as u32 * STRIDE;
-            part.bytes = part.bytes.slice(..mark.position as usize - start);
+            part.bytes = part.bytes.slice(..self.marks.get(end).position as usize - start);
         }
         match part.rest(after)? {
             Some(rest) => rest.up_to(up_to),
@@ -485,9 +609,10 @@ mod tests {
             let mut found = 0;
             for number in numbers {
                 for key in [[0; 3], [1; 3]] {
-                    found += u32::from(by_key.find_key(number, &key).is_some());
+                        let spot = by_key.find(by_key.mark_before(number.saturating_sub(1)), number);
+                    found += u32::from(spot.and_then(|spot| by_key.has_key(spot, number, &key)).is_some());
                     let outcome = by_all.collect_if(number, |event| event.key == Some(&key));
-                    prop_assert_eq!(by_key.collect_key(number, &key), outcome, "{} of {:?}", number, events);
+                    prop_assert_eq!(by_key.collect_key(spot, number, &key), outcome, "{} of {:?}", number, events);
                 }
             }
             let is_plain = |event: &(u64, Option<u8>, usize)| event.0 < 9 && event.1.is_some() && event.2 < 40;

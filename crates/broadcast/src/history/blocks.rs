@@ -8,8 +8,8 @@
 use crate::batch::{Batch, EventRef, Malformed, Writer};
 use crate::limits::BATCH_BYTES_MAX;
 
-use super::block::{Block, Look, Outcome};
-use super::order::Order;
+use super::block::{Block, Look, Outcome, Spot};
+use super::order::{Order, Place};
 
 /// Bytes of the events below which garbage collection puts a block together with a neighbour.
 const SMALL_BYTES: usize = 16 << 10;
@@ -17,6 +17,16 @@ const SMALL_BYTES: usize = 16 << 10;
 const RUN: usize = 16;
 /// Bytes after which blocks that are put together become another one: with one event more it is still a batch.
 const JOINED_BYTES_MAX: usize = BATCH_BYTES_MAX / 4;
+
+/// Where an event is, if it is stored: it holds until blocks are added, taken out or put together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    seq: u64,
+    block: Place,
+    /// The mark before it in the block.
+    mark: usize,
+    spot: Option<Spot>,
+}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
@@ -79,25 +89,37 @@ impl Blocks {
         (block.batch.last >= seq).then_some(&**block)
     }
 
-    /// Brings some events into the processor's cache: step by step, each for all of them, so that the reads of
-    /// different events need not wait for each other. Nothing is decided by what a step reads before the next one: for
-    /// that the processor would wait.
-    pub(super) fn touch(&self, seqs: impl Iterator<Item = u64>) {
-        struct Sought<'a> {
-            block: &'a Block,
-            seq: u64,
-            mark: usize,
-        }
-        let read = |found: &[Sought<'_>], of: fn(&Sought<'_>) -> u64| {
-            std::hint::black_box(found.iter().fold(0, |sum, sought| sum ^ of(sought)));
+    /// Where an event is, if it is stored.
+    pub(super) fn find(&self, seq: u64) -> Option<Found> {
+        let place = self.blocks.place(seq.checked_sub(1)?)?;
+        let block = self.blocks.at(place);
+        let mark = block.mark_before(seq - 1);
+        Some(Found { seq, block: place, mark, spot: block.find(mark, seq) })
+    }
+
+    /// As [`find`](Self::find) for many. What has to be read lies anywhere in memory, and where the next of it lies is known when
+    /// the one before has been read: so each step is done for all of them before the next, and has fetched what that reads.
+    pub(super) fn find_all(&self, seqs: impl Iterator<Item = u64>) -> Vec<Option<Found>> {
+        let begin = |seq: u64| {
+            let place = self.blocks.place(seq.checked_sub(1)?)?;
+            self.blocks.at(place).fetch();
+            Some(Found { seq, block: place, mark: 0, spot: None })
         };
-        let before = |seq| self.blocks.up_to(seq - 1).map(|(_, block)| Sought { block, seq, mark: 0 });
-        let mut found: Vec<Sought<'_>> = seqs.filter_map(before).collect();
-        read(&found, |sought| sought.block.peek());
-        read(&found, |sought| sought.block.peek_marks(sought.seq));
-        found.iter_mut().for_each(|sought| sought.mark = sought.block.mark_before(sought.seq - 1));
-        read(&found, |sought| sought.block.peek_places(sought.mark));
-        read(&found, |sought| sought.block.peek_event(sought.mark, sought.seq));
+        let mut all: Vec<Option<Found>> = seqs.map(begin).collect();
+        for found in all.iter().flatten() {
+            self.blocks.at(found.block).fetch_numbers(found.seq);
+        }
+        for found in all.iter_mut().flatten() {
+            let block = self.blocks.at(found.block);
+            found.mark = block.mark_before(found.seq - 1);
+            block.fetch_mark(found.mark);
+        }
+        for found in all.iter_mut().flatten() {
+            let block = self.blocks.at(found.block);
+            found.spot = block.find(found.mark, found.seq);
+            block.fetch_event(found.mark, found.spot);
+        }
+        all
     }
 
     /// The first block that covers a number greater than `after`.
@@ -213,26 +235,25 @@ impl Blocks {
         seq: u64,
         wanted: impl FnOnce(&EventRef<'_>) -> bool,
     ) -> (Outcome, Option<u64>) {
-        self.collect_by(seq, |block| block.collect_if(seq, wanted))
+        let place = seq.checked_sub(1).and_then(|before| self.blocks.place(before));
+        self.collect_at(place, seq, |block| block.collect_if(seq, wanted))
     }
 
     /// As [`collect_if`](Self::collect_if), if it has a key.
     #[inline]
-    pub(super) fn collect_key(&mut self, seq: u64, key: &[u8]) -> (Outcome, Option<u64>) {
-        self.collect_by(seq, |block| block.collect_key(seq, key))
+    pub(super) fn collect_key(&mut self, found: Option<Found>, key: &[u8]) -> (Outcome, Option<u64>) {
+        let Some(Found { seq, block, spot, .. }) = found else { return (Outcome::Gone, None) };
+        self.collect_at(Some(block), seq, |block| block.collect_key(spot, seq, key))
     }
 
-    fn collect_by(
+    fn collect_at(
         &mut self,
+        place: Option<Place>,
         seq: u64,
         collect: impl FnOnce(&mut Block) -> Outcome,
     ) -> (Outcome, Option<u64>) {
-        if seq <= self.floor {
-            return (Outcome::Gone, None);
-        }
-        let Some((after, block)) = self.blocks.up_to_mut(seq - 1) else {
-            return (Outcome::Gone, None);
-        };
+        let Some(place) = place.filter(|_| seq > self.floor) else { return (Outcome::Gone, None) };
+        let (after, block) = self.blocks.at_mut(place);
         let outcome = collect(block);
         if outcome != Outcome::Collected {
             return (outcome, None);

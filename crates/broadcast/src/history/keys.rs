@@ -65,10 +65,10 @@ impl Keys {
         self.entries.get(hash).map(decode)
     }
 
-    /// Brings what there is for some hashes into the processor's cache.
-    pub(super) fn touch(&self, hashes: impl Iterator<Item = u64>) {
-        let sum = hashes.fold(0, |sum, hash| sum ^ self.entries.peek(hash));
-        std::hint::black_box(sum);
+    /// Has what there is for a hash brought into the processor's cache, and does not wait for it.
+    #[inline]
+    pub(super) fn fetch(&self, hash: u64) {
+        self.entries.fetch(hash);
     }
 
     /// Sets a number to be the only one for a hash, unless there is a list; answers what there was.

@@ -7,6 +7,10 @@
 /// Keys of a run at most.
 const RUN_MAX: usize = 128;
 
+/// Where one is: its run, and its place there. It holds until one is added or taken out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(usize, usize);
+
 #[derive(Clone, Debug)]
 struct Run<V> {
     keys: Vec<u64>,
@@ -35,25 +39,42 @@ impl<V> Order<V> {
         self.len
     }
 
-    /// Where the last one is that has at most this key: its run, and its place there.
+    /// Where the last one is that has at most this key.
     #[inline]
-    fn place(&self, key: u64) -> Option<(usize, usize)> {
+    pub(super) fn place(&self, key: u64) -> Option<Place> {
         let run = self.firsts.partition_point(|&first| first <= key).checked_sub(1)?;
-        Some((run, self.runs[run].keys.partition_point(|&other| other <= key) - 1))
+        Some(Place(run, self.runs[run].keys.partition_point(|&other| other <= key) - 1))
+    }
+
+    /// The one at a place.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub(super) fn at(&self, Place(run, at): Place) -> &V {
+        &self.runs[run].values[at]
+    }
+
+    /// The same, to be changed.
+    ///
+    /// # Panics
+    /// As [`at`](Self::at).
+    #[inline]
+    pub(super) fn at_mut(&mut self, Place(run, at): Place) -> (u64, &mut V) {
+        (self.runs[run].keys[at], &mut self.runs[run].values[at])
     }
 
     /// The last one that has at most this key.
     #[inline]
     pub(super) fn up_to(&self, key: u64) -> Option<(u64, &V)> {
-        let (run, at) = self.place(key)?;
+        let Place(run, at) = self.place(key)?;
         Some((self.runs[run].keys[at], &self.runs[run].values[at]))
     }
 
     /// The same, to be changed.
     #[inline]
     pub(super) fn up_to_mut(&mut self, key: u64) -> Option<(u64, &mut V)> {
-        let (run, at) = self.place(key)?;
-        Some((self.runs[run].keys[at], &mut self.runs[run].values[at]))
+        self.place(key).map(|place| self.at_mut(place))
     }
 
     /// The one that has the least key.
@@ -65,7 +86,7 @@ impl<V> Order<V> {
     /// All from a key on.
     pub(super) fn from(&self, key: u64) -> impl Iterator<Item = (u64, &V)> {
         let (run, at) = match key.checked_sub(1).and_then(|before| self.place(before)) {
-            Some((run, at)) => (run, at + 1),
+            Some(Place(run, at)) => (run, at + 1),
             None => (0, 0),
         };
         let (first, others) = self.runs[run..].split_first().unzip();
@@ -84,7 +105,7 @@ impl<V> Order<V> {
     pub(super) fn insert(&mut self, key: u64, value: V) {
         self.len += 1;
         let (run, at) = match self.place(key) {
-            Some((run, at)) => (run, at + 1),
+            Some(Place(run, at)) => (run, at + 1),
             None if self.runs.is_empty() => {
                 self.firsts.push(key);
                 self.runs.push(Run { keys: vec![key], values: vec![value] });
@@ -107,7 +128,7 @@ impl<V> Order<V> {
 
     /// Takes one out.
     pub(super) fn remove(&mut self, key: u64) -> Option<V> {
-        let (run, at) = self.place(key)?;
+        let Place(run, at) = self.place(key)?;
         let of = &mut self.runs[run];
         if of.keys[at] != key {
             return None;

@@ -7,11 +7,13 @@
 //! that are no longer wanted are dropped. Segments are between 3/8 and 3/4 full, so that an entry takes about
 //! 30 bytes.
 
+use prefetch_index::prefetch_index;
+
 /// Slots of a segment.
 const SLOTS_MAX: usize = 1024;
 const SLOTS_MIN: usize = 16;
 /// Slots behind its first one among which a key almost always is: they are in the same line of memory or the next.
-const PEEKED: usize = 3;
+const FETCHED: usize = 3;
 
 /// Values are never 0: that is a slot without an entry.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,17 +119,18 @@ impl Table {
         (value != 0).then_some(value)
     }
 
-    /// Reads where a key is looked for first, and what lies behind it as it may have been pushed on, and looks at nothing of
-    /// it: whoever reads many places need not wait for one before the next.
+    /// Has the place where a key is looked for brought into the processor's cache, and what lies behind it as it may have been pushed
+    /// on, and does not wait for it.
     #[inline]
-    pub(super) fn peek(&self, key: u64) -> u64 {
+    pub(super) fn fetch(&self, key: u64) {
         if self.len == 0 {
-            return 0;
+            return;
         }
         let hash = hash(key);
         let slots = &self.segments[self.segment(hash)].slots;
         let (at, mask) = (hash as usize, slots.len() - 1);
-        slots[at & mask].key ^ slots[(at + PEEKED) & mask].key
+        prefetch_index(slots, at & mask);
+        prefetch_index(slots, (at + FETCHED) & mask);
     }
 
     /// Sets the value of a key and answers the one it had. Where it has to grow, it asks of the entries of one
