@@ -73,7 +73,7 @@ impl NodeCell {
             tcp: Some(SocketAddr::new(listen.data.ip(), 0)),
             unix: Some(config.cell_socket(kind)),
             connections_max: listen.connections_max,
-            engines: config::engine_threads(listen.engines),
+            engines: config::thread_count(listen.engines),
         };
         let own = ServedBackend::start(env, &options, Arc::clone(authorizer))?;
         let addresses = vec![addresses_of(&own, listen.advertised_data)];

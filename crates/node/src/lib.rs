@@ -53,7 +53,7 @@ use crate::calls::NodeService;
 use crate::cells::NodeCell;
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging,
-    engine_threads,
+    thread_count,
 };
 use crate::metrics::Meters;
 use crate::turns::Turns;
@@ -373,7 +373,7 @@ fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow
     let server = ServerConfig {
         tcp: Some(listen.data),
         unix: Some(config.node_socket()),
-        engines: config::engine_threads(listen.engines),
+        engines: config::thread_count(listen.engines),
         // One: appends reach the log in the order in which they arrived.
         call_workers: 1,
         connections_max: listen.connections_max,

@@ -12,7 +12,7 @@ use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
-use tailwater_node::{CellConfig, Config, LogFormat, Logging, engine_threads};
+use tailwater_node::{CellConfig, Config, LogFormat, Logging, thread_count};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -101,7 +101,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 tcp,
                 unix,
                 connections_max: defaults.listen.connections_max,
-                engines: engine_threads(engines),
+                engines: thread_count(engines),
             };
             serve(&options, log)
         }

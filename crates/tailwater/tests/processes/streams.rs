@@ -263,6 +263,10 @@ fn mistakes_are_answered_with_what_to_do() {
     }
     let everywhere = node.run_failing(&["serve", "--listen", "0.0.0.0:7420", "--config-check"]);
     assert!(everywhere.contains("advertised_data"), "{everywhere}");
+    let crowd =
+        tailwater().args(["serve", "--config-check"]).env("TAILWATER_LISTEN__WORKERS", "1025").output();
+    let crowd = String::from_utf8(crowd.expect("it runs").stderr).expect("text");
+    assert!(crowd.contains("1024 at most"), "{crowd}");
     node.run(&["stream", "create", "endless", "--retention-ms", "-1", "--retention-bytes", "-1"]);
     assert!(node.run(&["stream", "describe", "endless"]).contains("none"));
     let misspelt = tailwater().args(["serve", "--config-check"]).env("TAILWATER_LSTEN__ADMIN", "x").output();
