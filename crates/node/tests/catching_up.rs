@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // a test of real sockets
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,7 +24,7 @@ const GREEDY_READS: usize = 200;
 const MODEST_READS: usize = 4;
 
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    tailwater_bench::free_address().unwrap()
 }
 
 async fn read(connection: &dyn Connection, segment: SegmentRef, position: u64) -> Result<Bytes, CallError> {

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods)] // a test of real sockets, which waits for their other ends
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use tailwater_node::{Config, Node};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    tailwater_bench::free_address().unwrap()
 }
 
 /// What posts an array of events to a region.

@@ -175,6 +175,22 @@ fn what_can_not_be_done_is_refused_in_json() {
         let answer = agent().get(format!("{base}/v1/events?{query}")).call().expect("it answers");
         assert_eq!(answer.status(), 400, "{query}");
     }
+    let many: String = (0..1_001).map(|n| format!("stream=local/{n}&")).collect();
+    for path in ["events", "ws"] {
+        let mut asks = agent().get(format!("{base}/v1/{path}?{many}"));
+        for (name, value) in
+            [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
+        {
+            asks = asks.header(name, value);
+        }
+        let mut answer =
+            asks.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==").call().expect("it answers");
+        let told: Value = answer.body_mut().read_json().expect("JSON");
+        assert_eq!((answer.status().as_u16(), &told["error"]), (400, &json!("malformed")), "{path}: {told}");
+        assert!(
+            told["message"].as_str().is_some_and(|why| why.contains("1001 streams are named, 1000 at most"))
+        );
+    }
 }
 
 #[test]
@@ -242,9 +258,11 @@ fn what_is_refused_has_the_status_that_tells_whether_to_mend_it_or_to_come_again
         ("TAILWATER_BROADCAST__HTTP__TIMEOUT_MS", "300"),
     ];
     let node = Node::start_with(&dir.path().join("alone"), &[], &alone);
-    let request = agent().post(format!("{}/v1/streams/local/s/events", self::base(&node)));
-    let mut answer = request.send(b"x").expect("it answers");
-    assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (503, &"1".parse().unwrap()));
+    let url = format!("{}/v1/streams/local/s/events", self::base(&node));
+    // A request that takes as long on its way is hung up on, or refused for that.
+    let mut answer =
+        wait_for("503", || agent().post(&url).send(b"x").ok().filter(|answer| answer.status() == 503));
+    assert_eq!(answer.headers()["retry-after"], "1");
     let told: Value = answer.body_mut().read_json().expect("JSON");
     assert_eq!(told["error"], "unavailable");
 }
@@ -319,6 +337,34 @@ fn an_address_that_posts_more_than_its_quota_is_told_when_to_come_back() {
     let page = node.get("/metrics").expect("a page");
     let line = page.lines().find(|line| line.starts_with("tailwater_broadcast_requests_throttled_total "));
     assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{line:?}");
+}
+
+#[test]
+fn streams_that_listeners_make_up_are_bounded_together_and_keep_out_nobody_who_names_a_few() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    let base = base(&node);
+    let listen = |count: usize| {
+        let made_up: String = (0..count).map(|n| format!("stream=local/{n}&")).collect();
+        agent().get(format!("{base}/v1/events?{made_up}")).call().expect("it answers")
+    };
+    // 984 of the streams of each count.
+    let mut open = Vec::new();
+    let mut refused = loop {
+        let answer = listen(1_000);
+        if answer.status() != 200 {
+            break answer;
+        }
+        open.push(answer);
+        assert!(open.len() <= 133, "{} listeners of 1000 streams each", open.len());
+    };
+    assert_eq!((refused.status().as_u16(), open.len()), (503, 133));
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let told: Value = refused.body_mut().read_json().expect("JSON");
+    assert!(told["message"].as_str().is_some_and(|why| why.contains("name fewer of them")), "{told}");
+    assert_eq!(listen(16).status(), 200);
+    open.pop();
+    wait_for("the room of one that is gone", || (listen(1_000).status() == 200).then_some(()));
 }
 
 #[test]

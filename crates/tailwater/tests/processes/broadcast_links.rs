@@ -98,7 +98,9 @@ fn cut_and_heal(network: &Network) {
     network.heal(1, 3);
     let cut: &[Link] = &[(0, 2), (1, 2)];
     phases.push((Instant::now(), "0-2 and 1-2 are cut, which fed 3", cut));
-    assert_eq!(publish_rare(2).as_deref(), Some("r0"));
+    // Whichever of the two is connected again first.
+    let source = publish_rare(2);
+    assert!(matches!(source.as_deref(), Some("r0" | "r1")), "2 brings nothing any more: {source:?}");
     events_flow();
 
     network.heal(0, 2);
