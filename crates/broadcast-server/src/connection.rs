@@ -153,7 +153,7 @@ pub(crate) async fn run(
             };
             let Some(message) = next else { return Ok(()) };
             if let Some(Err(denied)) = gate.as_ref().map(|gate| gate.check(&message)) {
-                // Whoever listens has no word for it but the connection's end.
+                // Who may not listen finds that out by the connection's end.
                 let Message::Publish { stream, first, .. } = message else { return Err(denied.into()) };
                 if inputs.send(Input::Denied(id, stream, first, denied)).await.is_err() {
                     return Ok(());

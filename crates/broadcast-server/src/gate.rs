@@ -45,7 +45,6 @@ impl Gate {
             Message::Region(region::Message::Request { stream, .. }) => {
                 self.ask("listen", Resource::Broadcast(stream.as_str()))
             }
-            Message::Subscribe { stream, .. } => self.ask("listen", Resource::Broadcast(stream.as_str())),
             _ => Ok(()),
         }
     }

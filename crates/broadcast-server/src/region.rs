@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use tailwater_broadcast::TooManyStreams;
 use tailwater_broadcast::batch::Batch;
-use tailwater_broadcast::limits::STREAMS_MAX;
-use tailwater_broadcast::message::{self, Message};
+use tailwater_broadcast::message::{self, Message, Reason};
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::positions::Position;
 use tailwater_broadcast::region::{self, Member, Options, ProxyPeer, Source};
@@ -123,7 +123,12 @@ impl Region {
             replica.tell_chain(from);
             return;
         };
-        let begins = positions.into_iter().take(STREAMS_MAX).map(|at| replica.begins(at));
+        if let Err(too_many) = TooManyStreams::check(positions.len()) {
+            let (reason, text) = (Reason::Invalid, too_many.to_string());
+            self.outputs.push(Output::Send(from, Message::ListenRefused { reason, text }));
+            return;
+        }
+        let begins = positions.into_iter().map(|at| replica.begins(at));
         let listening = Message::Listening { positions: begins.collect() };
         // The same one on another connection, while the loss of the first one is not known yet.
         if let Some(old) = self.connections.insert(member.id, from).filter(|old| *old != from) {

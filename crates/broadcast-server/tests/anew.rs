@@ -21,17 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use common::meta;
 
 fn config(env: &Env, configuration: ConfigurationAt) -> ServerConfig {
-    ServerConfig {
-        replica: Config::new("a", fresh_id(env)),
-        advertised: None,
-        regions: BTreeMap::new(),
-        configuration,
-        silence_ms: 500,
-        lost_ms: 60_000,
-        connections_max: 100,
-        quotas: None,
-        authorizer: std::sync::Arc::new(tailwater_access::Everybody),
-    }
+    ServerConfig { silence_ms: 500, ..common::config(env, "a", configuration) }
 }
 
 async fn on(address: SocketAddr) -> TcpListener {

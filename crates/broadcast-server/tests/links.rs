@@ -4,33 +4,19 @@ mod common;
 #[path = "common/cut.rs"]
 mod cut;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use bytes::Bytes;
 use tailwater_broadcast::client::Publisher;
-use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Content, Stream};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig};
 use tailwater_env::Env;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use common::meta;
+use common::{config, meta};
 use cut::forward;
 
 fn start(env: &Env, listener: TcpListener, advertised: Option<String>, at: ConfigurationAt) -> Server {
-    let config = ServerConfig {
-        replica: Config::new("a", fresh_id(env)),
-        advertised,
-        regions: BTreeMap::new(),
-        configuration: at,
-        silence_ms: 500,
-        lost_ms: 60_000,
-        connections_max: 100,
-        quotas: None,
-        authorizer: Arc::new(tailwater_access::Everybody),
-    };
+    let config = ServerConfig { advertised, silence_ms: 500, ..config(env, "a", at) };
     Server::start(env, listener, config).unwrap()
 }
 

@@ -2,33 +2,20 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
 use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::client::{Listener, Publisher, Received, Sharing, SharingStats};
 use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::region::{Member, Options, Progress};
-use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Content, Position, Positions, Stream, region};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot};
 use tailwater_env::Env;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use common::meta;
+use common::{config, meta};
 
 async fn start(env: &Env, configuration: ConfigurationAt) -> Server {
-    let config = ServerConfig {
-        replica: Config::new("a", fresh_id(env)),
-        advertised: None,
-        regions: BTreeMap::new(),
-        configuration,
-        silence_ms: 500,
-        lost_ms: 60_000,
-        connections_max: 1_000,
-        quotas: None,
-        authorizer: std::sync::Arc::new(tailwater_access::Everybody),
-    };
+    let config = ServerConfig { silence_ms: 500, connections_max: 1_000, ..config(env, "a", configuration) };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Server::start(env, listener, config).unwrap()
 }

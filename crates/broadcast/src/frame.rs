@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -28,8 +29,11 @@ const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// Messages up to this size take nothing of what all large ones share ([`Arrivals`]).
 const SMALL_BYTES: usize = 64 << 10;
-/// In the time that a step of a large one has, so many bytes of it have to come, or its rest.
+/// In the time that a step of a large one has, so many bytes of it have to come, or its rest, if others wait for room,
 const STEP_BYTES: usize = 64 << 10;
+/// and so many if nobody does: where a link is slow that is no reason to end it. What comes in one drop after the other takes room
+/// for an hour, and from nobody.
+const SLOW_STEP_BYTES: usize = 4 << 10;
 
 /// What was sent and not acknowledged for so long ends a connection.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
@@ -62,18 +66,51 @@ pub enum FrameError {
 }
 
 /// Room for the large messages of many connections: each takes its own when as much of it is there as a small one has, so that
-/// to announce one holds nobody up, and has to go on coming, so that whoever waits for room waits for what ends.
+/// to announce one holds nobody up, and has to go on coming, faster while somebody waits for room: so whoever waits waits for
+/// what ends soon.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     env: Env,
     room: Arc<Semaphore>,
     step: Duration,
+    /// Messages that wait for room.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// One of those, until it is dropped.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Arrivals {
     /// For so many bytes; each step of a message may take `step`.
     pub fn new(env: &Env, bytes: usize, step: Duration) -> Self {
-        Self { env: env.clone(), room: Arc::new(Semaphore::new(bytes)), step }
+        Self { env: env.clone(), room: Arc::new(Semaphore::new(bytes)), step, waiting: Arc::default() }
+    }
+
+    /// Room for a message, once it is there.
+    async fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(bytes as u32) {
+            return Some(room);
+        }
+        let _waits = Waits::begin(&self.waiting);
+        Arc::clone(&self.room).acquire_many_owned(bytes as u32).await.ok()
+    }
+
+    /// Bytes of a message that have to come in a step.
+    fn least(&self) -> usize {
+        if self.waiting.load(Ordering::Relaxed) > 0 { STEP_BYTES } else { SLOW_STEP_BYTES }
     }
 }
 
@@ -81,7 +118,7 @@ impl Arrivals {
 #[derive(Debug)]
 struct Arrival {
     _room: OwnedSemaphorePermit,
-    /// When how many bytes have to be there.
+    /// When its step ends, and how many bytes there were when that began.
     by: Instant,
     bytes: usize,
     /// Whether it was handed over: its room is given back when the next one is asked for.
@@ -178,32 +215,36 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// Waits for the room of a large message, once it is time.
     async fn make_room(&mut self) {
-        let Some(Arrivals { env, room, step }) = self.arrivals.as_ref() else { return };
+        let Some(arrivals) = self.arrivals.as_ref() else { return };
         let Some(length) = self.length().filter(|length| *length > SMALL_BYTES) else { return };
         if self.arrival.is_some() || self.buffer.len() < SMALL_BYTES {
             return;
         }
         // It is never closed.
-        let Ok(_room) = Arc::clone(room).acquire_many_owned(length as u32).await else { return };
-        let (by, bytes) = (env.now() + *step, self.buffer.len() + STEP_BYTES);
+        let Some(_room) = arrivals.room(length).await else { return };
+        let (by, bytes) = (arrivals.env.now() + arrivals.step, self.buffer.len());
         self.arrival = Some(Arrival { _room, by, bytes, is_over: false });
     }
 
     /// Reads once.
     async fn read(&mut self) -> Result<usize, FrameError> {
         let Self { from, buffer, arrivals, arrival, .. } = self;
-        let reading = from.read_buf(buffer);
-        let (Some(Arrivals { env, step, .. }), Some(arrival)) = (arrivals, arrival) else {
-            return Ok(reading.await?);
+        let (Some(arrivals), Some(arrival)) = (arrivals, arrival) else {
+            return Ok(from.read_buf(buffer).await?);
         };
-        let left = arrival.by.since(env.now());
-        let Some(read) = env.timeout(left, reading).await else {
-            return Err(BadMessage(format!("one did not go on coming for {step:?}")).into());
-        };
-        if buffer.len() >= arrival.bytes {
-            (arrival.by, arrival.bytes) = (env.now() + *step, buffer.len() + STEP_BYTES);
+        let Arrivals { env, step, .. } = &*arrivals;
+        loop {
+            let read = env.timeout(arrival.by.since(env.now()), from.read_buf(buffer)).await;
+            let came = buffer.len() - arrival.bytes;
+            if came >= STEP_BYTES || (read.is_none() && came >= arrivals.least()) {
+                (arrival.by, arrival.bytes) = (env.now() + *step, buffer.len());
+            } else if read.is_none() {
+                return Err(BadMessage(format!("one did not go on coming for {step:?}")).into());
+            }
+            if let Some(read) = read {
+                return Ok(read?);
+            }
         }
-        Ok(read?)
     }
 
     /// How often something came: whoever waits for a message that takes long can tell that it is on its way.
@@ -266,7 +307,12 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         self.pieces.remaining()
     }
 
-    /// Writes what was added.
+    /// Whether all that was added is written.
+    pub fn is_empty(&self) -> bool {
+        !self.pieces.has_remaining()
+    }
+
+    /// Writes what was added. Cancelling it loses nothing: the next one goes on.
     pub async fn flush(&mut self) -> std::io::Result<()> {
         self.to.write_all_buf(&mut self.pieces).await?;
         self.to.flush().await
@@ -301,8 +347,12 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::future::poll_fn;
+    use std::pin::{Pin, pin};
+    use std::sync::atomic::AtomicU64;
+    use std::task::{Context, Poll, Waker};
+
+    use tailwater_env::{Clock, Random, Task, Tasks};
 
     use super::*;
     use crate::{Content, Stream, Writer};
@@ -333,13 +383,7 @@ mod tests {
     async fn large_messages_that_have_only_begun_share_their_room_and_one_that_stands_still_gives_it_back() {
         let env = Env::real();
         let arrivals = Arrivals::new(&env, 300 << 10, Duration::from_millis(50));
-        let mut events = Writer::new(0);
-        let content = Content { payload: vec![7; 200 << 10].into(), ..Content::default() };
-        events.publish(&content, None).unwrap();
-        let stream = Stream::parse("eu/prices").unwrap();
-        let large = Message::Events { stream, lineage: 0, batch: events.finish(0) };
-        let mut bytes = BytesMut::new();
-        large.encode(&mut bytes);
+        let bytes = large();
         let ends = || {
             let (ours, theirs) = tokio::io::duplex(1 << 20);
             (ours, FrameReader::new(theirs).within(arrivals.clone()))
@@ -360,11 +404,136 @@ mod tests {
         assert!(ended.unwrap_err().to_string().contains("did not go on coming"));
         drop(second);
         let came = env.timeout(patience, third.next()).await.expect("it comes");
-        assert_eq!(came.unwrap(), Some(large));
+        assert!(matches!(came, Ok(Some(Message::Events { .. }))));
         // It has its room until whoever asked for it asks for the next one.
         assert!(arrivals.room.available_permits() < 200 << 10);
         assert!(waits(third.next()));
         assert_eq!(arrivals.room.available_permits(), 300 << 10);
+    }
+
+    /// A world in which nothing runs and time passes by hand.
+    #[derive(Clone, Default)]
+    struct ByHand(Arc<AtomicU64>);
+
+    impl ByHand {
+        fn advance(&self, by: Duration) {
+            self.0.fetch_add(by.as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
+    impl Clock for ByHand {
+        fn now(&self) -> Instant {
+            Instant::from_ns(self.0.load(Ordering::Relaxed))
+        }
+
+        fn wall_ms(&self) -> i64 {
+            0
+        }
+
+        fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            let clock = self.clone();
+            Box::pin(poll_fn(move |_| if clock.now() >= deadline { Poll::Ready(()) } else { Poll::Pending }))
+        }
+    }
+
+    impl Random for ByHand {
+        fn next_u64(&self) -> u64 {
+            0
+        }
+    }
+
+    impl Tasks for ByHand {
+        fn spawn(&self, _: &'static str, _: Pin<Box<dyn Future<Output = ()> + Send>>) -> Task {
+            Task::new(|| ())
+        }
+
+        fn spawn_dedicated(&self, _: &'static str, _: Pin<Box<dyn Future<Output = ()> + Send>>) -> Task {
+            Task::new(|| ())
+        }
+    }
+
+    /// A message of 200 KiB, as it is sent.
+    fn large() -> BytesMut {
+        let mut events = Writer::new(0);
+        let content = Content { payload: vec![7; 200 << 10].into(), ..Content::default() };
+        events.publish(&content, None).unwrap();
+        let stream = Stream::parse("eu/prices").unwrap();
+        let mut bytes = BytesMut::new();
+        Message::Events { stream, lineage: 0, batch: events.finish(0) }.encode(&mut bytes);
+        bytes
+    }
+
+    fn poll<T>(future: &mut Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    const STEP: Duration = Duration::from_secs(5);
+
+    /// Time, and room for one large message and a half.
+    fn arrivals_by_hand() -> (ByHand, Arrivals) {
+        let clock = ByHand::default();
+        let parts = Arc::new(clock.clone());
+        let env = Env::new(parts.clone(), parts.clone(), parts, Arc::clone(Env::real().disk()));
+        (clock, Arrivals::new(&env, 300 << 10, STEP))
+    }
+
+    #[tokio::test]
+    async fn a_large_message_may_come_slowly_where_nobody_waits_for_room_and_one_that_stands_still_is_ended()
+    {
+        let (clock, arrivals) = arrivals_by_hand();
+        let bytes = large();
+        for stands_still in [false, true] {
+            let (mut ours, theirs) = tokio::io::duplex(1 << 20);
+            let mut reader = FrameReader::new(theirs).within(arrivals.clone());
+            let mut next = pin!(reader.next());
+            let (begin, rest) = bytes.split_at(2 * SMALL_BYTES);
+            ours.write_all(begin).await.unwrap();
+            assert!(poll(&mut next).is_pending());
+            let (most, last) = rest.split_at(rest.len() - 1);
+            // A rest that is less makes no step.
+            for piece in most.chunks_exact(SLOW_STEP_BYTES) {
+                clock.advance(STEP - Duration::from_millis(1));
+                ours.write_all(piece).await.unwrap();
+                assert!(poll(&mut next).is_pending());
+                clock.advance(Duration::from_millis(1));
+                assert!(poll(&mut next).is_pending());
+            }
+            ours.write_all(most.chunks_exact(SLOW_STEP_BYTES).remainder()).await.unwrap();
+            assert!(poll(&mut next).is_pending());
+            if stands_still {
+                clock.advance(STEP);
+                let Poll::Ready(Err(error)) = poll(&mut next) else { panic!("it is not ended") };
+                assert!(error.to_string().contains("did not go on coming"), "{error}");
+            } else {
+                ours.write_all(last).await.unwrap();
+                assert!(matches!(poll(&mut next), Poll::Ready(Ok(Some(Message::Events { .. })))));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_message_that_comes_slowly_gives_its_room_to_one_that_waits_for_it() {
+        let (clock, arrivals) = arrivals_by_hand();
+        let bytes = large();
+        let ends = || {
+            let (ours, theirs) = tokio::io::duplex(1 << 20);
+            (ours, FrameReader::new(theirs).within(arrivals.clone()))
+        };
+        let ((mut slow, mut first), (mut quick, mut second)) = (ends(), ends());
+        slow.write_all(&bytes[..2 * SMALL_BYTES]).await.unwrap();
+        quick.write_all(&bytes).await.unwrap();
+        let mut comes = Box::pin(first.next());
+        let mut waits = pin!(second.next());
+        assert!(poll(&mut comes.as_mut()).is_pending());
+        assert!(poll(&mut waits).is_pending());
+        slow.write_all(&bytes[2 * SMALL_BYTES..][..SLOW_STEP_BYTES]).await.unwrap();
+        assert!(poll(&mut comes.as_mut()).is_pending());
+        clock.advance(STEP);
+        assert!(matches!(poll(&mut comes.as_mut()), Poll::Ready(Err(_))));
+        drop(comes);
+        drop(first);
+        assert!(matches!(poll(&mut waits), Poll::Ready(Ok(Some(Message::Events { .. })))));
+        assert_eq!(arrivals.waiting.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]

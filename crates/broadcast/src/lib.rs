@@ -36,5 +36,5 @@ pub use durability::{Durabilities, Durability};
 pub use event::{Collect, Content, Event, Kind};
 pub use history::{Gap, History, HistoryOptions, HistoryStats, Refusal};
 pub use name::Stream;
-pub use positions::{Heard, Position, Positions};
+pub use positions::{Heard, NoRoomForStreams, Position, Positions, TooManyStreams};
 pub use predicate::Predicate;

@@ -20,6 +20,11 @@ pub const BATCH_BYTES_MAX: usize = 2 << 20;
 pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
 /// Streams of all regions that one proxy carries; what is advertised or told beyond it is left out.
 pub const STREAMS_MAX: usize = 4096;
+/// Streams that are not there which a proxy's listeners name, all of them together: of each those beyond the first
+/// [`ABSENT_EACH`], so that whoever names very many keeps nobody out who names a few.
+pub const ABSENT_MAX: usize = 1 << 17;
+/// See [`ABSENT_MAX`].
+pub const ABSENT_EACH: usize = 16;
 /// Publishers that one stream remembers, but for those that wait for answers; beyond it the one that was idle longest
 /// is forgotten.
 pub const PUBLISHERS_MAX: usize = 65_536;

@@ -18,7 +18,10 @@
 //!   - If the one that does not move on hears nothing of the one before it, their link is broken, and either could go: it
 //!     is the one that has no other neighbour to whom its link works. If that says nothing, the one behind goes.
 //!   - A joining replica to which the tail hands over is removed likewise, and always it: the tail's disk has the events.
-//!   - Nobody is removed in a new epoch before all members have said what they wait for in it, or had half of that time.
+//!   - What is said of another one changes when the chain does, when a further link breaks, and when one speaks that was not heard yet,
+//!     and who says it hears of that later. So nobody is removed for it before it has pointed to the same one, in the same epoch, for
+//!     as long as silence may last; it counts that much earlier for that.
+//!   - In a new epoch it counts once all members have said what they wait for in it, or had half of that time.
 //! - One that was removed for that is let in again later, after twice as long each time that it is soon removed again:
 //!   however a fault comes and goes, publishers wait ever less often.
 //! - A chain that none of the members before it is in begins anew, with a lineage that is greater than that of the chain before and of
@@ -52,6 +55,13 @@ struct Seen {
     has: Has,
 }
 
+/// Who says of a replica that it does not move on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Own,
+    Others,
+}
+
 /// That a replica was removed because it did not move on.
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
@@ -71,8 +81,8 @@ pub struct Membership {
     started: BTreeMap<ReplicaId, u64>,
     /// Whether what becomes of those that started depends on whether others are heard.
     waits: bool,
-    /// Who does not move on, and since when that is known.
-    stuck: Option<(ReplicaId, u64)>,
+    /// Who does not move on, by whose word, and since when they say so.
+    stuck: Option<((ReplicaId, Word), u64)>,
     /// Whom the next chain leaves out for that, and when.
     leaves: Option<(ReplicaId, u64)>,
     /// Who was.
@@ -209,13 +219,14 @@ impl Membership {
         if next.members.iter().any(|member| stays(member) && heard(member)) {
             next.members.retain(stays);
             let stuck = self.who_is_stuck();
-            if self.stuck.map(|(id, _)| id) != stuck {
-                self.stuck = stuck.map(|id| (id, now_ms));
+            if self.stuck.map(|(stuck, _)| stuck) != stuck {
+                self.stuck = stuck.map(|stuck| (stuck, now_ms));
             }
-            if let Some((id, found_ms)) = self.stuck
+            if let Some(((id, word), found_ms)) = self.stuck
+                && let sure_ms = found_ms + if word == Word::Others { self.silence_ms } else { 0 }
                 && next.members == self.chain.members
                 && next.members.iter().filter(|other| other.id != id).any(|other| {
-                    let is_alive = self.seen.get(&other.id).is_some_and(|seen| seen.at_ms >= found_ms);
+                    let is_alive = self.seen.get(&other.id).is_some_and(|seen| seen.at_ms >= sure_ms);
                     is_alive && heard(other) && !self.has_stuck_disk(other.id)
                 })
             {
@@ -298,19 +309,18 @@ impl Membership {
         self.waits_of(id).disk_ms.saturating_mul(2) >= self.stuck_ms()
     }
 
-    /// Who keeps the chain from moving on, for too long already: a member, or the joining replica that the tail hands
-    /// over to.
-    fn who_is_stuck(&self) -> Option<ReplicaId> {
-        let limit_ms = self.stuck_ms();
+    /// Who keeps the chain from moving on: a member, or the joining replica that the tail hands over to. By its own word it has done
+    /// so for too long; by that of others it will have if they say so for as long as silence may last.
+    fn who_is_stuck(&self) -> Option<(ReplicaId, Word)> {
         // Whoever waits may wait for one that waits as well, and was not heard yet of this chain.
         let is_told = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.waits.is_some());
-        let is_new = self.now_ms.saturating_sub(self.changed_ms) < limit_ms / 2;
+        let is_new = self.now_ms.saturating_sub(self.changed_ms) < self.stuck_ms() / 2;
         if is_new && !self.chain.members.iter().all(is_told) {
             return None;
         }
         let mut line: Vec<ReplicaId> = self.chain.members.iter().map(|member| member.id).collect();
-        if let Some(id) = line.iter().find(|id| self.waits_of(**id).disk_ms >= limit_ms) {
-            return Some(*id);
+        if let Some(id) = line.iter().find(|id| self.waits_of(**id).disk_ms >= self.stuck_ms()) {
+            return Some((*id, Word::Own));
         }
         let members = line.len();
         let tails_next = line.last().and_then(|tail| self.waits_of(*tail).next);
@@ -324,11 +334,13 @@ impl Membership {
             }
             _ => 0,
         };
+        let limit_ms = self.stuck_ms() - self.silence_ms;
         // Half as long is long enough for whoever is behind: it began to wait, or to say so, somewhat later.
-        let is_long = |ms: u64| ms.saturating_mul(2) >= limit_ms;
-        let is_cut = |place: usize| line.get(place).is_some_and(|id| is_long(self.waits_of(*id).before_ms));
+        let is_long = |place: usize| waits_ms(place).saturating_mul(2) >= self.stuck_ms();
+        let is_cut =
+            |place: usize| line.get(place).is_some_and(|id| self.waits_of(*id).before_ms >= self.silence_ms);
         let mut before = (0..line.len()).find(|place| waits_ms(*place) >= limit_ms)?;
-        while is_long(waits_ms(before + 1))
+        while is_long(before + 1)
             && !is_cut(before + 1)
             && line.get(before + 1).is_some_and(|id| !self.has_stuck_disk(*id))
         {
@@ -342,7 +354,7 @@ impl Membership {
         let behind_is_reached = behind + 1 < members && !is_cut(behind + 1);
         let is_fault_before = is_alone || (before == 0 && behind_is_reached);
         let goes = if is_cut(behind) && is_fault_before { before } else { behind };
-        line.get(goes).copied()
+        line.get(goes).map(|id| (*id, Word::Others))
     }
 
     fn waits_of(&self, id: ReplicaId) -> Waits {
@@ -661,9 +673,8 @@ mod tests {
     #[test]
     fn a_region_begins_anew_with_a_replica_that_is_kept_out_and_has_events_rather_than_with_an_empty_one() {
         let mut service = alive(2);
-        say(&mut service, 10, &[(1, next(3, 5_000))]);
-        assert_eq!(step(&mut service, 10), Some((vec![1], vec![])));
-        let mut now_ms = 20;
+        assert_eq!(step_after(&mut service, 1_010, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
+        let mut now_ms = 1_020;
         let kept_out = |service: &mut Membership, now_ms| {
             service.join(now_ms, member(3), false, false);
             service.has(3, has(7, 5));
@@ -671,19 +682,18 @@ mod tests {
         kept_out(&mut service, now_ms);
         assert_eq!(step(&mut service, now_ms), None);
         // The last member is gone: an empty one has its address.
-        now_ms = 30;
+        now_ms = 1_030;
         service.join(now_ms, Member { id: 9, ..member(1) }, false, true);
         assert_eq!(step(&mut service, now_ms), Some((vec![3], vec![9])));
         assert_eq!(service.chain().lineage, 8);
         // One that is silent is not waited for.
         let mut service = alive(2);
-        say(&mut service, 10, &[(1, next(3, 5_000))]);
-        step(&mut service, 10);
-        kept_out(&mut service, 20);
-        assert_eq!(step(&mut service, 20), None);
-        service.alive(1_500, 1, service.chain().epoch, &[], Waits::default());
-        service.join(1_500, Member { id: 9, ..member(1) }, false, true);
-        assert_eq!(step(&mut service, 1_500), Some((vec![9], vec![])));
+        step_after(&mut service, 1_010, &[(1, next(3, 5_000))]);
+        kept_out(&mut service, 1_020);
+        assert_eq!(step(&mut service, 1_020), None);
+        service.alive(2_500, 1, service.chain().epoch, &[], Waits::default());
+        service.join(2_500, Member { id: 9, ..member(1) }, false, true);
+        assert_eq!(step(&mut service, 2_500), Some((vec![9], vec![])));
     }
 
     /// Members 1, 3, 5 and so on, which say all the time that they are alive.
@@ -704,12 +714,25 @@ mod tests {
         }
     }
 
-    /// Who is removed at once if this is said.
+    /// The chain after this was said for as long as silence may last, up to `now_ms`, if it is another one.
+    fn step_after(
+        service: &mut Membership,
+        now_ms: u64,
+        waits: &[(ReplicaId, Waits)],
+    ) -> Option<(Vec<ReplicaId>, Vec<ReplicaId>)> {
+        for at_ms in [now_ms - 1_000, now_ms - 1] {
+            say(service, at_ms, waits);
+            assert_eq!(step(service, at_ms), None, "at {at_ms}");
+        }
+        say(service, now_ms, waits);
+        step(service, now_ms)
+    }
+
+    /// Who is removed if this is said for as long as silence may last.
     fn goes(members: u64, waits: &[(ReplicaId, Waits)]) -> Option<ReplicaId> {
         let mut service = alive(members);
-        say(&mut service, 10, waits);
         let before = ids(service.chain()).0;
-        let after = step(&mut service, 10)?.0;
+        let after = step_after(&mut service, 2_000, waits)?.0;
         before.into_iter().find(|id| !after.contains(id))
     }
 
@@ -727,9 +750,12 @@ mod tests {
 
     #[test]
     fn a_member_whose_disk_stands_still_is_removed_if_anothers_goes_on() {
-        assert_eq!(goes(3, &[(3, disk(4_999)), (1, next(3, 4_999))]), None);
+        assert_eq!(goes(3, &[(3, disk(4_999)), (1, next(3, 3_999))]), None);
         for id in [1, 3, 5] {
-            assert_eq!(goes(3, &[(id, disk(5_000))]), Some(id));
+            let mut service = alive(3);
+            say(&mut service, 10, &[(id, disk(5_000))]);
+            let others = [1, 3, 5].into_iter().filter(|other| *other != id).collect();
+            assert_eq!(step(&mut service, 10), Some((others, vec![])), "its own word is enough");
         }
         assert_eq!(goes(1, &[(1, disk(50_000))]), None);
         assert_eq!(goes(2, &[(1, disk(50_000)), (3, disk(4_000))]), None);
@@ -740,7 +766,7 @@ mod tests {
         assert_eq!(goes(2, &[(1, next(3, 5_000))]), Some(3));
         assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 5_000))]), Some(7));
         // The last one has not waited for long enough, and will have.
-        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 4_900))]), None);
+        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 3_900))]), None);
         assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 1_000))]), Some(5));
         // It waits for another one than that which is behind it now.
         assert_eq!(goes(2, &[(1, next(9, 5_000))]), None);
@@ -750,7 +776,9 @@ mod tests {
     fn a_member_that_waits_for_its_own_disk_is_not_believed_about_another_one() {
         let both = Waits { disk_ms: 4_000, ..next(5, 9_000) };
         assert_eq!(goes(3, &[(3, both)]), None);
-        assert_eq!(goes(3, &[(3, Waits { disk_ms: 5_000, ..both })]), Some(3));
+        let mut service = alive(3);
+        say(&mut service, 10, &[(3, Waits { disk_ms: 5_000, ..both })]);
+        assert_eq!(step(&mut service, 10), Some((vec![1, 5], vec![])));
         assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, both)]), Some(3));
         assert_eq!(goes(3, &[(3, next(5, 9_000))]), Some(5));
     }
@@ -784,12 +812,31 @@ mod tests {
     }
 
     #[test]
+    fn one_that_keeps_another_waiting_stays_if_that_one_may_have_ended_meanwhile() {
+        let mut service = alive(2);
+        for now_ms in [10, 1_009] {
+            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
+            assert_eq!(step(&mut service, now_ms), None, "at {now_ms}");
+        }
+        service.alive(1_020, 3, 5, &[], Waits::default());
+        assert_eq!(step(&mut service, 1_020), None);
+        // Its own word comes after the other one's last.
+        service.alive(1_900, 3, 5, &[], disk(5_000));
+        assert_eq!(step(&mut service, 1_900), None);
+        service.alive(2_009, 3, 5, &[], Waits::default());
+        assert_eq!(step(&mut service, 2_009), None);
+        assert_eq!(step(&mut service, 2_010), Some((vec![3], vec![])));
+    }
+
+    #[test]
     fn what_is_said_of_another_epoch_removes_nobody() {
         let mut service = alive(2);
-        service.alive(10, 1, 4, &[], next(3, 9_000));
-        assert_eq!(step(&mut service, 10), None);
-        service.alive(10, 1, 5, &[], next(3, 9_000));
-        assert_eq!(step(&mut service, 10), Some((vec![1], vec![])));
+        for now_ms in [10, 1_010] {
+            service.alive(now_ms, 3, 5, &[], Waits::default());
+            service.alive(now_ms, 1, 4, &[], next(3, 9_000));
+            assert_eq!(step(&mut service, now_ms), None);
+        }
+        assert_eq!(step_after(&mut service, 2_010, &[(1, next(3, 9_000))]), Some((vec![1], vec![])));
     }
 
     #[test]
@@ -797,16 +844,23 @@ mod tests {
         let mut service = alive(3);
         service.join(10, member(7), false, true);
         assert_eq!(step(&mut service, 10), Some((vec![1, 3, 5], vec![7])));
-        service.alive(20, 1, 6, &[], next(3, 5_000));
-        assert_eq!(step(&mut service, 20), None);
-        service.alive(30, 5, 6, &[], Waits::default());
-        service.alive(30, 3, 6, &[], next(5, 4_900));
-        assert_eq!(step(&mut service, 30), None, "the third one is it");
+        for now_ms in [20, 1_020] {
+            service.alive(now_ms, 1, 6, &[], next(3, 5_000));
+            service.alive(now_ms, 3, 5, &[], Waits::default());
+            service.alive(now_ms, 5, 5, &[], Waits::default());
+            service.alive(now_ms, 7, 6, &[], Waits::default());
+            assert_eq!(step(&mut service, now_ms), None);
+        }
+        service.alive(1_030, 5, 6, &[], Waits::default());
+        service.alive(1_030, 3, 6, &[], next(5, 3_900));
+        assert_eq!(step(&mut service, 1_030), None, "the third one is it");
         // The second one does not hear of the chain.
         let mut service = alive(3);
         service.join(10, member(7), false, true);
         step(&mut service, 10);
-        for (now_ms, gone) in [(900, false), (1_700, false), (2_509, false), (2_510, true)] {
+        for (now_ms, gone) in
+            [(900, false), (1_700, false), (2_509, false), (2_510, false), (3_509, false), (3_510, true)]
+        {
             say(&mut service, now_ms, &[(1, next(3, 5_000))]);
             service.alive(now_ms, 3, 5, &[], Waits::default());
             assert_eq!(step(&mut service, now_ms), gone.then(|| (vec![1, 5], vec![7])));
@@ -819,9 +873,9 @@ mod tests {
         let mut now_ms = 10;
         for out_ms in [5_000, 10_000, 20_000, 40_000, 80_000, 80_000] {
             // It joins again before it knows.
+            now_ms += 1_000;
             service.join(now_ms, member(3), false, false);
-            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
-            assert_eq!(step(&mut service, now_ms), Some((vec![1], vec![])));
+            assert_eq!(step_after(&mut service, now_ms, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
             let until_ms = now_ms + out_ms;
             for (at_ms, joins) in [(now_ms + 1, false), (until_ms - 1, false), (until_ms, true)] {
                 say(&mut service, at_ms, &[]);
@@ -835,8 +889,7 @@ mod tests {
         }
         // Later it is a fault like the first one, and if the other one is lost it is not waited for.
         now_ms += 4 * 80_000;
-        say(&mut service, now_ms, &[(1, next(3, 5_000))]);
-        assert_eq!(step(&mut service, now_ms), Some((vec![1], vec![])));
+        assert_eq!(step_after(&mut service, now_ms, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
         service.join(now_ms + 1, Member { id: 3, ..member(1) }, false, false);
         assert_eq!(step(&mut service, now_ms + 1), Some((vec![3], vec![])));
     }
@@ -847,12 +900,62 @@ mod tests {
             let mut service = alive(2);
             service.join(10, member(7), false, true);
             assert_eq!(step(&mut service, 10), Some((vec![1, 3], vec![7])));
-            say(&mut service, 20, &[(7, waits)]);
-            assert_eq!(step(&mut service, 20), None, "it keeps nobody waiting");
-            say(&mut service, 30, &[(1, next(3, 5_100)), (3, next(7, 5_000)), (7, waits)]);
-            assert_eq!(step(&mut service, 30), Some((vec![1, 3], vec![])));
-            service.join(40, member(7), false, false);
-            assert_eq!(step(&mut service, 40), None);
+            assert_eq!(step_after(&mut service, 1_020, &[(7, waits)]), None, "it keeps nobody waiting");
+            let waits = [(1, next(3, 5_100)), (3, next(7, 5_000)), (7, waits)];
+            assert_eq!(step_after(&mut service, 2_030, &waits), Some((vec![1, 3], vec![])));
+            service.join(2_040, member(7), false, false);
+            assert_eq!(step(&mut service, 2_040), None);
+        }
+    }
+
+    #[test]
+    fn the_tail_stays_when_one_that_joined_and_kept_it_waiting_is_removed_and_the_head_hears_of_it_later() {
+        let mut service = alive(2);
+        service.join(10, member(7), false, true);
+        assert_eq!(step(&mut service, 10), Some((vec![1, 3], vec![7])));
+        let waits = [(1, next(3, 5_000)), (3, next(7, 5_000))];
+        assert_eq!(step_after(&mut service, 2_000, &waits), Some((vec![1, 3], vec![])));
+        // The tail holds everything at once, and the first one has not heard of that.
+        for now_ms in [2_010, 2_500, 2_990] {
+            say(&mut service, now_ms, &[(1, next(3, 6_000))]);
+            assert_eq!(step(&mut service, now_ms), None, "at {now_ms}");
+        }
+        say(&mut service, 3_000, &[]);
+        assert_eq!(step(&mut service, 3_000), None);
+        // From here on it is the tail.
+        assert_eq!(step_after(&mut service, 10_000, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
+    }
+
+    #[test]
+    fn a_member_that_reaches_the_service_anew_stays_though_it_has_not_said_yet_what_it_waits_for() {
+        let mut service = alive(3);
+        let waits = [(1, next(3, 4_500)), (3, next(5, 3_900))];
+        say(&mut service, 10, &waits);
+        assert_eq!(step(&mut service, 10), None);
+        service.join(20, member(3), false, false);
+        assert_eq!(step(&mut service, 20), None);
+        service.alive(30, 1, 5, &[], waits[0].1);
+        assert_eq!(step(&mut service, 30), None);
+        let waits = [(1, next(3, 5_000)), (3, next(5, 5_000))];
+        assert_eq!(step_after(&mut service, 1_100, &waits), Some((vec![1, 3], vec![])));
+    }
+
+    #[test]
+    fn a_member_whose_links_break_one_after_the_other_is_removed_and_no_neighbour_of_it() {
+        let from = |from_ms: u64, now_ms: u64| now_ms.saturating_sub(from_ms);
+        let later = [1_000, 2_400, 2_600, 3_900];
+        for (first_ms, second_ms) in later.into_iter().flat_map(|ms| [(0, ms), (ms, 0)]) {
+            let mut service = alive(3);
+            let gone = (0..=6_000).step_by(100).find_map(|now_ms| {
+                // From when its link to the first one is broken nothing comes through it, and what that one says of it begins with
+                // whichever breaks first.
+                let (before_ms, after_ms) = (from(first_ms, now_ms), from(second_ms, now_ms));
+                let middle = Waits { before_ms, ..next(5, if second_ms < first_ms { after_ms } else { 0 }) };
+                let waits = [(1, next(3, now_ms)), (3, middle), (5, cut(after_ms))];
+                say(&mut service, now_ms, &waits);
+                step(&mut service, now_ms)
+            });
+            assert_eq!(gone, Some((vec![1, 5], vec![])), "{first_ms} {second_ms}");
         }
     }
 }

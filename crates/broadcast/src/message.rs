@@ -18,6 +18,7 @@
 //!  19 ready        u64 epoch                                   20 share      region member, list of (stream, position)
 //!  21 region       a message of region/message.rs              22 bye        nothing
 //!  23 applied      u64 epoch, stream, position                 24 ask        u64 at
+//!  25 listen refused  u8 reason, u16 length, text
 //! position   u64 lineage of the stream's region, u64 number
 //! waits      u64 disk ms, u64 before ms, u8 next?, u64 replica, u64 next ms
 //! has        u64 lineage, u64 events
@@ -202,14 +203,14 @@ pub enum Message {
         /// When this is sent, in milliseconds on the sender's own clock, to which it comes back.
         at: u64,
     },
-    /// To a tail: send this stream's events from the one after `after` on.
+    /// From a head to another region's tail, of a stream that it told of: send its events from the one after `after` on.
     Subscribe {
         /// The stream.
         stream: Stream,
         /// Where the subscriber is. Of another lineage than this it is sent nothing.
         after: Position,
     },
-    /// To a tail: no more of this stream.
+    /// From a head to another region's tail: no more of this stream.
     Unsubscribe {
         /// The stream.
         stream: Stream,
@@ -282,6 +283,13 @@ pub enum Message {
     Listening {
         /// As in the listen, with numbers instead of [`FROM_NOW`], and the beginnings of later lineages.
         positions: Vec<(Stream, Position)>,
+    },
+    /// To a client that wants to listen: it is sent nothing.
+    ListenRefused {
+        /// For programs: [`Reason::Limit`] if it may ask again later, [`Reason::Invalid`] if that is no use.
+        reason: Reason,
+        /// For people.
+        text: String,
     },
     /// From a replica to its region's configuration service: make me a member.
     Join {
@@ -432,10 +440,7 @@ impl Message {
                 out.put_u8(5);
                 put_stream(out, stream);
                 out.put_u64_le(*first);
-                out.put_u8(*reason as u8);
-                let text = &text.as_bytes()[..text.len().min(1000)];
-                out.put_u16_le(text.len() as u16);
-                out.put_slice(text);
+                put_refusal(out, *reason, text);
             }
             Message::Advertise { epoch, answers, counts } => {
                 out.put_u8(6);
@@ -526,6 +531,10 @@ impl Message {
                 out.put_u8(18);
                 put_counts(out, positions);
             }
+            Message::ListenRefused { reason, text } => {
+                out.put_u8(25);
+                put_refusal(out, *reason, text);
+            }
             Message::Join { member, durable, started, has } => {
                 out.put_u8(16);
                 put_member(out, member);
@@ -578,16 +587,8 @@ impl Message {
                 repeated: from.u8()? != 0,
             },
             5 => {
-                let (stream, first, code, len) = (from.stream()?, from.u64()?, from.u8()?, from.u16()?);
-                let text = String::from_utf8_lossy(&from.bytes(usize::from(len))?).into_owned();
-                let reason = match code {
-                    0 => Reason::NotHead,
-                    1 => Reason::Gap,
-                    2 => Reason::Invalid,
-                    3 => Reason::Limit,
-                    4 => Reason::NotAuthorized,
-                    other => return Err(BadMessage(format!("reason {other} is unknown"))),
-                };
+                let (stream, first) = (from.stream()?, from.u64()?);
+                let (reason, text) = take_refusal(&mut from)?;
                 Message::Refused { stream, first, reason, text }
             }
             6 => {
@@ -646,6 +647,10 @@ impl Message {
             22 => Message::Bye,
             23 => Message::Applied { epoch: from.u64()?, stream: from.stream()?, last: from.position()? },
             18 => Message::Listening { positions: take_counts(&mut from)? },
+            25 => {
+                let (reason, text) = take_refusal(&mut from)?;
+                Message::ListenRefused { reason, text }
+            }
             17 => Message::Alive {
                 epoch: from.u64()?,
                 caught_up: from.list(8, Reader::u64)?,
@@ -657,6 +662,27 @@ impl Message {
         from.end()?;
         Ok(message)
     }
+}
+
+fn put_refusal(out: &mut BytesMut, reason: Reason, text: &str) {
+    out.put_u8(reason as u8);
+    let text = &text.as_bytes()[..text.len().min(1000)];
+    out.put_u16_le(text.len() as u16);
+    out.put_slice(text);
+}
+
+fn take_refusal(from: &mut Reader) -> Result<(Reason, String), BadMessage> {
+    let (code, len) = (from.u8()?, from.u16()?);
+    let text = String::from_utf8_lossy(&from.bytes(usize::from(len))?).into_owned();
+    let reason = match code {
+        0 => Reason::NotHead,
+        1 => Reason::Gap,
+        2 => Reason::Invalid,
+        3 => Reason::Limit,
+        4 => Reason::NotAuthorized,
+        other => return Err(BadMessage(format!("reason {other} is unknown"))),
+    };
+    Ok((reason, text))
 }
 
 fn put_waits(out: &mut BytesMut, waits: &Waits) {
@@ -760,7 +786,13 @@ mod tests {
                 batch: batch.clone(),
             },
             Message::Published { stream: stream.clone(), number: 1, seq: 2, repeated: true },
-            Message::Refused { stream: stream.clone(), first: 1, reason: Reason::Invalid, text },
+            Message::Refused {
+                stream: stream.clone(),
+                first: 1,
+                reason: Reason::Invalid,
+                text: text.clone(),
+            },
+            Message::ListenRefused { reason: Reason::Limit, text },
             Message::Advertise {
                 epoch: 2,
                 answers: Some(3),
@@ -828,7 +860,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_frame_is_refused_or_read_without_a_panic(
-            which in 0..27usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..28usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut out = BytesMut::new();
             samples()[which].encode(&mut out);

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{BufMut, BytesMut};
 
-use crate::limits::STREAMS_MAX;
+use crate::limits::{ABSENT_EACH, ABSENT_MAX, STREAMS_MAX};
 use crate::message::FROM_NOW;
 use crate::name::Stream;
 use crate::wire::{BadMessage, Reader, put_list, put_position, put_stream};
@@ -53,6 +53,29 @@ pub enum Heard {
     Anew,
 }
 
+/// More streams than a listener may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} streams are named, and a listener names {STREAMS_MAX} at most: name fewer, share them among several listeners, or \
+     name none to hear all"
+)]
+pub struct TooManyStreams(usize);
+
+impl TooManyStreams {
+    /// Whether a listener may name so many.
+    pub fn check(named: usize) -> Result<(), Self> {
+        if named > STREAMS_MAX { Err(Self(named)) } else { Ok(()) }
+    }
+}
+
+/// Listeners name more streams that have no event yet than there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "listeners name more streams that have no event yet than there is room for ({ABSENT_MAX} together, those of each \
+     beyond its first {ABSENT_EACH}): name fewer of them, or try again later"
+)]
+pub struct NoRoomForStreams;
+
 /// The last number that a listener has, of each stream.
 ///
 /// Its text is opaque to those who keep it: base64url of u8 version (2), u8 whether other streams are wanted, and a
@@ -81,6 +104,13 @@ impl Positions {
     /// What comes from now on, of these streams only.
     pub fn now(streams: impl IntoIterator<Item = Stream>) -> Self {
         Self { streams: streams.into_iter().map(|stream| (stream, Position::NOW)).collect(), others: false }
+    }
+
+    /// What a proxy is told of them: who wants other streams as well gets those of which it has nothing all the same.
+    pub fn named(&self) -> Vec<(Stream, Position)> {
+        let says_something = |(_, position): &(&Stream, &Position)| !self.others || position.seq > 0;
+        let named = self.streams.iter().filter(says_something);
+        named.map(|(stream, position)| (stream.clone(), *position)).collect()
     }
 
     /// Where a stream begins for whoever wanted what comes from now on.
@@ -129,15 +159,29 @@ impl Positions {
         of_region.map(|(_, position)| *position).filter(|position| !position.is_open())
     }
 
-    /// The proxy says where a stream begins: what is said of it there, and if that is of an earlier lineage than what is known of
-    /// its region, as the proxy lags, it begins before the first event of that one.
-    pub(crate) fn hear_begin(&mut self, stream: &Stream, at: &mut Position) -> Heard {
-        let heard = self.hear(stream, at.lineage);
-        if heard == Heard::Older {
-            *at = Position { lineage: self.lineage_of(stream.region()), seq: 0 };
+    /// The proxy says where streams begin: what is said of one there, and if that is of an earlier lineage than what is known of
+    /// its region, as the proxy lags, it begins before the first event of that one. Answers the regions that have begun anew, and
+    /// in which lineage.
+    pub(crate) fn hear_begins(&mut self, begins: &mut [(Stream, Position)]) -> Vec<(String, u64)> {
+        let mut anew = Vec::new();
+        // Where the streams of a region begin changes nothing of what is heard of the next one: there may be thousands.
+        let mut known: BTreeMap<(String, u64), u64> = BTreeMap::new();
+        for (stream, at) in begins {
+            let region = stream.region().to_owned();
+            let lineage = *known.entry((region, at.lineage)).or_insert_with_key(|(region, lineage)| {
+                match self.hear_region(region, *lineage) {
+                    Heard::Older => return self.lineage_of(region),
+                    Heard::Anew => anew.push((region.clone(), *lineage)),
+                    Heard::Same => {}
+                }
+                *lineage
+            });
+            if lineage != at.lineage {
+                *at = Position { lineage, seq: 0 };
+            }
+            self.begin(stream, *at);
         }
-        self.begin(stream, *at);
-        heard
+        anew
     }
 
     /// What `wanted` wants, from here in the streams of which something is known here.
@@ -182,7 +226,7 @@ impl Positions {
                 _ => from.list(20, |from| Ok((from.stream()?, from.position()?)))?,
             };
             from.end()?;
-            // A proxy would leave those beyond out, and say nothing.
+            // Whoever listens from there would be refused.
             if streams.len() > STREAMS_MAX {
                 let count = streams.len();
                 return Err(BadMessage(format!(
@@ -297,9 +341,29 @@ mod tests {
     fn where_now_is_at_a_proxy_that_lags_is_before_the_first_event_of_the_lineage_that_is_known() {
         let streams = [(stream("eu/a"), at(5, 10)), (stream("eu/b"), Position::NOW)];
         let mut positions = Positions { streams: streams.into(), others: false };
-        let mut now = at(4, 70);
-        assert_eq!(positions.hear_begin(&stream("eu/b"), &mut now), Heard::Older);
-        assert_eq!((now, positions.streams[&stream("eu/b")]), (at(5, 0), at(5, 0)));
+        let mut began = [(stream("eu/b"), at(4, 70))];
+        assert_eq!(positions.hear_begins(&mut began), []);
+        assert_eq!((began[0].1, positions.streams[&stream("eu/b")]), (at(5, 0), at(5, 0)));
         assert_eq!(positions.hear(&stream("eu/b"), 5), Heard::Same, "it goes on there");
+    }
+
+    #[test]
+    fn where_many_streams_begin_is_heard_of_each_region_once() {
+        let streams = [
+            (stream("eu/a"), at(4, 10)),
+            (stream("eu/b"), Position::NOW),
+            (stream("us/a"), at(4, 30)),
+            (stream("us/b"), Position::NOW),
+        ];
+        let mut positions = Positions { streams: streams.into(), others: false };
+        let mut began = [
+            (stream("eu/a"), at(5, 0)),
+            (stream("eu/b"), at(5, 7)),
+            (stream("us/a"), at(4, 30)),
+            (stream("us/b"), at(4, 8)),
+        ];
+        let said = began.clone();
+        assert_eq!(positions.hear_begins(&mut began), [("eu".to_owned(), 5)]);
+        assert_eq!((&began, positions.streams), (&said, said.clone().into()));
     }
 }

@@ -1,7 +1,7 @@
 //! What a peer can make a replica hold is bounded.
 
 use bytes::Bytes;
-use tailwater_broadcast::limits::STREAMS_MAX;
+use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, STREAMS_MAX};
 use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Reason, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
@@ -154,6 +154,152 @@ fn streams_of_other_regions_beyond_the_bound_are_left_out_and_counted() {
     head.receive(0, 8, told(counts(0..STREAMS_MAX + 2)));
     assert_eq!((head.counters.left_out, head.streams().count()), (2, STREAMS_MAX));
     assert!(head.stream(&stream(STREAMS_MAX)).is_none());
+}
+
+#[test]
+fn a_stream_that_would_be_one_more_than_a_proxy_carries_is_not_begun_by_a_publisher_either() {
+    let mut head = Replica::new(Config::new("here", 1));
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    head.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
+    head.connected(0, 7, client(3));
+    head.connected(0, 8, Peer::Out("there".to_owned(), 5));
+    let far = |n: usize| Stream::parse(&format!("there/{n:05}")).unwrap();
+    let counts = (1..STREAMS_MAX).map(|n| Advertised { stream: far(n), count: at(1), age_ms: 0 });
+    head.receive(0, 8, Message::Advertise { epoch: 1, answers: None, counts: counts.collect() });
+    let mut publish = |name: &str, first| {
+        let stream = Stream::parse(name).unwrap();
+        head.receive(0, 7, Message::Publish { stream, client: 3, answered: 0, first, batch: large(0) });
+        head.outputs().into_iter().find_map(|output| match output {
+            Output::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
+            _ => None,
+        })
+    };
+    assert_eq!(publish("here/last", 1), None);
+    let (reason, text) = publish("here/more", 1).expect("it is refused");
+    assert!(reason == Reason::Limit && text.contains("4096 streams of all regions"), "{text}");
+    assert_eq!(publish("here/last", 2), None, "one that is there goes on");
+}
+
+#[test]
+fn who_names_more_streams_than_a_listener_may_is_told_so_and_sent_what_it_was_sent_before() {
+    let mut tail = Replica::new(Config::new("here", 1));
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    tail.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
+    tail.connected(0, 7, client(3));
+    tail.connected(0, 8, client(4));
+    let stream = |n: usize| Stream::parse(&format!("here/{n:05}")).unwrap();
+    let listen = |tail: &mut Replica, count: usize| {
+        let positions = (0..count).map(|n| (stream(n), Position::START)).collect();
+        tail.receive(0, 8, Message::Listen { positions, others: false });
+        let mut answers = tail.outputs().into_iter().filter_map(|output| match output {
+            Output::Send(8, Message::Listening { positions }) => Some(Ok(positions.len())),
+            Output::Send(8, Message::ListenRefused { reason, text }) => Some(Err((reason, text))),
+            _ => None,
+        });
+        answers.next().expect("an answer")
+    };
+    assert_eq!(listen(&mut tail, STREAMS_MAX), Ok(STREAMS_MAX));
+    let (reason, text) = listen(&mut tail, STREAMS_MAX + 1).unwrap_err();
+    assert!(reason == Reason::Invalid && text.contains("4097 streams are named"), "{text}");
+    let last = stream(STREAMS_MAX - 1);
+    let publish =
+        Message::Publish { stream: last.clone(), client: 3, answered: 0, first: 1, batch: large(0) };
+    tail.receive(0, 7, publish);
+    let is_sent = |output: &Output| matches!(output, Output::Send(8, Message::Events { stream, .. }) if *stream == last);
+    assert!(tail.outputs().iter().any(is_sent));
+}
+
+#[test]
+fn streams_that_are_made_up_by_many_listeners_are_bounded_together_and_keep_out_nobody_who_names_a_few() {
+    let mut tail = Replica::new(Config::new("here", 1));
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    tail.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
+    let listen = |tail: &mut Replica, id: u64, streams: Vec<String>| {
+        if tail.peer(id).is_none() {
+            tail.connected(0, id, client(id.into()));
+        }
+        let positions = streams.iter().map(|name| (Stream::parse(name).unwrap(), Position::START)).collect();
+        tail.receive(0, id, Message::Listen { positions, others: false });
+        let mut answers = tail.outputs().into_iter().filter_map(|output| match output {
+            Output::Send(_, Message::Listening { .. }) => Some(Ok(())),
+            Output::Send(_, Message::ListenRefused { reason, text }) => Some(Err((reason, text))),
+            _ => None,
+        });
+        answers.next().expect("an answer")
+    };
+    let made_up = |id: u64, count: usize| (0..count).map(|n| format!("here/{id}-{n}")).collect::<Vec<_>>();
+    let most = STREAMS_MAX - ABSENT_EACH;
+    let mut admitted = 0;
+    while listen(&mut tail, admitted, made_up(admitted, STREAMS_MAX)).is_ok() {
+        admitted += 1;
+        assert!(admitted as usize * most <= ABSENT_MAX, "{admitted} listeners of {STREAMS_MAX} streams each");
+    }
+    assert_eq!(admitted as usize, ABSENT_MAX / most);
+    let (reason, text) = listen(&mut tail, admitted, made_up(admitted, STREAMS_MAX)).unwrap_err();
+    assert!(reason == Reason::Limit && text.contains("name fewer of them, or try again later"), "{text}");
+    // Those that name a few, those of streams that are there, and one that names other ones than before.
+    assert_eq!(listen(&mut tail, 1_000, made_up(1_000, ABSENT_EACH)), Ok(()));
+    let stream = |n: u64| Stream::parse(&format!("here/real-{n}")).unwrap();
+    for n in 0..40 {
+        let publish =
+            Message::Publish { stream: stream(n), client: 3, answered: 0, first: 1, batch: large(0) };
+        tail.receive(0, 1_000, publish);
+    }
+    assert_eq!(listen(&mut tail, 1_001, (0..40).map(|n| stream(n).to_string()).collect()), Ok(()));
+    assert_eq!(listen(&mut tail, 0, made_up(2_000, STREAMS_MAX)), Ok(()));
+    // What ends gives its room back.
+    tail.closed(0, 1);
+    assert_eq!(listen(&mut tail, admitted, made_up(admitted, STREAMS_MAX)), Ok(()));
+}
+
+#[test]
+fn another_region_subscribes_to_streams_that_are_there_only_and_clients_to_none() {
+    let mut tail = Replica::new(Config::new("here", 1));
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    tail.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
+    tail.connected(0, 7, client(3));
+    tail.connected(0, 8, Peer::In("there".to_owned(), Role::Replica(5)));
+    let [early, late] = ["here/early", "here/late"].map(|name| Stream::parse(name).unwrap());
+    let publish = |tail: &mut Replica, stream: &Stream| {
+        let stream = stream.clone();
+        tail.receive(0, 7, Message::Publish { stream, client: 3, answered: 0, first: 1, batch: large(0) });
+    };
+    publish(&mut tail, &early);
+    for stream in [&early, &late] {
+        let after = Position { lineage: 1, seq: 0 };
+        tail.receive(0, 8, Message::Subscribe { stream: stream.clone(), after });
+    }
+    publish(&mut tail, &late);
+    let mut sent = Vec::new();
+    // One large event at a time.
+    for _ in 0..2 {
+        tail.drained(8, usize::MAX);
+        sent.extend(tail.outputs().into_iter().filter_map(|output| match output {
+            Output::Send(8, Message::Events { stream, .. }) => Some(stream),
+            _ => None,
+        }));
+    }
+    assert_eq!(sent, std::slice::from_ref(&early));
+    tail.receive(0, 7, Message::Subscribe { stream: early, after: at(0) });
+    let is_closed =
+        |output: &Output| matches!(output, Output::Close(7, why) if why.contains("a subscription"));
+    assert!(tail.outputs().iter().any(is_closed));
+}
+
+fn client(id: u128) -> Peer {
+    Peer::In("client".to_owned(), Role::Client(id))
 }
 
 fn advertise(stream: &Stream, count: u64) -> Message {

@@ -170,25 +170,3 @@ fn a_replica_waits_anew_when_somebody_behind_it_is_removed_and_goes_on_waiting_w
     let waits = head.pass(1_000);
     assert!(matches!(waits.next, Some((4, 800..=1_000))), "{waits:?}");
 }
-
-#[test]
-fn whoever_is_behind_has_some_time_after_a_change_to_show_that_another_one_was_the_reason() {
-    let mut head = Told::new(2);
-    head.publish();
-    head.sync();
-    let waits = head.pass(9_000);
-    assert!(matches!(waits.next, Some((4, 8_800..))), "{waits:?}");
-    // One that was joining is gone.
-    let member = |id| Member { id, address: format!("replica-{id}") };
-    let members = vec![member(2), member(4), member(6)];
-    head.replica.configure(
-        head.now_ms,
-        Chain { epoch: 2, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
-    head.replica.receive(head.now_ms, 8, Message::Follow { epoch: 2, lineage: 1, counts: Vec::new() });
-    let waits = head.replica.waits();
-    let most_ms = 4 * Config::new("here", 2).silence_ms;
-    assert_eq!(waits.next, Some((4, most_ms)), "{waits:?}");
-    let waits = head.pass(500);
-    assert!(waits.next.is_some_and(|(_, ms)| (most_ms + 300..=most_ms + 500).contains(&ms)), "{waits:?}");
-}

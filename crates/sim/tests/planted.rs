@@ -212,6 +212,11 @@ fn replicas_that_do_not_say_that_they_hear_nothing_of_the_one_before_them_are_ca
 }
 
 #[test]
+fn replicas_that_say_what_they_waited_for_a_while_ago_are_caught() {
+    is_caught(Plant::WaitsToldLate, "broadcast", &["to which nothing happened"]);
+}
+
+#[test]
 fn a_publisher_that_tries_again_as_another_is_caught() {
     is_caught(
         Plant::RetryAsAnother,

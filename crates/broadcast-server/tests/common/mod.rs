@@ -1,7 +1,10 @@
 //! What the tests with real connections have in common.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tailwater_broadcast::replica::Config;
+use tailwater_broadcast_server::{ConfigurationAt, ServerConfig, fresh_id};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
@@ -14,4 +17,19 @@ pub async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
     let journal =
         Journal::open(env, &dir.path().join("journal"), JournalConfig::default(), &mut replay).unwrap();
     (Arc::new(recovery.finish(env, journal, MetaConfig::default())), dir)
+}
+
+/// Of a new replica in a region that is alone.
+pub fn config(env: &Env, region: &str, configuration: ConfigurationAt) -> ServerConfig {
+    ServerConfig {
+        replica: Config::new(region, fresh_id(env)),
+        advertised: None,
+        regions: BTreeMap::new(),
+        configuration,
+        silence_ms: 1_000,
+        lost_ms: 60_000,
+        connections_max: 100,
+        quotas: None,
+        authorizer: Arc::new(tailwater_access::Everybody),
+    }
 }

@@ -17,9 +17,9 @@ use crate::client::asking::{Asking, Next};
 use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::Event;
-use crate::message::{AGE_UNKNOWN, Advertised, Message};
+use crate::message::{AGE_UNKNOWN, Advertised, Message, Reason};
 use crate::name::Stream;
-use crate::positions::{Heard, Position, Positions};
+use crate::positions::{Heard, Position, Positions, TooManyStreams};
 
 /// Batches that wait for [`Listener::next`].
 const WAITING_MAX: usize = 16;
@@ -27,6 +27,8 @@ const WAITING_MAX: usize = 16;
 const UNPACKED_MAX: usize = 1024;
 /// A pause between two tries to reach the tail.
 const RETRY: Duration = Duration::from_millis(50);
+/// A pause after it refused what was asked for.
+const REFUSED: Duration = Duration::from_secs(1);
 
 /// Listens. Dropping it ends it.
 #[derive(Debug)]
@@ -44,13 +46,19 @@ pub struct Listener {
 /// What came, and if it is events, of which lineage they are.
 #[derive(Debug)]
 pub(super) struct Came {
-    pub(super) received: Received,
+    pub(super) received: Result<Received, ListenError>,
     pub(super) lineage: u64,
 }
 
 impl From<Received> for Came {
     fn from(received: Received) -> Self {
-        Self { received, lineage: 0 }
+        Self { received: Ok(received), lineage: 0 }
+    }
+}
+
+impl From<ListenError> for Came {
+    fn from(error: ListenError) -> Self {
+        Self { received: Err(error), lineage: 0 }
     }
 }
 
@@ -113,6 +121,10 @@ pub enum ListenError {
         "region {0} has begun anew: its streams' events come from the beginning, and those before are no more"
     )]
     Anew(String),
+    /// The proxy sends it nothing: it names too many streams, after which it has ended, or there is no room for what it names at
+    /// the moment, and when it is asked again it tries again.
+    #[error("the listener is refused: {0}")]
+    Refused(String),
     /// The listener's task has ended.
     #[error("the listener has ended")]
     Ended,
@@ -192,6 +204,7 @@ impl Listener {
     /// What comes next. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Result<Received, ListenError> {
         let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
+        let received = received?;
         match &received {
             Received::Events(stream, batch) => {
                 self.positions.streams.insert(stream.clone(), Position { lineage, seq: batch.last });
@@ -216,7 +229,7 @@ impl Listener {
                 continue;
             }
             let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
-            match received {
+            match received? {
                 Received::Events(stream, batch) => {
                     self.positions.streams.entry(stream.clone()).or_default().lineage = lineage;
                     self.unpack(stream, &batch)?;
@@ -268,6 +281,11 @@ struct State {
 impl State {
     async fn run(mut self) {
         let client = u128::from(self.env.random_u64());
+        if let Err(too_many) = TooManyStreams::check(self.positions.named().len()) {
+            // Nobody listens any more, or it is told.
+            let _ = self.events.send(ListenError::Refused(too_many.to_string()).into()).await;
+            return;
+        }
         loop {
             match link::connect(&self.env, &self.addresses, (client, CLIENT), End::Tail).await {
                 Ok(link) if !self.hears_all && Newest::from(&link.chain) < self.newest.get() => {
@@ -279,8 +297,9 @@ impl State {
                     );
                 }
                 Ok(link) => {
-                    if let Err(error) = self.serve(link).await {
-                        tracing::debug!(%error, "the listener looks for the tail again");
+                    match self.serve(link).await {
+                        Ok(()) => return,
+                        Err(error) => tracing::debug!(%error, "the listener looks for the tail again"),
                     }
                     if self.events.send(Received::Lost.into()).await.is_err() {
                         return;
@@ -299,29 +318,27 @@ impl State {
     /// anew: that is said before anything of them comes.
     async fn hears(&mut self, stream: &Stream, lineage: u64) -> anyhow::Result<bool> {
         let heard = self.positions.hear(stream, lineage);
-        self.tell(heard, stream, lineage).await?;
+        if heard == Heard::Anew {
+            self.tell_anew(stream.region().to_owned(), lineage).await?;
+        }
         Ok(heard != Heard::Older)
     }
 
-    /// Tells that a region has begun anew, if what was heard says so.
-    async fn tell(&self, heard: Heard, stream: &Stream, lineage: u64) -> anyhow::Result<()> {
-        if heard == Heard::Anew {
-            let region = stream.region().to_owned();
-            tracing::warn!(
-                region,
-                "a region has begun anew: its streams' numbers are those of other events now, which come from the first one on"
-            );
-            self.events.send(Received::Anew { region, lineage }.into()).await?;
-        }
-        Ok(())
+    async fn tell_anew(&self, region: String, lineage: u64) -> anyhow::Result<()> {
+        tracing::warn!(
+            region,
+            "a region has begun anew: its streams' numbers are those of other events now, which come from the first one on"
+        );
+        Ok(self.events.send(Received::Anew { region, lineage }.into()).await?)
     }
 
+    /// Listens through one connection. Answers `Ok` if it is refused for good.
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
         let mut asking = Asking::new(&self.env);
         loop {
             self.newest.hear(&link.chain);
-            let positions = self.positions.streams.iter().map(|(s, after)| (s.clone(), *after)).collect();
-            link.writer.send(&Message::Listen { positions, others: self.positions.others }).await?;
+            let (positions, others) = (self.positions.named(), self.positions.others);
+            link.writer.send(&Message::Listen { positions, others }).await?;
             loop {
                 let message = match asking.next(&mut link.reader, &link.address).await? {
                     Next::Ask(ask) => {
@@ -335,9 +352,8 @@ impl State {
                         self.received(stream, lineage, batch).await?
                     }
                     Message::Listening { mut positions } => {
-                        for (stream, position) in &mut positions {
-                            let heard = self.positions.hear_begin(stream, position);
-                            self.tell(heard, stream, position.lineage).await?;
+                        for (region, lineage) in self.positions.hear_begins(&mut positions) {
+                            self.tell_anew(region, lineage).await?;
                         }
                         self.events.send(Received::Began(positions).into()).await?;
                     }
@@ -352,6 +368,14 @@ impl State {
                             let counts = Count::all(&self.env, answers, heard);
                             self.events.send(Received::Counts(counts).into()).await?;
                         }
+                    }
+                    Message::ListenRefused { reason, text } => {
+                        self.events.send(ListenError::Refused(text).into()).await?;
+                        if reason == Reason::Invalid {
+                            return Ok(());
+                        }
+                        self.env.sleep(REFUSED).await;
+                        break;
                     }
                     Message::Chain(chain) if link.is_at(&chain, End::Tail) => {
                         link.chain = chain;
@@ -386,7 +410,7 @@ impl State {
             return Ok(());
         }
         self.positions.streams.insert(stream.clone(), Position { lineage, seq: batch.last });
-        self.events.send(Came { received: Received::Events(stream, batch), lineage }).await?;
+        self.events.send(Came { received: Ok(Received::Events(stream, batch)), lineage }).await?;
         Ok(())
     }
 }
@@ -408,7 +432,7 @@ mod tests {
         (0..COUNT).for_each(|_| events.publish(&Content::default(), Some(&Collect::SameKey)).unwrap());
         // What follows the last one was collected.
         let received = Received::Events(stream.clone(), events.finish(COUNT + 5));
-        came.send(Came { received, lineage: 3 }).await.unwrap();
+        came.send(Came { received: Ok(received), lineage: 3 }).await.unwrap();
         for seq in 1..=COUNT {
             let (of, event) = listener.get_event().await.unwrap();
             assert_eq!((&of, event.seq, event.range), (&stream, seq, 1));

@@ -239,8 +239,14 @@ impl State {
                     writer.add(&message);
                 }
             }
-            writer.flush().await?;
-            let room = self.queues.values().all(Queue::has_room);
+            // What the link does not take at once leaves while the head is heard, who ends what does not read.
+            tokio::select! {
+                biased;
+                flushed = writer.flush() => flushed?,
+                () = std::future::ready(()) => {}
+            }
+            let is_written = writer.is_empty();
+            let room = is_written && self.queues.values().all(Queue::has_room);
             tokio::select! {
                 biased;
                 message = reader.next_unless_silent(&env, SILENCE) => match message {
@@ -250,6 +256,7 @@ impl State {
                         None => anyhow::bail!("{address} closed the connection"),
                     },
                 },
+                flushed = writer.flush(), if !is_written => flushed?,
                 count = requests.recv_many(&mut gathered, GATHERED_MAX), if room => {
                     if count == 0 {
                         return Ok(());

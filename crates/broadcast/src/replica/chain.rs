@@ -78,13 +78,13 @@ impl Replica {
         if !self.is_tail() {
             for connection in self.connections.values_mut() {
                 connection.subscriptions.clear();
+                connection.absent = 0;
                 connection.listens_to_all = false;
             }
         }
         if !self.is_head() {
             self.refuse_all_answers();
         }
-        self.watch.changed(self.config.silence_ms);
         self.told_held.clear();
         self.held_before.clear();
         self.handover = None;
@@ -380,11 +380,13 @@ impl Replica {
     fn settle(&mut self, stream: &Stream) {
         let others = self.held_by_others(stream);
         let persisted = persisted(&self.config.durability, &self.persisted, stream);
-        let (is_tail, wall_ms) = (self.is_tail(), self.wall_ms + (self.now_ms - self.ticked_ms));
+        // One that is joining is sent what was held long ago.
+        let is_member = self.chain.place(self.config.id).is_some();
+        let wall_ms = self.wall_ms + (self.now_ms - self.ticked_ms);
         let Some(state) = self.streams.get_mut(stream) else { return };
         let held = others.min(state.last()).min(persisted);
         if held > state.held() {
-            if is_tail {
+            if is_member {
                 let delays = self.delays.entry(stream.region().to_owned()).or_default();
                 state.times_up_to(held).for_each(|time_ms| delays.add(wall_ms.saturating_sub(time_ms)));
             }

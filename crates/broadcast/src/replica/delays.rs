@@ -1,4 +1,4 @@
-//! How long events take from their head to this region's tail.
+//! How long events take from their head until all of this region's replicas hold them, as one of those knows.
 
 /// Powers of two of milliseconds between which delays are told apart: from 1 ms to 131 s.
 const POWERS: u32 = 18;

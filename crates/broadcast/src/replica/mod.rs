@@ -148,6 +148,8 @@ struct Connection {
     heard_ms: u64,
     /// As whose subscriber it gets events: where it is in each stream.
     subscriptions: BTreeMap<Stream, Position>,
+    /// How many of them count against [`ABSENT_MAX`](crate::limits::ABSENT_MAX).
+    absent: usize,
     /// The one of them whose events filled the connection last.
     filled: Option<Stream>,
     /// Whether it wants streams that begin later as well.
@@ -218,8 +220,8 @@ pub struct Replica {
     outputs: Vec<Output>,
     /// For the metrics.
     pub counters: Counters,
-    /// For the metrics, while this replica is the tail: by the streams' region, how long after its number the oldest
-    /// event of each batch came to be held here.
+    /// For the metrics, while this replica is a member of the chain: by the streams' region, how long after its number the oldest
+    /// event of each batch was known here to be held by all members.
     pub delays: BTreeMap<String, Delays>,
 }
 
@@ -338,6 +340,7 @@ impl Replica {
             waiting: 0,
             heard_ms: now_ms,
             subscriptions: BTreeMap::new(),
+            absent: 0,
             filled: None,
             listens_to_all: false,
             follows: None,
@@ -387,11 +390,13 @@ impl Replica {
             (Message::Publish { stream, client, answered, first, batch }, Peer::In(..)) => {
                 self.publish(from, stream, client, (answered, first), batch);
             }
-            (Message::Subscribe { stream, after }, Peer::In(..)) => self.subscribe(from, stream, after),
+            (Message::Subscribe { stream, after }, Peer::In(_, Role::Replica(_))) => {
+                self.subscribe(from, stream, after);
+            }
             (Message::Listen { positions, others }, Peer::In(_, Role::Client(_))) => {
                 self.listen(from, positions, others);
             }
-            (Message::Unsubscribe { stream }, Peer::In(..)) => {
+            (Message::Unsubscribe { stream }, Peer::In(_, Role::Replica(_))) => {
                 if let Some(connection) = self.connections.get_mut(&from) {
                     connection.subscriptions.remove(&stream);
                 }
@@ -549,7 +554,7 @@ pub fn size_of_message(message: &Message) -> usize {
         Message::Listening { positions } | Message::Listen { positions, .. } => counts(positions),
         Message::Follow { counts: held, .. } | Message::Held { counts: held, .. } => counts(held),
         Message::Share { positions, .. } => counts(positions),
-        Message::Refused { text, .. } => text.len(),
+        Message::Refused { text, .. } | Message::ListenRefused { text, .. } => text.len(),
         Message::Chain(chain) => chain.members.iter().map(|member| 64 + member.address.len()).sum(),
         Message::Publish { batch, .. } | Message::Events { batch, .. } | Message::Append { batch, .. } => {
             batch.bytes.len()
@@ -565,7 +570,7 @@ fn kind_of(message: &Message) -> &'static str {
         Message::Hello { .. } => "a second hello",
         Message::Chain(_) => "a chain",
         Message::Publish { .. } => "a publish",
-        Message::Published { .. } | Message::Refused { .. } => "an answer",
+        Message::Published { .. } | Message::Refused { .. } | Message::ListenRefused { .. } => "an answer",
         Message::Advertise { .. } => "an advertisement",
         Message::Ask { .. } => "an ask",
         Message::Subscribe { .. } | Message::Unsubscribe { .. } => "a subscription",

@@ -28,10 +28,10 @@
 use std::collections::BTreeMap;
 
 use crate::batch::Batch;
-use crate::limits::STREAMS_MAX;
-use crate::message::{Advertised, FROM_NOW, Message, Role};
+use crate::limits::{ABSENT_EACH, ABSENT_MAX, STREAMS_MAX};
+use crate::message::{Advertised, FROM_NOW, Message, Reason, Role};
 use crate::name::Stream;
-use crate::positions::Position;
+use crate::positions::{NoRoomForStreams, Position, TooManyStreams};
 use crate::replica::stream::Collects;
 use crate::replica::{Connection, ConnectionId, Peer, Replica};
 
@@ -345,28 +345,42 @@ impl Replica {
         }
     }
 
-    /// Somebody wants a stream's events from the one after `after` on.
+    /// Another region's head wants a stream's events from the one after `after` on. It was told of the stream; if that is not here
+    /// any more, its region has begun anew, and of what the head has it would be sent nothing.
     pub(super) fn subscribe(&mut self, from: ConnectionId, stream: Stream, after: Position) {
-        if !self.is_tail() {
-            return;
-        }
-        if let Some(connection) = self.connections.get_mut(&from)
-            && (connection.subscriptions.len() < STREAMS_MAX
-                || connection.subscriptions.contains_key(&stream))
+        if self.is_tail()
+            && self.streams.contains_key(&stream)
+            && let Some(connection) = self.connections.get_mut(&from)
         {
             connection.subscriptions.insert(stream, after);
         }
     }
 
-    /// A client wants events. One that asks a replica which is not the tail is told the chain.
+    /// A client wants events. One that asks a replica which is not the tail is told the chain. One that is refused is sent what it
+    /// was sent before.
     pub(super) fn listen(&mut self, from: ConnectionId, positions: Vec<(Stream, Position)>, others: bool) {
         if !self.is_tail() {
             self.send(from, Message::Chain(self.chain.clone()));
             return;
         }
-        let begins: Vec<_> = positions.into_iter().take(STREAMS_MAX).map(|at| self.begins(at)).collect();
+        if let Err(too_many) = TooManyStreams::check(positions.len()) {
+            let (reason, text) = (Reason::Invalid, too_many.to_string());
+            return self.send(from, Message::ListenRefused { reason, text });
+        }
+        let absent = positions.iter().filter(|(stream, _)| !self.streams.contains_key(stream)).count();
+        let absent = absent.saturating_sub(ABSENT_EACH);
+        let others_absent = || {
+            let others = self.connections.iter().filter(|(id, _)| **id != from);
+            others.map(|(_, other)| other.absent).sum::<usize>()
+        };
+        if absent > 0 && others_absent() + absent > ABSENT_MAX {
+            let (reason, text) = (Reason::Limit, NoRoomForStreams.to_string());
+            return self.send(from, Message::ListenRefused { reason, text });
+        }
+        let begins: Vec<_> = positions.into_iter().map(|at| self.begins(at)).collect();
         let Some(connection) = self.connections.get_mut(&from) else { return };
         connection.subscriptions = begins.iter().cloned().collect();
+        connection.absent = absent;
         connection.listens_to_all = others;
         if others {
             for stream in self.streams.keys() {

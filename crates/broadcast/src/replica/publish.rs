@@ -2,6 +2,7 @@
 
 use crate::batch::{Batch, Writer};
 use crate::history::Refusal;
+use crate::limits::STREAMS_MAX;
 use crate::message::{Message, Origin, PublisherId, Reason};
 use crate::name::Stream;
 use crate::replica::stream::StreamState;
@@ -46,6 +47,12 @@ impl Replica {
             let local = self.streams.keys().filter(|stream| self.is_local(stream)).count();
             if local >= self.config.streams_max {
                 let text = format!("region {} has {local} streams, as many as it may", self.config.region);
+                return refuse(self, Reason::Limit, text);
+            }
+            // Listeners name them all, and tokens have them.
+            if self.streams.len() >= STREAMS_MAX {
+                let text =
+                    format!("there are {STREAMS_MAX} streams of all regions, as many as a proxy carries");
                 return refuse(self, Reason::Limit, text);
             }
         }

@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 
 use crate::durability::Durability;
-use crate::membership::STUCK_SILENCES;
 use crate::message::{ReplicaId, Waits};
 use crate::replica::chain::persisted;
 use crate::replica::{Connection, Peer, Replica, Role};
@@ -77,16 +76,6 @@ impl Watch {
     /// Something came of the replica before this one.
     pub(super) fn heard_of_before(&mut self) {
         self.heard = true;
-    }
-
-    /// Another chain is in force. What keeps this replica waiting has as long as silence may last to show that it was another
-    /// one's fault, before anybody is removed for it.
-    pub(super) fn changed(&mut self, silence_ms: u64) {
-        let most_ms = (STUCK_SILENCES - 1) * silence_ms;
-        for stall in &mut self.held {
-            stall.waited_ms = stall.waited_ms.min(most_ms);
-        }
-        self.before_ms = self.before_ms.min(most_ms);
     }
 
     /// What was on its way is forgotten, and with it how far the disk was.

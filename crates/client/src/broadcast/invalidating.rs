@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_broadcast::client::{Listener, Received};
+use tailwater_broadcast::client::{ListenError, Listener, Received};
 use tailwater_broadcast::{Batch, Kind, Positions, Stream};
 use tailwater_env::{Env, HashMap, Instant, Task};
 use tokio::sync::Notify;
@@ -341,6 +341,10 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                         shared.state.lock().clear();
                         applied.clear();
                     }
+                }
+                // It goes on by itself.
+                Err(ListenError::Refused(why)) => {
+                    tracing::warn!(%stream, why, "a cache hears nothing of its stream, and is stale meanwhile");
                 }
                 // What comes has the numbers of what was applied, or greater ones: they say nothing of what is missing.
                 Ok(Received::Anew { .. }) | Err(_) => break,

@@ -81,15 +81,15 @@ pub struct RegionView {
     pub live: u64,
     /// The part of them that tombstones stand for.
     pub tombstone_ratio: f64,
-    /// How long they took to get here, which the tail of the node's region knows.
+    /// How long they took until the node knew that all replicas of its region hold them.
     pub delay: Option<DelayView>,
 }
 
-/// How long after an event's number the tail held it. Of each batch the oldest event counts, and percentiles are rounded up to a power of
+/// How long after an event's number the node knew that all replicas of its region hold it, the tail first. Of each batch the oldest event counts, and percentiles are rounded up to a power of
 /// two; `None` is 131 s or more.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct DelayView {
-    /// Batches, while the node was the tail, since its start.
+    /// Batches, while the node was a member of its region's chain, since its start.
     pub batches: u64,
     /// Half of them took less than so many milliseconds.
     pub p50_ms: Option<u64>,

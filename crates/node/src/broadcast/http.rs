@@ -26,9 +26,9 @@ use serde::{Deserialize, Deserializer as _};
 use serde_json::json;
 use tailwater_access::{Authorizer, Protocol};
 use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
-use tailwater_broadcast::limits::PREDICATE_BYTES_MAX;
+use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, PREDICATE_BYTES_MAX};
 use tailwater_broadcast::message::{PublisherId, Reason};
-use tailwater_broadcast::{Collect, Content, Positions, Predicate, Stream, Writer};
+use tailwater_broadcast::{Collect, Content, NoRoomForStreams, Positions, Predicate, Stream, Writer};
 use tailwater_broadcast_server::Handle;
 use tailwater_env::Env;
 use tokio::sync::{Semaphore, watch};
@@ -70,6 +70,8 @@ pub struct Front {
     numbered: Semaphore,
     /// Room for WebSockets.
     sockets: Arc<Semaphore>,
+    /// Room for streams that listeners name and that are not there, as in a replica.
+    absent: Arc<Semaphore>,
     /// Closes when they have to end.
     stopping: watch::Receiver<()>,
     authorizer: Arc<dyn Authorizer>,
@@ -141,6 +143,7 @@ impl Front {
             quotas,
             numbered: Semaphore::new(NUMBERED_MAX),
             sockets,
+            absent: Arc::new(Semaphore::new(ABSENT_MAX)),
             stopping,
             authorizer,
         })
@@ -186,6 +189,20 @@ impl Front {
         );
         *hub = Arc::downgrade(&started);
         Ok(started)
+    }
+
+    /// What somebody is sent from `positions` on.
+    async fn feed(&self, positions: Positions) -> Result<Feed, Failed> {
+        let hub = self.hub().await?;
+        let absent = hub.absent(&positions).saturating_sub(ABSENT_EACH);
+        let feed = Feed::new(hub, positions);
+        if absent == 0 {
+            return Ok(feed);
+        }
+        let room = Arc::clone(&self.absent).try_acquire_many_owned(absent as u32);
+        let refused = |_| Failed(StatusCode::SERVICE_UNAVAILABLE, "overloaded", NoRoomForStreams.to_string());
+        let room = room.map_err(refused)?;
+        Ok(feed.within(room))
     }
 
     async fn streams(&self) -> Result<Vec<Stream>, Failed> {
@@ -493,7 +510,7 @@ async fn listen(
     headers: HeaderMap,
 ) -> Result<Response, Failed> {
     let positions = positions(&front, &headers, query).await?;
-    let feed = Feed::new(front.hub().await?, positions);
+    let feed = front.feed(positions).await?;
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((head, Body::from_stream(frames(front.env.clone(), feed, HEARTBEAT))).into_response())
 }
@@ -555,7 +572,7 @@ async fn open_socket(
         let why = "connections_max WebSockets are open: see [broadcast.http]";
         Failed(StatusCode::SERVICE_UNAVAILABLE, "overloaded", why.to_owned())
     })?;
-    let feed = Feed::new(front.hub().await?, positions);
+    let feed = front.feed(positions).await?;
     let (response, on_upgrade) = upgrade.accept();
     let patience = Duration::from_millis(front.config.http.timeout_ms);
     let serve = ws::serve(front.env.clone(), on_upgrade, feed, patience, front.stopping.clone(), permit);

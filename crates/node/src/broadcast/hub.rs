@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_broadcast::client::{Listener, Received};
+use tailwater_broadcast::client::{ListenError, Listener, Received};
 use tailwater_broadcast::message::FROM_NOW;
 use tailwater_broadcast::{Batch, Heard, Malformed, Position, Positions, Stream};
-use tailwater_env::{Env, Instant, Task};
+use tailwater_env::{Complaints, Env, Instant, Task};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::ring::{Item, Ring};
@@ -97,13 +97,14 @@ struct Live {
     ring: Mutex<Ring>,
     /// The ring's end.
     moved: watch::Sender<u64>,
+    complaints: Complaints,
 }
 
 impl Hub {
     /// Follows the proxy at `addresses`, from now on; `known` are the streams that it has now.
     pub fn start(env: &Env, addresses: Vec<String>, known: Vec<Stream>, bytes_max: usize) -> Arc<Self> {
         let ring = Mutex::new(Ring::new(bytes_max));
-        let live = Arc::new(Live { ring, moved: watch::Sender::new(0) });
+        let live = Arc::new(Live { ring, moved: watch::Sender::new(0), complaints: Complaints::default() });
         let positions = Positions { others: true, ..Positions::now(known) };
         let follow = follow(env.clone(), addresses.clone(), positions, Arc::clone(&live));
         Arc::new(Self {
@@ -115,6 +116,11 @@ impl Hub {
             turns: Mutex::default(),
             _task: env.spawn("broadcast-hub", follow),
         })
+    }
+
+    /// How many of the streams that somebody names nobody has published in, as far as it knows.
+    pub fn absent(&self, positions: &Positions) -> usize {
+        self.live.ring.lock().absent(positions)
     }
 
     /// A turn for a feed that is at `positions`; `None` if the hub ends.
@@ -153,7 +159,14 @@ impl Hub {
 async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live: Arc<Live>) {
     loop {
         let mut listener = Listener::new(&env, addresses.clone(), positions.clone());
-        while let Ok(received) = listener.next().await {
+        loop {
+            let received = match listener.next().await {
+                Ok(received) => received,
+                Err(error) => {
+                    live.complain(&env, &error);
+                    break;
+                }
+            };
             match received {
                 Received::Began(positions) => live.ring.lock().begin(&positions),
                 Received::Events(stream, batch) => {
@@ -187,6 +200,13 @@ impl Live {
             }
         }
         Ok(())
+    }
+
+    /// Writes a line about a listener to the proxy that is sent nothing.
+    fn complain(&self, env: &Env, error: &ListenError) {
+        if let Some(left_out) = self.complaints.admit(env.now(), "no events") {
+            tracing::warn!(%error, left_out, "listeners over HTTP get nothing from the proxy for the moment");
+        }
     }
 
     /// Tells the feeds how far the ring is.
@@ -260,6 +280,8 @@ pub struct Feed {
     /// Bytes of the last token.
     token_bytes: usize,
     moved: watch::Receiver<u64>,
+    /// For streams that it names and that are not there.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 enum At {
@@ -276,7 +298,12 @@ impl Feed {
         let moved = hub.live.moved.subscribe();
         let (positions, ready) = (Arc::new(positions), VecDeque::new());
         let (at, stale, rest, token_bytes) = (At::Apart, false, None, 0);
-        Self { hub, positions, at, stale, ready, rest, token_bytes, moved }
+        Self { hub, positions, at, stale, ready, rest, token_bytes, moved, _room: None }
+    }
+
+    /// With room for its streams that are not there.
+    pub fn within(self, room: OwnedSemaphorePermit) -> Self {
+        Self { _room: Some(room), ..self }
     }
 
     /// The token that resumes here. Completes once it is known what "now" was.
@@ -354,8 +381,10 @@ impl Feed {
                         self.hear(&region, lineage);
                     }
                     Ok(Received::Counts(_) | Received::Lost) => {}
-                    Err(_) => {
+                    Err(error) => {
+                        self.hub.live.complain(&self.hub.env, &error);
                         self.at = At::Apart;
+                        self.tell_stale(true);
                         self.hub.env.sleep(PAUSE).await;
                     }
                 }

@@ -89,6 +89,11 @@ impl Ring {
         self.begun
     }
 
+    /// How many of the streams that somebody names it knows nothing of.
+    pub fn absent(&self, positions: &Positions) -> usize {
+        positions.streams.keys().filter(|stream| !self.spans.contains_key(*stream)).count()
+    }
+
     /// The place behind the last item.
     pub fn end(&self) -> u64 {
         self.first + self.items.len() as u64

@@ -168,7 +168,7 @@ fn delays(read: &Snapshot, page: &mut Page<'_>) -> fmt::Result {
         let buckets = delays.buckets().map(|(end, count)| (seconds(end), count)).collect();
         (region.clone(), TimesRead { buckets, sum: Duration::from_millis(delays.sum_ms()) })
     });
-    let help = "From an event's time, given at its head, until this region's tail held it.";
+    let help = "From an event's time, given at its head, until it was known here that all replicas of this region hold it.";
     page.histograms("tailwater_broadcast_delay_seconds", help, "region", of)
 }
 

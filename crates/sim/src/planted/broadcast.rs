@@ -1,5 +1,7 @@
 //! What replicas of a broadcast send, and read from their disks, changed.
 
+use std::collections::VecDeque;
+
 use tailwater_broadcast::message::{Chain, Message, Waits};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::region;
@@ -69,9 +71,13 @@ impl Plant {
         if self == Plant::LineageNotTold { Chain { lineage: 1, ..chain } } else { chain }
     }
 
-    /// What a replica says that it waits for.
-    pub fn broadcast_waits(self, waits: Waits) -> Waits {
+    /// What a replica says that it waits for; `waited` is what it did when it said so before.
+    pub fn broadcast_waits(self, waits: Waits, waited: &mut VecDeque<Waits>) -> Waits {
         match self {
+            Plant::WaitsToldLate => {
+                waited.push_back(waits);
+                if waited.len() > LATE_REPORTS { waited.pop_front() } else { None }.unwrap_or_default()
+            }
             Plant::WaitsNotTold => Waits::default(),
             Plant::BeforeNotTold => Waits { before_ms: 0, ..waits },
             _ => waits,
@@ -90,6 +96,8 @@ impl Plant {
     }
 }
 
+/// What a replica says that it waits for is so many of its reports old.
+const LATE_REPORTS: usize = 60;
 /// Without a larger event a message counts for less when it has left than when it was sent: that would be another bug.
 const BYTES_MAX: usize = 4 << 10;
 

@@ -82,6 +82,8 @@ pub enum Plant {
     WaitsNotTold,
     /// They do not say that they hear nothing of the one before them.
     BeforeNotTold,
+    /// They say what they waited for a while ago.
+    WaitsToldLate,
     /// A publisher that tries again does so as another one.
     RetryAsAnother,
     /// A publisher takes another name at every gap that a head tells it of.

@@ -285,7 +285,8 @@ impl Core {
                     Output::Deliver { stream, lineage, batch } => {
                         self.positions.insert(stream.clone(), Position { lineage, seq: batch.last });
                         self.waiting_bytes += weight(&batch);
-                        self.waiting.push_back(Came { received: Received::Events(stream, batch), lineage });
+                        self.waiting
+                            .push_back(Came { received: Ok(Received::Events(stream, batch)), lineage });
                     }
                     Output::Anew { region, lineage } => {
                         tracing::warn!(
@@ -310,11 +311,11 @@ impl Core {
     fn drop_waiting(&mut self, region: &str) {
         let mut freed = 0;
         self.waiting.retain(|came| match &came.received {
-            Received::Events(stream, batch) if stream.region() == region => {
+            Ok(Received::Events(stream, batch)) if stream.region() == region => {
                 freed += weight(batch);
                 false
             }
-            Received::Anew { region: before, .. } => before != region,
+            Ok(Received::Anew { region: before, .. }) => before != region,
             _ => true,
         });
         self.waiting_bytes -= freed;
@@ -360,11 +361,11 @@ impl Core {
     /// Something about the connection to the tail. However long the application reads nothing, a few of these wait.
     fn tell(&mut self, received: Received) {
         if matches!(received, Received::Counts(_) | Received::Lost) {
-            self.waiting.retain(|waiting| !matches!(waiting.received, Received::Counts(_)));
+            self.waiting.retain(|waiting| !matches!(waiting.received, Ok(Received::Counts(_))));
         }
         let alike = |waiting: &Came| match received {
-            Received::Began(_) => matches!(waiting.received, Received::Began(_)),
-            Received::Lost => matches!(waiting.received, Received::Lost),
+            Received::Began(_) => matches!(waiting.received, Ok(Received::Began(_))),
+            Received::Lost => matches!(waiting.received, Ok(Received::Lost)),
             Received::Counts(_) | Received::Events(..) | Received::Anew { .. } => false,
         };
         if !self.waiting.iter().any(alike) {
@@ -374,7 +375,7 @@ impl Core {
 
     fn next_for_application(&mut self) -> Option<Came> {
         let came = self.waiting.pop_front()?;
-        if let Received::Events(_, batch) = &came.received {
+        if let Ok(Received::Events(_, batch)) = &came.received {
             self.waiting_bytes -= weight(batch);
         }
         Some(came)

@@ -31,7 +31,7 @@ use crate::client::listener::Came;
 use crate::limits::STREAM_BYTES_MAX;
 use crate::message::Message;
 use crate::name::Stream;
-use crate::positions::{Position, Positions};
+use crate::positions::{Position, Positions, TooManyStreams};
 use crate::region::{Begin, Member, Options, Stats};
 
 /// Inputs that wait for the core task; readers pause beyond it.
@@ -97,6 +97,8 @@ pub(super) async fn start(
     sharing: Sharing,
     events: mpsc::Sender<Came>,
 ) -> io::Result<(watch::Receiver<SharingStats>, Task)> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+    TooManyStreams::check(positions.streams.len()).map_err(|too_many| invalid(too_many.to_string()))?;
     let (listener, address) = match sharing.listen {
         None => (None, String::new()),
         Some(at) => {
@@ -106,7 +108,7 @@ pub(super) async fn start(
                 Some(advertised) => advertised,
                 None if bound.ip().is_unspecified() => {
                     let text = format!("{at} is no address that others could be told: advertise one");
-                    return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                    return Err(invalid(text));
                 }
                 None => bound.to_string(),
             };
@@ -114,8 +116,7 @@ pub(super) async fn start(
         }
     };
     if address.len() > STREAM_BYTES_MAX {
-        let text = format!("an advertised address has at most {STREAM_BYTES_MAX} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        return Err(invalid(format!("an advertised address has at most {STREAM_BYTES_MAX} bytes")));
     }
     let me = Member { id: env.random_u64(), address: address.into() };
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);

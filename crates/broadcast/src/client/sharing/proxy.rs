@@ -10,8 +10,7 @@ use super::{Input, connection};
 use crate::client::asking::{Asking, Next};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::message::Message;
-use crate::name::Stream;
-use crate::positions::{Heard, Position, Positions};
+use crate::positions::Positions;
 use crate::region::Member;
 
 /// A pause between two tries to reach the tail.
@@ -73,7 +72,7 @@ impl Proxy {
                 };
                 let input = match message {
                     Message::Listening { mut positions } => {
-                        let (anew, writer) = (self.began(&mut positions), outbox.clone());
+                        let (anew, writer) = (self.positions.hear_begins(&mut positions), outbox.clone());
                         Input::Proxy { link: id, proxy: proxy.clone(), began: positions, anew, writer }
                     }
                     message @ (Message::Region(_) | Message::Advertise { .. }) => Input::Message(id, message),
@@ -103,16 +102,5 @@ impl Proxy {
     fn share(&self) -> Message {
         let positions = self.positions.streams.iter().map(|(stream, position)| (stream.clone(), *position));
         Message::Share { member: self.me.clone(), positions: positions.collect() }
-    }
-
-    /// The tail says where the listener begins, which is set right where it lags; in which regions that is anew.
-    fn began(&mut self, began: &mut [(Stream, Position)]) -> Vec<(String, u64)> {
-        let mut anew = Vec::new();
-        for (stream, position) in began {
-            if self.positions.hear_begin(stream, position) == Heard::Anew {
-                anew.push((stream.region().to_owned(), position.lineage));
-            }
-        }
-        anew
     }
 }

@@ -1,6 +1,6 @@
 //! Faults that last: the link between two members of a chain is cut for as long, or all that a member has to its region's
-//! replicas, or a member's disk stands still, or that of one which joins. All replicas reach the configuration service
-//! meanwhile, and say that they live.
+//! replicas, one after the other, or a member's disk stands still, or that of one which joins. All replicas reach the configuration
+//! service meanwhile, and say that they live.
 //!
 //! Checked: no publisher waits for longer than [`WAIT_MAX_MS`] for as long as the fault lasts, nobody leaves the chain to whom
 //! nothing happened, and who does is not let in and removed over and over.
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::clients::Client;
 use super::net::Pid;
-use super::{Sim, site};
+use super::{SILENCE_MS, Sim, address, site};
 use crate::checkers::{Violation, ensure};
 
 /// How long such a fault lasts.
@@ -22,11 +22,26 @@ const CHANGES_MAX: u64 = 3;
 /// As many before that, if it ended and started again.
 const RESTART_CHANGES_MAX: u64 = 3;
 
-/// A disk that will stand still.
-struct Stands {
-    region: usize,
-    slot: usize,
-    at_ms: u64,
+/// A member's second link is cut so much later than the first one at most. Nobody is removed for a link before it did not move on for
+/// five times as long as silence may last, and that a link is cut is known after that long once, and half as much until it is told.
+const APART_MAX_MS: u64 = 7 * SILENCE_MS / 2;
+/// About so long after it begins to join a replica is handed over to, and is a member.
+const JOINS_MS: u64 = 400;
+
+/// When a fault begins.
+#[derive(Clone, Copy)]
+enum Begins {
+    At(u64),
+    /// So long after the replica that is hit begins to join.
+    AfterJoining(u64),
+}
+
+/// A fault that has yet to begin.
+enum Later {
+    /// The disk stands still.
+    Stands,
+    /// The link to another slot is cut.
+    Cut(usize),
 }
 
 impl Sim {
@@ -41,7 +56,7 @@ impl Sim {
         let mut changes_max = CHANGES_MAX;
         // One of them leaves the chain.
         let mut hit = vec![slot];
-        let (what, mut stands) = match self.rng.below(4) {
+        let (what, mut later) = match self.rng.below(4) {
             0 => {
                 let other = (slot + 1 + self.rng.index(slots - 1)) % slots;
                 self.cut(site(region, slot), site(region, other));
@@ -49,22 +64,28 @@ impl Sim {
                 ("links cut for long", None)
             }
             1 => {
-                let others: Vec<usize> = (0..slots).filter(|other| *other != slot).collect();
-                others.iter().for_each(|other| self.cut(site(region, slot), site(region, *other)));
-                if let [other] = others[..] {
+                let first = (slot + 1 + self.rng.index(slots - 1)) % slots;
+                self.cut(site(region, slot), site(region, first));
+                let second = (0..slots).find(|other| ![slot, first].contains(other));
+                if second.is_none() {
                     // Nobody can tell which of the two is alone.
-                    hit.push(other);
+                    hit.push(first);
                 }
-                ("replicas alone for long", None)
+                let at_ms = self.now_ms + self.rng.below(APART_MAX_MS);
+                let later = second.map(|second| (Begins::At(at_ms), Later::Cut(second)));
+                ("replicas alone for long", later)
             }
             2 if self.regions[region].durable => {
-                ("disks standing still for long", Some(Stands { region, slot, at_ms: self.now_ms }))
+                ("disks standing still for long", Some((Begins::At(self.now_ms), Later::Stands)))
             }
             _ if self.regions[region].durable => {
                 self.crash(region, slot);
                 changes_max += RESTART_CHANGES_MAX;
-                let at_ms = self.now_ms + self.rng.below(5_000);
-                ("disks standing still for long at a start", Some(Stands { region, slot, at_ms }))
+                let begins = match self.rng.chance(500_000) {
+                    true => Begins::AfterJoining(self.rng.below(JOINS_MS)),
+                    false => Begins::At(self.now_ms + self.rng.below(5_000)),
+                };
+                ("disks standing still for long at a start", Some((begins, Later::Stands)))
             }
             _ => return Ok(false),
         };
@@ -79,10 +100,21 @@ impl Sim {
                 let is_member = self.regions[region].service.chain().place(*pid).is_some();
                 ensure(is_member, || format!("{what}: replica {pid} is removed, to which nothing happened"))?;
             }
-            if let Some(Stands { region, slot, .. }) = stands.take_if(|stands| stands.at_ms <= self.now_ms)
-                && let Some(disk) = self.regions[region].disks.get_mut(&slot)
+            if let Some((begins, _)) = &mut later
+                && let Begins::AfterJoining(after_ms) = *begins
+                && let joining = &self.regions[region].service.chain().joining
+                && joining.iter().any(|member| member.address == address(region, slot))
             {
-                disk.stands_until_ms = end_ms;
+                *begins = Begins::At(self.now_ms + after_ms);
+            }
+            match later.take_if(|(begins, _)| matches!(begins, Begins::At(ms) if *ms <= self.now_ms)) {
+                Some((_, Later::Cut(other))) => self.cut(site(region, slot), site(region, other)),
+                Some((_, Later::Stands)) => {
+                    if let Some(disk) = self.regions[region].disks.get_mut(&slot) {
+                        disk.stands_until_ms = end_ms;
+                    }
+                }
+                None => {}
             }
             for (pid, client) in &self.clients {
                 let Client::Publisher(publisher) = client else { continue };

@@ -20,10 +20,10 @@ mod net;
 mod sharing;
 mod truth;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use tailwater_broadcast::membership::Membership;
-use tailwater_broadcast::message::{AGE_UNKNOWN, Chain, Member, Message, Role};
+use tailwater_broadcast::message::{AGE_UNKNOWN, Chain, Member, Message, Role, Waits};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::{
     Config, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
@@ -68,6 +68,8 @@ struct Node {
     slot: usize,
     skew_ms: u64,
     joined: bool,
+    /// What it waited for, a while ago and since.
+    waited: VecDeque<Waits>,
     links: BTreeMap<LinkId, Pid>,
     /// Whether something came that it has not acted on yet.
     has_news: bool,
@@ -281,7 +283,8 @@ impl Sim {
                 let sharers = self.shares.then(|| Sharers::new(&me, self.rng.next_u64()));
                 let links = BTreeMap::new();
                 let (joined, has_news) = (false, true);
-                let node = Node { replica, sharers, region, slot, skew_ms, joined, links, has_news };
+                let waited = VecDeque::new();
+                let node = Node { replica, sharers, region, slot, skew_ms, joined, waited, links, has_news };
                 self.nodes.insert(pid, node);
                 self.net.sites.insert(pid, site(region, slot));
                 self.regions[region].slots[slot].0 = Some(pid);
@@ -333,7 +336,7 @@ impl Sim {
         if self.plant == Plant::JoinedBeforeCaughtUp {
             caught_up = service.chain().joining.iter().map(|member| member.id).collect();
         }
-        let waits = self.plant.broadcast_waits(node.replica.waits());
+        let waits = self.plant.broadcast_waits(node.replica.waits(), &mut node.waited);
         service.alive(self.now_ms, pid, node.replica.chain().epoch, &caught_up, waits);
         service.has(pid, node.replica.has());
         let mut chain = self.plant.broadcast_chain(service.chain().clone());
@@ -522,6 +525,7 @@ impl Sim {
             Plant::None
                 | Plant::WaitsNotTold
                 | Plant::BeforeNotTold
+                | Plant::WaitsToldLate
                 | Plant::TombstoneForNothing
                 | Plant::ResumedTooFar
                 | Plant::RenamedOnGap

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use serde::Serialize;
 use tailwater_broadcast::client::{ListenError, Listener, Sharing, SharingStats};
 use tailwater_broadcast::message::FROM_NOW;
-use tailwater_broadcast::{Event, Position, Positions, Stream};
+use tailwater_broadcast::{Event, Position, Positions, Stream, TooManyStreams};
 use tailwater_env::Env;
 use tailwater_node::api::{BroadcastStreamView, EventView};
 use tailwater_node::signal::StopSignals;
@@ -120,6 +120,7 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
     };
     let held: BTreeMap<Stream, Position> = known.into_iter().map(end).collect::<anyhow::Result<_>>()?;
     let positions = positions(proxy, &held, &args).await?;
+    TooManyStreams::check(positions.named().len())?;
     for name in &args.stream {
         let stream = proxy.stream(name)?;
         if !held.contains_key(&stream) {
