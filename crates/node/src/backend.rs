@@ -79,7 +79,7 @@ pub struct ServedBackend {
 
 impl ServedBackend {
     /// Starts one; `authorizer` says what whoever connects may do.
-    pub fn start(
+    pub async fn start(
         env: &Env,
         options: &BackendOptions,
         authorizer: Arc<dyn Authorizer>,
@@ -110,7 +110,8 @@ impl ServedBackend {
             ..ServerConfig::default()
         };
         let service: Arc<dyn Service> = Arc::new(Guarded { backend: Arc::clone(&backend), authorizer });
-        let server = Server::start(env, config, service)
+        let server = Server::take_over(env, config, service)
+            .await
             .with_context(|| format!("the {name} cell's backend can't listen"))?;
         let doorbell = server.doorbell();
         backend.ring_on_change(move || doorbell.ring());

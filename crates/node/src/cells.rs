@@ -75,7 +75,7 @@ impl NodeCell {
             connections_max: listen.connections_max,
             engines: config::thread_count(listen.engines),
         };
-        let own = ServedBackend::start(env, &options, Arc::clone(authorizer))?;
+        let own = ServedBackend::start(env, &options, Arc::clone(authorizer)).await?;
         let addresses = vec![addresses_of(&own, listen.advertised_data)];
         let connection = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
         let backends = Backends::connected(vec![connection]);

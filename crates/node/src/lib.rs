@@ -225,7 +225,7 @@ impl Node {
             Arc::clone(&meters),
             Arc::clone(&authorizer),
         ));
-        let server = start_server(&env, &config, service)?;
+        let server = start_server(&env, &config, service).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(Shared {
             env: env.clone(),
@@ -368,7 +368,7 @@ fn start_sqs(
     Ok(server)
 }
 
-fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {
+async fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {
     let listen = &config.listen;
     let server = ServerConfig {
         tcp: Some(listen.data),
@@ -379,7 +379,7 @@ fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow
         connections_max: listen.connections_max,
         ..ServerConfig::default()
     };
-    Server::start(env, server, service).with_context(|| {
+    Server::take_over(env, server, service).await.with_context(|| {
         format!("the node can't listen on {}: choose another address with --listen", listen.data)
     })
 }

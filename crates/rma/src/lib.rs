@@ -46,6 +46,6 @@ pub use doorbell::{Doorbell, DoorbellStats};
 pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};
 pub use local::LocalDoorbell;
 pub use region::{Backing, Region};
-pub use server::{EngineKind, Server, ServerConfig};
+pub use server::{EngineKind, SOCKETS_OUTLIVE_PROCESS, Server, ServerConfig};
 pub use service::{REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};
 pub use tailwater_access::Peer;

@@ -112,3 +112,21 @@ fn a_second_server_is_refused_while_the_first_listens_and_replaces_one_that_was_
         connect(&world.env, &world::address_of(&server)).await.expect("it listens");
     });
 }
+
+#[test]
+fn who_takes_over_from_a_killed_server_waits_until_the_kernel_has_let_go_of_its_sockets() {
+    run(async {
+        let world = World::new(Transport::Shm).await;
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("left");
+        // As an io_uring does that outlives its process.
+        let held = std::os::unix::net::UnixListener::bind(&path).expect("the name is free");
+        let config = ServerConfig { unix: Some(path), ..ServerConfig::default() };
+        let service = TestService::new(Backing::Shared);
+        let mut taking_over = std::pin::pin!(Server::take_over(&world.env, config, service));
+        assert!(futures::poll!(&mut taking_over).is_pending());
+        drop(held);
+        let server = taking_over.await.expect("nobody listens there any more");
+        connect(&world.env, &world::address_of(&server)).await.expect("it listens");
+    });
+}

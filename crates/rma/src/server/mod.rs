@@ -65,6 +65,10 @@ pub enum EngineKind {
     IoUring,
 }
 
+/// How long an address is tried again that a killed process may still have. Mostly it is some milliseconds.
+pub const SOCKETS_OUTLIVE_PROCESS: Duration = Duration::from_secs(2);
+const TAKEN_AGAIN_EVERY: Duration = Duration::from_millis(20);
+
 /// Where a server listens, and how it is bounded.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -193,6 +197,30 @@ impl Server {
             server.start_engine(env, number, listeners)?;
         }
         Ok(server)
+    }
+
+    /// As [`Server::start`], at addresses that a server may have had whose process was killed. The kernel ends an io_uring, and
+    /// lets go of the sockets in it, some time after its process is gone: so addresses that are taken are tried again for
+    /// [`SOCKETS_OUTLIVE_PROCESS`].
+    ///
+    /// # Errors
+    /// As of [`Server::start`].
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub async fn take_over(env: &Env, config: ServerConfig, service: Arc<dyn Service>) -> io::Result<Server> {
+        let until = env.now() + SOCKETS_OUTLIVE_PROCESS;
+        loop {
+            match Self::start(env, config.clone(), Arc::clone(&service)) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && env.now() < until => {
+                    env.sleep(TAKEN_AGAIN_EVERY).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Starts an engine on a thread of its own, and returns once it is there.

@@ -138,7 +138,7 @@ fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::caught();
-        let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody))?;
+        let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody)).await?;
         tracing::info!(
             cell = options.kind.name(),
             tcp = ?served.tcp_addr(),
