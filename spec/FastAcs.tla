@@ -249,16 +249,16 @@ Forward == [][known' >= known /\ Len(readBytes') >= Len(readBytes)]_vars
 \* Writers are alike, and so are replicas. Safety only.
 Symmetry == Permutations(Writers) \cup Permutations(Replicas)
 
-\* What can still matter to the reader. It never returns to bytes it has handed out, nor hears a length that is not beyond
-\* its own: chunks that hold nothing further, and such a length, are as good as lost. An undisciplined writer whose length
-\* the reader has passed is as good as idle: all it can still do is to put a chunk or a length that is as good as lost in
-\* the place of another, and losses do that as well. So states with the same view reach the same views, and agree on
-\* Safety. Safety only.
+\* What can still matter to the reader. It never returns to bytes it has handed out: chunks that hold nothing further are as
+\* good as lost. A published length tells it nothing that it may not hear as a durable length as well, unless that length is
+\* beyond what is durable, which OnlyDurable forbids. An undisciplined writer whose length the reader has passed is as good
+\* as idle: all it can still do is to put a chunk or a length that is as good as lost in the place of another, and losses do
+\* that as well. So states with the same view reach the same views, and agree on Safety and OnlyDurable. For safety only.
 View == <<
     durable,
     [r \in Replicas |-> [chunk \in ChunkNumbers |->
         IF Start(chunk) + Len(cell[r][chunk]) > Len(readBytes) THEN cell[r][chunk] ELSE <<>>]],
-    IF published > known THEN published ELSE 0,
+    IF published > durable THEN published ELSE 0,
     [w \in Writers |-> IF ~Disciplined /\ writer[w].target <= Len(readBytes) THEN Idle ELSE writer[w]],
     readBytes, known, stage >>
 =============================================================================
