@@ -49,7 +49,7 @@ bench-peers: ## installs Kafka, NATS and Aeron into .tools/, and memcached and R
 spec: ## the small TLA+ models and their planted bugs
 	spec/run small
 
-spec-full: ## the paper's two configurations besides; takes hours
+spec-full: ## the paper's two configurations besides; takes half an hour
 	spec/run full
 
 doc: ## the API documentation, target/doc
