@@ -66,6 +66,8 @@ pub trait File: Send + Sync + 'static {
     fn sync_data(&self) -> io::Result<()>;
     /// Says that what is durable of the file will hardly be read soon: the system may forget its copy in memory.
     fn drop_cached(&self) {}
+    /// Says that the system should read what is asked for and nothing ahead of it.
+    fn read_nothing_ahead(&self) {}
     /// Says that what was written in a range will be synced soon: the system may begin with it. Nothing is durable, and
     /// nothing waits.
     fn begin_sync(&self, _position: u64, _len: u64) {}

@@ -185,6 +185,10 @@ impl File for RealFile {
         let _ = rustix::fs::fadvise(&self.0, position, len, rustix::fs::Advice::DontNeed);
     }
 
+    fn read_nothing_ahead(&self) {
+        let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::Random);
+    }
+
     fn drop_cached(&self) {
         // Advice: nothing depends on its being taken.
         let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed);

@@ -13,6 +13,10 @@ pub const READ_BYTES_MAX: usize = 4 << 20;
 /// Threads that read segment files. Two cores' worth of page cache copies; more only queue on the disk.
 pub const READER_TASKS: usize = 2;
 
+/// Bytes of a segment file that are asked of the disk at once: a longer request would keep the journal's sync waiting
+/// behind it, which costs every producer.
+pub const DISK_READ_BYTES: usize = 256 << 10;
+
 /// Reads that wait for a reader thread; beyond it a read is answered [`Busy`](crate::StoreError::Busy).
 pub const READ_QUEUE: usize = 1024;
 

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::StoreError;
 use crate::files::{read_whole, scan};
 use crate::index::{Sidecar, SparseIndex};
-use crate::limits::SIDECAR_BYTES_MAX;
+use crate::limits::{DISK_READ_BYTES, SIDECAR_BYTES_MAX};
 use crate::store::Inner;
 
 /// What a reader task is asked for.
@@ -47,13 +47,13 @@ fn read(inner: &Inner, id: &SegmentId, position: Position, bytes: usize) -> Resu
     let mut buffer = vec![0; bytes];
     let cached = inner.handles.lock().get(id);
     if let Some(file) = cached {
-        if matches!(file.read_at(&mut buffer, position.0), Ok(read) if read == bytes) {
+        if matches!(read_pieces(&*file, &mut buffer, position), Ok(read) if read == bytes) {
             return Ok(buffer);
         }
         // The error may be of the open file alone.
         inner.handles.lock().forget(id);
     }
-    let read = open(inner, id).and_then(|file| file.read_at(&mut buffer, position.0));
+    let read = open(inner, id).and_then(|file| read_pieces(&*file, &mut buffer, position));
     match read {
         Ok(read) if read == bytes => Ok(buffer),
         Ok(read) => Err(failed(inner, id, position, format!("the file ends {} bytes early", bytes - read))),
@@ -61,9 +61,24 @@ fn read(inner: &Inner, id: &SegmentId, position: Position, bytes: usize) -> Resu
     }
 }
 
+/// Reads into `buffer` from `position`, so that what else the disk has to do comes in between; less than its length only
+/// at the end of the file.
+fn read_pieces(file: &dyn File, buffer: &mut [u8], position: Position) -> io::Result<usize> {
+    let mut done = 0;
+    for piece in buffer.chunks_mut(DISK_READ_BYTES) {
+        let read = file.read_at(piece, position.0 + done as u64)?;
+        done += read;
+        if read < piece.len() {
+            break;
+        }
+    }
+    Ok(done)
+}
+
 fn open(inner: &Inner, id: &SegmentId) -> io::Result<Arc<dyn File>> {
     let forgotten = inner.handles.lock().forgotten();
     let file = inner.env.disk().open(&inner.layout.segment(id), OpenMode::Read)?;
+    file.read_nothing_ahead();
     inner.handles.lock().put(*id, file.clone(), forgotten);
     Ok(file)
 }

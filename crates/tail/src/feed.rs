@@ -15,8 +15,9 @@
 //!   [`Feed::begin_again`]).
 //! - A feed never goes back, whatever lengths are published.
 //! - A segment is left only at its sealed length, and only for the next one.
-//! - Over time no more bytes are read than the limits allow, whichever layer they come from; a backlog that the cell
-//!   does not have is read from the durable layer as slowly by a shared feed as by a private one.
+//! - Over time no more bytes are read than the limits allow, whichever layer they come from. A backlog shrinks no faster
+//!   than its own limit says, in small reads, so that catching up leaves the processor and the disk to who is not behind;
+//!   what is written meanwhile does not count, or who reads a shard that is written faster would never catch up.
 //! - After every fetch there is either progress, another layer to ask, a pause, or an error for the readers:
 //!   nothing that a cell or a source answers makes a feed spin.
 
@@ -24,15 +25,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Tail, Term};
 
 use crate::block::{Block, Cutter};
-use crate::fetch::{ByteRange, Fetched};
+use crate::fetch::ByteRange;
 use crate::layer::DelayedDurable;
 use crate::limits::{
-    FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, READERS_WAIT_MAX, SEGMENTS_KEPT_MAX,
-    WINDOW_BYTES,
+    CATCH_UP_STEP_BYTES, FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, READERS_WAIT_MAX,
+    SEGMENTS_KEPT_MAX, WINDOW_BYTES,
 };
 use crate::rate::RateLimit;
 use crate::{SegmentInfo, SourceError};
@@ -91,8 +93,8 @@ pub(crate) struct FeedConfig {
     pub(crate) delay_max: Duration,
     /// From both layers.
     pub(crate) bytes_per_s: u64,
-    /// From the durable layer.
-    pub(crate) durable_bytes_per_s: u64,
+    /// The same, beyond what is written meanwhile.
+    pub(crate) catch_up_bytes_per_s: u64,
     /// Shared feeds drop old blocks; private ones wait for their reader.
     pub(crate) shared: bool,
 }
@@ -138,8 +140,8 @@ pub(crate) struct Feed {
     silent: bool,
     layer: DelayedDurable,
     rate: RateLimit,
-    /// Of what came from the durable layer, for whatever reason.
-    durable_rate: RateLimit,
+    /// Of a backlog: earns what is written, too.
+    backlog_rate: RateLimit,
     /// The entry to read next begins here; `None` in a shared feed that has not begun.
     place: Option<Place>,
     /// The term of what was read last.
@@ -185,7 +187,7 @@ impl Feed {
             silent: false,
             layer: DelayedDurable::new(config.delay_max),
             rate: RateLimit::new(config.bytes_per_s, now),
-            durable_rate: RateLimit::new(config.durable_bytes_per_s, now),
+            backlog_rate: RateLimit::new(config.catch_up_bytes_per_s, now),
             place: None,
             read_term: None,
             cutter: None,
@@ -290,6 +292,10 @@ impl Feed {
                 if known.sealed {
                     self.sealed.insert(known.segment, (known.term, known.durable));
                 }
+                // How the last segment grew is known if it is the previous one; of more of them time has to pay.
+                let last = seen.previous.filter(|(number, ..)| *number == known.segment);
+                let grown = last.map_or(0, |(.., length)| length.0.saturating_sub(known.durable.0));
+                self.backlog_rate.earn(grown.saturating_add(seen.durable.0));
                 *known = seen;
                 // Positions of another segment: what was seen of the last one says nothing.
                 self.layer = DelayedDurable::new(self.config.delay_max);
@@ -307,6 +313,7 @@ impl Feed {
                     (known.durable, known.next_offset) = (seen.durable, seen.next_offset);
                 }
                 known.previous = known.previous.or(seen.previous);
+                self.backlog_rate.earn(known.durable.0.saturating_sub(before.durable.0));
                 *known != before
             }
         }
@@ -416,16 +423,19 @@ impl Feed {
             () if delayed => (durable, true),
             () => return Plan::Wait { at: self.layer.deadline() },
         };
+        if let Err(pause) = self.rate.is_ready(now).and_then(|()| self.backlog_rate.is_ready(now)) {
+            return Plan::Wait { at: Some(now + pause) };
+        }
         let chunk = u64::from(tail.chunk_bytes);
-        let most = from.0.saturating_add(FETCH_BYTES_MAX.min(chunk * FETCH_CHUNKS_MAX));
+        let paid = self.rate.left().min(self.backlog_rate.left()).max(CATCH_UP_STEP_BYTES);
+        let most = FETCH_BYTES_MAX.min(chunk * FETCH_CHUNKS_MAX).min(paid.max(chunk));
+        let most = from.0.saturating_add(most);
         let to = if to.0 <= most {
             to
         } else {
             // Up to where a chunk ends, so that none is fetched twice; `most` is at least a chunk away.
             Position(most / chunk * chunk)
         };
-        // Whether the cell still has what was cached shows when it is read, so the durable layer's limit holds what
-        // may come from it, too.
         if self.config.shared && self.would_leave_most_behind(to.0 - from.0) {
             let (since, _) = *self.held_since.get_or_insert((now, to.0 - from.0));
             let until = since + READERS_WAIT_MAX;
@@ -434,19 +444,15 @@ impl Feed {
             }
         }
         self.held_since = None;
-        let paid = self.durable_rate.is_ready(now).and_then(|()| self.rate.take(now, to.0 - from.0));
-        if let Err(pause) = paid {
-            return Plan::Wait { at: Some(now + pause) };
-        }
+        self.rate.charge(to.0 - from.0);
+        self.backlog_rate.charge(to.0 - from.0);
         self.busy = true;
         let range = ByteRange { segment, chunk_bytes: tail.chunk_bytes, from, to };
         Plan::Fetch { range, durable: durably }
     }
 
     /// Takes in the bytes of the planned range; `durable` if they were asked of the durable layer alone.
-    pub(crate) fn fetched(&mut self, range: &ByteRange, fetched: Fetched, durable: bool) -> News {
-        let Fetched { bytes, durable_bytes } = fetched;
-        self.durable_rate.charge(durable_bytes);
+    pub(crate) fn fetched(&mut self, range: &ByteRange, bytes: Bytes, durable: bool) -> News {
         self.busy = false;
         self.failures = 0;
         self.retry_at = None;

@@ -53,14 +53,6 @@ impl ByteRange {
     }
 }
 
-/// The bytes of a range.
-#[derive(Debug)]
-pub(crate) struct Fetched {
-    pub(crate) bytes: Bytes,
-    /// How many were read from the durable layer to get them.
-    pub(crate) durable_bytes: u64,
-}
-
 /// A range on its way: its bytes as far as they came, and the chunks that are still short.
 pub(crate) struct Assembly {
     pub(crate) range: ByteRange,
@@ -129,13 +121,12 @@ impl Assembly {
     }
 
     /// Takes the bytes out, if none is missing.
-    pub(crate) fn complete(&mut self) -> Option<Fetched> {
-        self.short.is_empty().then(|| self.fetched(0))
+    pub(crate) fn complete(&mut self) -> Option<Bytes> {
+        self.short.is_empty().then(|| self.take())
     }
 
-    fn fetched(&mut self, durable_bytes: u64) -> Fetched {
-        let bytes = self.whole.take().unwrap_or_else(|| std::mem::take(&mut self.bytes).freeze());
-        Fetched { bytes, durable_bytes }
+    fn take(&mut self) -> Bytes {
+        self.whole.take().unwrap_or_else(|| std::mem::take(&mut self.bytes).freeze())
     }
 }
 
@@ -207,8 +198,7 @@ impl Fetcher {
     }
 
     /// Brings in what an assembly is short of: consistent reads, then the durable layer.
-    pub(crate) async fn finish(&self, mut assembly: Assembly, lane: Lane) -> Result<Fetched, SourceError> {
-        let mut durable_bytes = 0;
+    pub(crate) async fn finish(&self, mut assembly: Assembly, lane: Lane) -> Result<Bytes, SourceError> {
         if let Some(cell) = self.data.as_ref().filter(|_| !assembly.short.is_empty()) {
             let numbers = std::mem::take(&mut assembly.short);
             let keys = encode_keys(numbers.iter().map(|&number| assembly.range.key(number)));
@@ -224,17 +214,16 @@ impl Fetcher {
             let to = assembly.range.part(last).1;
             let place = (from - assembly.range.from.0) as usize..(to - assembly.range.from.0) as usize;
             self.durable_into(assembly.range.segment, from, assembly.place(place), lane).await?;
-            durable_bytes = to - from;
         }
-        Ok(assembly.fetched(durable_bytes))
+        Ok(assembly.take())
     }
 
     /// Reads a range from the durable layer alone.
-    pub(crate) async fn durable(&self, range: &ByteRange, lane: Lane) -> Result<Fetched, SourceError> {
+    pub(crate) async fn durable(&self, range: &ByteRange, lane: Lane) -> Result<Bytes, SourceError> {
         let mut assembly = Assembly::new(*range);
         let whole = 0..range.memory();
         self.durable_into(range.segment, range.from.0, assembly.place(whole), lane).await?;
-        Ok(assembly.fetched(range.len()))
+        Ok(assembly.take())
     }
 
     async fn durable_into(

@@ -38,8 +38,13 @@ pub const WINDOW_BYTES_MAX: usize = 1 << 30;
 /// Most bytes per second of each shard: above what one shard's writer reaches, so that only a backlog is slowed.
 pub const READ_BYTES_PER_S: u64 = 512 << 20;
 
-/// Most bytes per second of each shard from the durable layer: many readers share its disk.
+/// Most bytes per second of each shard beyond what is written meanwhile, which is how fast a backlog shrinks: many readers
+/// share the disk that it may come from, and the processor.
 pub const CATCH_UP_BYTES_PER_S: u64 = 64 << 20;
+
+/// A backlog is read in pieces of this at least, whatever the limits: a tenth of a millisecond of a core, and large enough
+/// for a disk.
+pub const CATCH_UP_STEP_BYTES: u64 = 256 << 10;
 
 /// The shortest and the longest that a reader's intervals may be set to: shorter ones would be polling all the time, and
 /// after longer ones nobody waits any more.

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
@@ -36,7 +37,7 @@ pub use config::{ReaderConfig, ReaderConfigError, ReaderStats};
 
 use crate::cursor::Waiter;
 use crate::feed::{Feed, FeedConfig, News, Place, Plan};
-use crate::fetch::{Assembly, ByteRange, Fetched, Fetcher, Lane};
+use crate::fetch::{Assembly, ByteRange, Fetcher, Lane};
 use crate::limits::{CATCH_UP_FETCHES_MAX, FETCHES_MAX, ROUND_BYTES_MAX};
 use crate::{Cells, DurableSource, SegmentInfo, SourceError};
 
@@ -229,7 +230,7 @@ impl Inner {
                 window_bytes: self.config.window_bytes,
                 delay_max: self.config.delay_max,
                 bytes_per_s: self.config.bytes_per_s,
-                durable_bytes_per_s: self.config.catch_up_bytes_per_s,
+                catch_up_bytes_per_s: self.config.catch_up_bytes_per_s,
                 shared: true,
             };
             let mut feed = Feed::shared(shard, config, now);
@@ -279,8 +280,8 @@ impl Inner {
         let config = FeedConfig {
             window_bytes: self.config.catch_up_window_bytes,
             delay_max: self.config.delay_max,
-            bytes_per_s: self.config.catch_up_bytes_per_s.min(self.config.bytes_per_s),
-            durable_bytes_per_s: self.config.catch_up_bytes_per_s,
+            bytes_per_s: self.config.bytes_per_s,
+            catch_up_bytes_per_s: self.config.catch_up_bytes_per_s,
             shared: false,
         };
         let shard = shared.shard;
@@ -371,7 +372,7 @@ enum Done {
         feed: Arc<SharedFeed>,
         range: ByteRange,
         durable: bool,
-        fetched: Result<Fetched, SourceError>,
+        fetched: Result<Bytes, SourceError>,
     },
     Segments(Arc<SharedFeed>, SegmentNumber, Result<Vec<SegmentInfo>, SourceError>),
 }

@@ -15,7 +15,7 @@ fn shard() -> ShardId {
 }
 
 fn config(shared: bool, window_bytes: usize) -> FeedConfig {
-    FeedConfig { window_bytes, delay_max: DELAY, bytes_per_s: 1 << 30, durable_bytes_per_s: 1 << 30, shared }
+    FeedConfig { window_bytes, delay_max: DELAY, bytes_per_s: 1 << 30, catch_up_bytes_per_s: 1 << 30, shared }
 }
 
 /// A feed over a log in memory. Fetches are answered at once: from the cell with what the log holds, or, if the
@@ -29,9 +29,6 @@ struct Rig {
     cell_fetches: u32,
     durable_fetches: u32,
     listings: u32,
-    /// The cell has nothing of what was cached: it comes from the durable layer.
-    cell_is_empty: bool,
-    durable_bytes: u64,
 }
 
 /// One reader of the feed.
@@ -82,8 +79,6 @@ impl Rig {
             cell_fetches: 0,
             durable_fetches: 0,
             listings: 0,
-            cell_is_empty: false,
-            durable_bytes: 0,
         }
     }
 
@@ -135,9 +130,7 @@ impl Rig {
                     let middle = bytes.len() / 2;
                     bytes[middle] ^= 0x5a;
                 }
-                let durable_bytes = if durable || self.cell_is_empty { range.len() } else { 0 };
-                self.durable_bytes += durable_bytes;
-                self.feed.fetched(&range, Fetched { bytes: bytes.freeze(), durable_bytes }, durable);
+                self.feed.fetched(&range, bytes.freeze(), durable);
             }
             Plan::Segments { from } => {
                 self.listings += 1;
@@ -320,40 +313,69 @@ fn a_rate_limit_does_not_make_the_wait_for_the_cache_begin_anew() {
     assert_eq!(rig.durable_fetches, 1);
 }
 
-/// Reads a backlog in steps of a simulated clock; how long it took, and how much of it came from the durable layer.
-fn read_backlog(mut rig: Rig) -> (Duration, u64) {
-    for _ in 0..100 {
-        rig.append(40);
-    }
-    rig.publish();
-    assert!(rig.feed.place().is_some() || rig.feed.begin_near(start()), "the window holds it");
-    let begun = rig.now;
-    rig.run_for_long();
-    let tail = rig.log.tail(shard()).expect("it is there");
-    assert_eq!(rig.feed.place().map(|place| place.position), Some(tail.durable), "all was read");
-    (rig.now.since(begun), rig.durable_bytes)
+const CATCH_UP_BYTES_PER_S: u64 = 1 << 20;
+
+fn catching_up(shared: bool) -> FeedConfig {
+    FeedConfig { catch_up_bytes_per_s: CATCH_UP_BYTES_PER_S, ..config(shared, 1 << 24) }
 }
 
 #[test]
-fn a_backlog_that_the_cell_lost_is_read_as_slowly_by_a_shared_feed_as_by_a_private_one() {
-    const DURABLE_BYTES_PER_S: u64 = 10_000;
-    let limit = |shared, bytes_per_s| FeedConfig {
-        bytes_per_s,
-        durable_bytes_per_s: DURABLE_BYTES_PER_S,
-        ..config(shared, 1 << 24)
+fn a_backlog_is_read_as_slowly_by_a_shared_feed_as_by_a_private_one() {
+    let read = |feed: Feed| {
+        let mut rig = Rig::with(feed);
+        for _ in 0..400 {
+            rig.append(100);
+        }
+        rig.publish();
+        assert!(rig.feed.place().is_some() || rig.feed.begin_near(start()), "the window holds it");
+        let begun = rig.now;
+        rig.run_for_long();
+        let length = rig.log.tail(shard()).expect("it is there").durable;
+        assert_eq!(rig.feed.place().map(|place| place.position), Some(length), "all was read");
+        // The first of it was heard of before anything was read: a bucket's worth is free, and the last read overdraws.
+        let paid = length.0.saturating_sub(CATCH_UP_BYTES_PER_S / 16 + CATCH_UP_STEP_BYTES);
+        let took = rig.now.since(begun);
+        assert!(paid > CATCH_UP_BYTES_PER_S, "{paid} bytes are a second's worth");
+        assert!(took >= Duration::from_secs(paid / CATCH_UP_BYTES_PER_S), "{paid} bytes in {took:?}");
+        took
     };
-    let shared = || Rig::with(Feed::shared(shard(), limit(true, 1 << 30), Instant::default()));
-    let (took, durable_bytes) = read_backlog(shared());
-    assert_eq!((took, durable_bytes), (Duration::ZERO, 0), "what the cell has is not held back");
-    let lost = |rig: Rig| read_backlog(Rig { cell_is_empty: true, ..rig });
-    let (took, durable_bytes) = lost(shared());
-    let private =
-        Feed::private(shard(), limit(false, DURABLE_BYTES_PER_S), Instant::default(), start(), None);
-    let (took_alone, _) = lost(Rig::with(private));
-    // A burst of a second is free, and the last fetch may overdraw.
-    let paid = durable_bytes - DURABLE_BYTES_PER_S - u64::from(CHUNK) * FETCH_CHUNKS_MAX;
-    assert!(took >= Duration::from_secs(paid / DURABLE_BYTES_PER_S), "{durable_bytes} bytes in {took:?}");
-    assert_eq!(took, took_alone);
+    let shared = read(Feed::shared(shard(), catching_up(true), Instant::default()));
+    let alone = read(Feed::private(shard(), catching_up(false), Instant::default(), start(), None));
+    assert_eq!(shared, alone);
+}
+
+#[test]
+fn what_is_written_meanwhile_does_not_count_as_a_backlog() {
+    let mut rig = Rig::with(Feed::shared(shard(), catching_up(true), Instant::default()));
+    rig.append(1);
+    rig.publish();
+    assert!(rig.feed.begin_near(start()));
+    rig.run();
+    let begun = rig.now;
+    // A bucket's worth at a time, and several seconds' worth in no time at all.
+    while rig.log.tail(shard()).expect("it is there").durable.0 < 4 * CATCH_UP_BYTES_PER_S {
+        rig.append(10);
+        rig.publish();
+        assert_eq!(rig.run(), None, "nothing is held back");
+    }
+    assert_eq!(rig.now, begun);
+}
+
+#[test]
+fn what_many_segments_got_meanwhile_does_not_count_as_a_backlog() {
+    let mut rig = Rig::with(Feed::shared(shard(), catching_up(true), Instant::default()));
+    rig.append(1);
+    rig.publish();
+    assert!(rig.feed.begin_near(start()));
+    rig.run();
+    let mut read = 0;
+    while read < 4 * CATCH_UP_BYTES_PER_S {
+        rig.append(10);
+        read += rig.log.tail(shard()).expect("it is there").durable.0;
+        rig.log.roll(shard());
+        rig.publish();
+        assert_eq!(rig.run(), None, "nothing is held back");
+    }
 }
 
 #[test]

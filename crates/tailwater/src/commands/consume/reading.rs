@@ -24,7 +24,8 @@ pub(super) struct Reading {
     /// Most bytes per second of each shard, wherever they are read [default: 536870912].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bytes_per_s: Option<u64>,
-    /// Most bytes per second of each shard that are read from the durable layer, as a backlog is [default: 67108864].
+    /// How fast a backlog shrinks: most bytes per second of each shard beyond what is written meanwhile
+    /// [default: 67108864].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     catch_up_bytes_per_s: Option<u64>,
     /// Bytes of each shard that are kept in memory near its end [default: 4194304].
