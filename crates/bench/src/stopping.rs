@@ -182,7 +182,7 @@ impl Stopping {
             read_mbyte_s: mbyte_s(reads.cell_bytes + reads.durable_bytes),
             limit_mbyte_s: Limits {
                 shard: round(limits.bytes_per_s as f64 / 1e6, 2),
-                alone: round(limits.catch_up_bytes_per_s as f64 / 1e6, 2),
+                backlog: round(limits.catch_up_bytes_per_s as f64 / 1e6, 2),
             },
             reads,
         }
@@ -202,7 +202,7 @@ pub struct Report {
     /// What it was given in that time, and what was read for it.
     delivered_mbyte_s: f64,
     read_mbyte_s: f64,
-    /// What its reads are bounded by: of each shard that its process follows, and when it catches up by itself.
+    /// What its reads are bounded by: of each shard in all, and of a backlog, beyond what is written meanwhile.
     limit_mbyte_s: Limits,
     /// What it took to catch up.
     reads: Reads,
@@ -226,7 +226,7 @@ struct Ratios {
 #[derive(Serialize)]
 struct Limits {
     shard: f64,
-    alone: f64,
+    backlog: f64,
 }
 
 #[cfg(test)]

@@ -386,7 +386,8 @@ fn a_stopped_consumer_catches_up_through_the_durable_layer_at_its_rate_and_holds
     stopped.follow(&lines, sent, "after it went on");
     let took = continued.elapsed();
     other.follow(&lines, sent, "to its end");
-    // What came at last it may have from a cell. A second's worth may be saved up, and a read of another one overdraw.
+    // What came at last it may have from a cell. Some may be saved up, and a read overdraw: less than two
+    // seconds' worth.
     let backlog = (to - from) * LINE_BYTES as u64;
     let least = Duration::from_millis(1_000 * (backlog - 2 * BYTES_PER_S) / BYTES_PER_S);
     assert!(took >= least, "{backlog} bytes in {took:?}");
