@@ -162,6 +162,8 @@ pub(crate) struct Feed {
     held_since: Option<(Instant, u64)>,
     /// A fetch or listing is under way.
     busy: bool,
+    /// Bytes that the limits were charged for the fetch under way.
+    charged: u64,
     /// What came from a cell made no sense: take the next entry from the durable layer.
     distrust: bool,
     /// The beginning of an entry that is there came from the durable layer alone.
@@ -199,6 +201,7 @@ impl Feed {
             readers: Readers::default(),
             held_since: None,
             busy: false,
+            charged: 0,
             distrust: false,
             rest_is_durable: false,
             relist: false,
@@ -444,8 +447,9 @@ impl Feed {
             }
         }
         self.held_since = None;
-        self.rate.charge(to.0 - from.0);
-        self.backlog_rate.charge(to.0 - from.0);
+        self.charged = to.0 - from.0;
+        self.rate.charge(self.charged);
+        self.backlog_rate.charge(self.charged);
         self.busy = true;
         let range = ByteRange { segment, chunk_bytes: tail.chunk_bytes, from, to };
         Plan::Fetch { range, durable: durably }
@@ -454,6 +458,7 @@ impl Feed {
     /// Takes in the bytes of the planned range; `durable` if they were asked of the durable layer alone.
     pub(crate) fn fetched(&mut self, range: &ByteRange, bytes: Bytes, durable: bool) -> News {
         self.busy = false;
+        self.charged = 0;
         self.failures = 0;
         self.retry_at = None;
         // What became of the segment meanwhile may make it unwanted.
@@ -518,6 +523,10 @@ impl Feed {
     /// Takes in that a fetch or a listing failed.
     pub(crate) fn failed(&mut self, now: Instant, error: SourceError) -> News {
         self.busy = false;
+        // Nothing was read: who waits for a node that is away is not slowed when it is back.
+        let charged = std::mem::take(&mut self.charged);
+        self.rate.earn(charged);
+        self.backlog_rate.earn(charged);
         match error {
             SourceError::NoStream => self.error = Some(ReadError::StreamDeleted),
             SourceError::Truncated { log_start } => {

@@ -585,6 +585,25 @@ fn a_source_that_fails_is_asked_again_after_a_pause_that_grows_up_to_a_bound() {
 }
 
 #[test]
+fn what_a_source_did_not_give_is_not_paid_for() {
+    let limit = FeedConfig { bytes_per_s: 1_000, catch_up_bytes_per_s: 1_000, ..config(false, 1 << 20) };
+    let mut rig = Rig::with(Feed::private(shard(), limit, Instant::default(), start(), None));
+    rig.append(100);
+    rig.publish_uncached();
+    rig.durable_fails = true;
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        pauses.push(rig.run().expect("it will be asked again").since(rig.now));
+        rig.now = rig.now + pauses[pauses.len() - 1];
+    }
+    // Seconds, had one of them been paid for: it is the source alone that is waited for.
+    assert!(pauses.iter().all(|pause| *pause <= DELAY), "{pauses:?}");
+    rig.durable_fails = false;
+    rig.run();
+    assert_eq!(rig.durable_fetches, 1);
+}
+
+#[test]
 fn a_listing_that_does_not_help_is_repeated_after_a_pause() {
     let mut rig =
         Rig::with(Feed::private(shard(), config(false, 1 << 20), Instant::default(), start(), None));

@@ -342,12 +342,14 @@ impl Inner {
     }
 
     fn observe(&self, feed: &Arc<SharedFeed>, tail: Tail) {
-        let (is_first, is_news) = {
+        let (is_first, is_news, is_cut) = {
             let mut feed = feed.feed.lock();
-            (feed.tail().is_none(), feed.observe(tail))
+            let log_start = feed.log_start();
+            (feed.tail().is_none(), feed.observe(tail), feed.log_start() > log_start)
         };
-        if is_first && is_news {
-            // Cursors wait to learn whether they are near the tail.
+        if (is_first && is_news) || is_cut {
+            // Cursors wait to learn whether they are near the tail; and one whose next records were removed hears it now,
+            // not when it reads on.
             self.announce(feed);
         }
         if is_news {

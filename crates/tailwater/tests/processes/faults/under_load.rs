@@ -273,7 +273,7 @@ fn after_kill_9_of_a_node_whose_cells_survive_nothing_is_lost_and_consumers_go_o
 
 #[test]
 fn a_consumer_that_learns_of_a_truncation_while_the_node_is_away_waits_for_it_and_goes_on() {
-    const LINES: u64 = 3_000;
+    const LINES: u64 = 1_500;
     let dir = tempfile::tempdir().expect("a directory");
     let backends = Backends::start(dir.path());
     let environment = backends.environment();
