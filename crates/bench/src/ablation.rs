@@ -127,6 +127,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             from_beginning: true,
             validate: Validate::Consumer,
             lengths_every_us: None,
+            catch_up_bytes_per_s: None,
             poll_every_us: 0,
             window_bytes: 4 << 20,
             tick_ms: 100,

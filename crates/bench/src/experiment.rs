@@ -127,10 +127,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How long after the last acknowledgement the last consumer had everything, in ms; `None` if one never had.
+    /// How long after the last record was appended the last consumer had everything, in ms; `None` if one never had.
     pub fn ended_after_ms(&self) -> Option<f64> {
         let finished = self.consumed.finished_ns?;
-        Some(finished.saturating_sub(self.produced.last_ack_ns) as f64 / 1e6)
+        Some(finished.saturating_sub(self.produced.last_sent_ns) as f64 / 1e6)
     }
 
     /// Times to acknowledgement of measured records.
@@ -230,7 +230,9 @@ impl Run {
             live,
             produced: None,
             consumed: Vec::new(),
-            stopping: plan.stop_one.map(|plan| Stopping::new(plan, processes - 1)),
+            stopping: plan
+                .stop_one
+                .map(|stop| Stopping::new(stop, processes - 1, plan.reading.catch_up_bytes_per_s)),
         })
     }
 

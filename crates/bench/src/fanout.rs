@@ -84,6 +84,10 @@ pub struct Args {
     /// millisecond; 0 is at every wake-up. If not given, 250 for readers of 50 consumers or more, and 0 for others.
     #[arg(long, value_name = "US")]
     lengths_every_us: Option<u64>,
+    /// How fast a backlog shrinks: most bytes per second of each shard beyond what is written meanwhile; the client library's
+    /// default if not given.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    catch_up_bytes_per_s: Option<u64>,
     /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came.
     #[arg(long, default_value_t = 0, value_name = "US")]
     poll_every_us: u64,
@@ -173,7 +177,7 @@ struct Report {
     read_amplification: Option<Amplification>,
     core_to_core_ns: Option<f64>,
     consumers_started_ms: f64,
-    /// How long after the last acknowledgement the last consumer had everything.
+    /// How long after the last record was appended the last consumer had everything.
     ended_after_ms: Option<f64>,
     unfinished_consumers: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,6 +256,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             from_beginning: args.start == Start::Smooth,
             validate: args.validate,
             lengths_every_us: args.lengths_every_us,
+            catch_up_bytes_per_s: args.catch_up_bytes_per_s,
             poll_every_us: args.poll_every_us,
             window_bytes,
             tick_ms: if stop_one.is_some() { TICK_MS } else { 500 },

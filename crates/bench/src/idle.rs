@@ -72,6 +72,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             from_beginning: true,
             validate: Validate::Consumer,
             lengths_every_us: None,
+            catch_up_bytes_per_s: None,
             poll_every_us: 0,
             window_bytes: 1 << 20,
             // Reports are no part of what is measured.

@@ -81,7 +81,6 @@ struct Load {
     measured: u64,
     measured_bytes: u64,
     last_sent_ns: u64,
-    last_ack_ns: u64,
     late: Durations,
     recent: Durations,
     measured_acks: Durations,
@@ -102,7 +101,6 @@ impl Load {
             measured: 0,
             measured_bytes: 0,
             last_sent_ns: 0,
-            last_ack_ns: 0,
             late: Durations::default(),
             recent: Durations::default(),
             measured_acks: Durations::default(),
@@ -179,7 +177,6 @@ impl Load {
             }
         }
         self.acked += stamps.len() as u64;
-        self.last_ack_ns = now;
     }
 
     fn progress(&mut self) -> Appending {
@@ -195,7 +192,7 @@ impl Load {
             measured: self.measured,
             measured_bytes: self.measured_bytes,
             measured_s: measured_ns / 1e9 + 1.0 / self.config.rate,
-            last_ack_ns: self.last_ack_ns,
+            last_sent_ns: self.last_sent_ns,
             acks: self.measured_acks.to_sparse(),
             late: self.late.to_sparse(),
             shards: self.shards,

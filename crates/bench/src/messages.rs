@@ -93,6 +93,8 @@ pub struct ConsumersConfig {
     pub validate: Validate,
     /// Lengths are not read more often than this, if it is given.
     pub lengths_every_us: Option<u64>,
+    /// How fast a backlog shrinks, if it is given, in bytes a second of each shard.
+    pub catch_up_bytes_per_s: Option<u64>,
     /// Consumers are not polled more often than this.
     pub poll_every_us: u64,
     /// What the process keeps of each shard for consumers near the tail.
@@ -314,8 +316,8 @@ pub struct Produced {
     pub measured_bytes: u64,
     /// How long the measured records took to be sent.
     pub measured_s: f64,
-    /// When the last record was acknowledged.
-    pub last_ack_ns: u64,
+    /// When the last record was handed to the producer.
+    pub last_sent_ns: u64,
     /// Times to acknowledgement of the measured records.
     pub acks: SparseDurations,
     /// How late the measured records were sent, against their schedule.

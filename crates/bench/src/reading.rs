@@ -77,6 +77,7 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
         Protocol::Tailwater if config.connection_each => config.count,
         Protocol::Tailwater => 1,
     };
+    let defaults = ReaderConfig::default();
     let one = |_| {
         let client = ClientConfig {
             name: "bench-consumers".to_owned(),
@@ -87,7 +88,8 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
             reader: ReaderConfig {
                 window_bytes: config.window_bytes,
                 lengths_every: config.lengths_every_us.map(Duration::from_micros),
-                ..ReaderConfig::default()
+                catch_up_bytes_per_s: config.catch_up_bytes_per_s.unwrap_or(defaults.catch_up_bytes_per_s),
+                ..defaults
             },
         };
         async move { Client::connect_with(Env::real(), &config.node, client).await }

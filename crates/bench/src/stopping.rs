@@ -69,6 +69,8 @@ pub struct Stopping {
     plan: StopOne,
     /// Number of its process.
     process: usize,
+    /// How fast its backlog may shrink, in bytes a second.
+    catch_up_bytes_per_s: u64,
     part: Part,
     /// Delays of the others: before, stopped, catching up, after.
     others: [Durations; 4],
@@ -82,11 +84,13 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// Process `process` will be stopped.
-    pub fn new(plan: StopOne, process: usize) -> Self {
+    /// Process `process` will be stopped, whose backlog may shrink by so many bytes a second, or as the client library has it.
+    pub fn new(plan: StopOne, process: usize, catch_up_bytes_per_s: Option<u64>) -> Self {
         Self {
             plan,
             process,
+            catch_up_bytes_per_s: catch_up_bytes_per_s
+                .unwrap_or(ReaderConfig::default().catch_up_bytes_per_s),
             part: Part::WarmUp,
             others: Default::default(),
             at_stop: Reading::default(),
@@ -168,7 +172,6 @@ impl Stopping {
         let took_s = self.last.at_ns.saturating_sub(self.continued_ns) as f64 / 1e9;
         let reads = self.last.reads.since(self.at_stop.reads);
         let mbyte_s = |bytes: u64| if took_s > 0.0 { round(bytes as f64 / took_s / 1e6, 2) } else { 0.0 };
-        let limits = ReaderConfig::default();
         Report {
             stopped_s: self.plan.lasts.as_secs_f64(),
             others_p99_ratio: Ratios {
@@ -181,8 +184,8 @@ impl Stopping {
             delivered_mbyte_s: mbyte_s(self.last.delivered_bytes - self.at_stop.delivered_bytes),
             read_mbyte_s: mbyte_s(reads.cell_bytes + reads.durable_bytes),
             limit_mbyte_s: Limits {
-                shard: round(limits.bytes_per_s as f64 / 1e6, 2),
-                backlog: round(limits.catch_up_bytes_per_s as f64 / 1e6, 2),
+                shard: round(ReaderConfig::default().bytes_per_s as f64 / 1e6, 2),
+                backlog: round(self.catch_up_bytes_per_s as f64 / 1e6, 2),
             },
             reads,
         }
@@ -247,7 +250,7 @@ mod tests {
 
     /// Stopped from second 10 to 70 of the measured time, which begins at second 0.
     fn stopped() -> Stopping {
-        let mut stopping = Stopping::new(StopOne { after: second(10), lasts: second(60) }, 1);
+        let mut stopping = Stopping::new(StopOne { after: second(10), lasts: second(60) }, 1, None);
         stopping.heard(0, &reading(0, 900, 0));
         assert_eq!(stopping.next(second(0), 0), None);
         stopping.heard(0, &reading(5, 10, 0));
