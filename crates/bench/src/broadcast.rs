@@ -1,6 +1,7 @@
 //! `bench broadcast`: the experiments of the Sprinkler paper (section 5), by the numbers of its figures.
 
 mod collection;
+mod hearing;
 mod keys;
 mod kills;
 mod members;

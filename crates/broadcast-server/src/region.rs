@@ -20,6 +20,9 @@ use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, WAITING_
 /// How long a member may leave unread what waits for it, and how often such ones are looked for, in milliseconds.
 const STALLED_MS: u64 = 5_000;
 const LOOK_MS: u64 = 250;
+/// Members of the proxy's view at most, and milliseconds between two messages about progress to one of them.
+const VIEW_MAX: usize = 20;
+const NOTIFY_MS: u64 = 5;
 
 /// The proxy's side, as a step function.
 pub struct Region {
@@ -74,7 +77,8 @@ impl Region {
     pub fn new(me: &message::Member, seed: u64) -> Self {
         Self {
             me: Member { id: me.id, address: me.address.as_str().into() },
-            options: Options::default(),
+            // It is one for all of them, and the first that has news: it knows more, and tells sooner.
+            options: Options { view_max: VIEW_MAX, notify_ms: NOTIFY_MS, ..Options::default() },
             seed,
             proxy: None,
             members: BTreeMap::new(),

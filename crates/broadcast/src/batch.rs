@@ -21,9 +21,12 @@
 //!   payload           varint length, bytes
 //! ```
 
+mod events;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::event::{Collect, Content, Event, Kind};
+pub use self::events::Events;
+use crate::event::{Collect, Content};
 use crate::limits::{
     BATCH_BYTES_MAX, BATCH_EVENTS_MAX, HEADER_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX, PAYLOAD_BYTES_MAX,
     PREDICATE_BYTES_MAX,
@@ -118,8 +121,8 @@ impl Batch {
     }
 
     /// Its events, in order, with tombstones for the collected ones; what they carry are slices of the batch.
-    pub fn events(&self) -> Events<'_> {
-        Events { batch: self, cursor: self.cursor(), pending: None, at: self.after, ended: false }
+    pub fn events(&self) -> Events {
+        Events::new(self.clone())
     }
 
     /// What of it has greater numbers than `after`, at an event's boundary: it begins with the number after
@@ -465,66 +468,6 @@ pub(crate) fn take_state(rest: &mut &[u8]) -> Result<State, Malformed> {
     Ok(State { time_ms: u64::from_le_bytes(*time), collect })
 }
 
-/// The events of a batch, with tombstones.
-#[derive(Clone, Debug)]
-pub struct Events<'a> {
-    batch: &'a Batch,
-    cursor: Cursor<'a>,
-    pending: Option<Event>,
-    at: u64,
-    ended: bool,
-}
-
-impl Iterator for Events<'_> {
-    type Item = Result<Event, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some(event) = self.pending.take() {
-            return Some(Ok(event));
-        }
-        if self.ended {
-            return None;
-        }
-        let bytes = &self.batch.bytes;
-        let before = self.cursor.state.time_ms;
-        let tombstone = |seq, range| Event { seq, range, time_ms: before, kind: Kind::Tombstone };
-        match self.cursor.next() {
-            Err(error) => {
-                self.ended = true;
-                Some(Err(error))
-            }
-            Ok(None) => {
-                self.ended = true;
-                let range = self.batch.last.saturating_sub(self.at);
-                (range > 0).then(|| Ok(tombstone(self.batch.last, range)))
-            }
-            Ok(Some(event)) => {
-                self.at = event.seq;
-                let owned = owned(bytes, &event);
-                if event.skipped == 0 {
-                    return Some(Ok(owned));
-                }
-                let first = tombstone(event.seq - 1, event.skipped);
-                self.pending = Some(owned);
-                Some(Ok(first))
-            }
-        }
-    }
-}
-
-fn owned(bytes: &Bytes, event: &EventRef<'_>) -> Event {
-    let content = Content {
-        key: event.key.map(|key| bytes.slice_ref(key)),
-        headers: event.headers().map(|(n, v)| (bytes.slice_ref(n), bytes.slice_ref(v))).collect(),
-        payload: bytes.slice_ref(event.payload),
-    };
-    let kind = match event.collect {
-        None => Kind::Data(content),
-        Some(collect) => Kind::Collection(content, collect.clone()),
-    };
-    Event { seq: event.seq, range: 1, time_ms: event.time_ms, kind }
-}
-
 /// Encodes events into a batch.
 ///
 /// A publisher, who knows no numbers yet, starts it at 0 and leaves the times at 0: the head numbers a batch by
@@ -703,6 +646,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::event::{Event, Kind};
 
     fn bytes() -> impl Strategy<Value = Bytes> {
         proptest::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from)

@@ -12,7 +12,8 @@ use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Position, Writer, frame};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
 use tailwater_client::broadcast::{
-    Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, Stream,
+    Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, RegionOptions, Sharing,
+    Stream,
 };
 use tailwater_env::{Env, Task};
 use tailwater_journal::{Journal, JournalConfig};
@@ -196,6 +197,66 @@ async fn a_value_is_stale_where_the_tail_was_removed_from_its_chain_and_does_not
     cache.stale().await;
     assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(1)));
     assert!(tail.handle().snapshot().await.unwrap().is_tail, "as far as it knows");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caches_that_share_hear_of_every_change_and_are_stale_while_the_proxy_restarts() {
+    const CACHES: usize = 12;
+    let env = Env::real();
+    let dir = tempfile::tempdir().unwrap();
+    let meta = metadata(&env, dir.path());
+    let start =
+        |listener| start_on(&env, listener, "eu", ConfigurationAt::Here(meta.clone()), None, BTreeMap::new());
+    let mut proxy = start(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let address = proxy.address();
+    let stream = Stream::parse("eu/invalidations").unwrap();
+    let publisher = Publisher::new(&env, vec![address.to_string()]);
+    let options = RegionOptions { gossip_ms: 100, ..RegionOptions::default() };
+    let sharing = Some(Sharing { options, ..Sharing::default() });
+    for collects_by_key in [false, true] {
+        let collect = collects_by_key.then_some(Collect::SameKey);
+        let publish =
+            async |key: &str| publisher.publish(&stream, &change(key), collect.as_ref()).await.unwrap().seq;
+        publish("coffee").await;
+        let caches: Vec<InvalidatingCache<u32>> = (0..CACHES)
+            .map(|_| {
+                let (sharing, config) = (sharing.clone(), InvalidatingConfig::default());
+                let config = InvalidatingConfig { collects_by_key, sharing, ..config };
+                InvalidatingCache::new(&env, vec![address.to_string()], stream.clone(), config)
+            })
+            .collect();
+        for cache in &caches {
+            cache.fresh().await;
+            assert!(cache.load(b"tea").store(1));
+        }
+        proxy.handle().until(|snapshot| snapshot.region.members == CACHES).await.unwrap();
+        // One is changed often enough that much of it is collected before it is heard.
+        let mut last = 0;
+        for round in 0..300 {
+            last = publish(if round % 100 == 50 { "tea" } else { "coffee" }).await;
+        }
+        for cache in &caches {
+            cache.reached(last).await;
+            assert_eq!(cache.get(b"tea"), None);
+            cache.fresh().await;
+            assert!(cache.load(b"tea").store(2));
+        }
+        drop(proxy);
+        for cache in &caches {
+            cache.stale().await;
+            assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(2)));
+        }
+        // It kept its events in memory: the region begins anew.
+        proxy = start(TcpListener::bind(address).await.unwrap());
+        publish("tea").await;
+        for cache in &caches {
+            cache.fresh().await;
+            assert_eq!(cache.get(b"tea"), None);
+        }
+        proxy.handle().until(|snapshot| snapshot.region.members == CACHES).await.unwrap();
+        drop(caches);
+        proxy.handle().until(|snapshot| snapshot.region.members == 0).await.unwrap();
+    }
 }
 
 /// What a tail says.

@@ -87,7 +87,7 @@ struct KeptReport {
 #[derive(Serialize)]
 struct KeptCurve {
     skew: f64,
-    /// New keys among the events.
+    /// New keys to invalidations.
     new_keys: &'static str,
     points: Vec<KeptPoint>,
     /// Events, without tombstones, that a client gets that listens from number 1, at the end.
@@ -107,7 +107,7 @@ struct KeptPoint {
     saved_percent: f64,
 }
 
-/// The name for `-o json` and the share of new keys of a case.
+/// The name for `-o json` of the ratio of new keys to invalidations in a case, and what comes.
 type Case = (&'static str, Arrivals);
 
 /// Figure 9.
@@ -164,8 +164,8 @@ pub fn growing(args: KeptArgs) -> anyhow::Result<()> {
 /// Figure 10b.
 pub fn finite(args: KeptArgs) -> anyhow::Result<()> {
     let cases = [
-        ("none", Arrivals::Finite { new_keys: 0.0 }),
-        ("1 to 10", Arrivals::Finite { new_keys: 1.0 / 11.0 }),
+        ("none", Arrivals::Finite { new_keys: 0.0, invalidations: 10.0 * NEW_KEYS }),
+        ("1 to 10", Arrivals::Finite { new_keys: NEW_KEYS, invalidations: 10.0 * NEW_KEYS }),
     ];
     kept("broadcast 10b", "Events kept, with 100,000 keys (figure 10b)", &cases, args)
 }
@@ -260,7 +260,7 @@ mod tests {
     fn a_history_keeps_what_keeping_the_latest_of_each_key_keeps() {
         for case in [
             ("growing", Arrivals::Growing { new_keys: NEW_KEYS, invalidations: 200.0 }),
-            ("finite", Arrivals::Finite { new_keys: 0.1 }),
+            ("finite", Arrivals::Finite { new_keys: NEW_KEYS, invalidations: 10.0 * NEW_KEYS }),
         ] {
             let curve = kept_of(3, 1.1, case, 20_000).unwrap();
             assert!(curve.points.len() >= 13);

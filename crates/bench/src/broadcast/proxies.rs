@@ -2,22 +2,22 @@
 //! that publish to each in a closed loop, and a listener in each region that gets everything.
 //!
 //! Every event is 10 bytes, numbered on its own, and collects all that are more than N before it. A listener
-//! checks of each event that it continues its stream and its driver, and reads when it was made; it reads events
-//! in place, without making an owned one of each.
+//! checks of each event that it continues its stream and its driver, and reads when it was made.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 use tailwater_broadcast::Writer;
-use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Received, Stream};
+use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Stream};
 use tailwater_env::Env;
 
+use super::hearing::{Heard, PAYLOAD_BYTES, Receive, listen};
 use super::node::Node;
 use crate::child::Child;
 use crate::clock::{cpu_of, monotonic_ns};
@@ -28,9 +28,6 @@ use crate::system::{Workspace, free_address};
 
 /// How long the proxies may take to carry the first event everywhere, and the last ones.
 const SETTLE: Duration = Duration::from_secs(60);
-
-/// An event's payload: its number, its driver, when it was made.
-const PAYLOAD_BYTES: usize = 10;
 
 /// Flags of `bench broadcast 4`.
 #[derive(clap::Args)]
@@ -53,6 +50,9 @@ pub struct Args {
     /// Each event collects those more than so many before it: the paper's 100,000,000, but for memory.
     #[arg(long, default_value_t = 2_000_000)]
     keep_last: u64,
+    /// How a listener takes what comes: each event by `get_event`, or whole batches, whose events are read in place.
+    #[arg(long, value_enum, default_value_t = Receive::GetEvent)]
+    receive: Receive,
     /// Where the proxies keep events before they count as held: the paper's do in memory.
     #[arg(long, default_value = "memory", value_parser = ["memory", "interval", "fsync"])]
     durability: String,
@@ -75,9 +75,12 @@ struct Outcome {
     batch: u32,
     keep_last: u64,
     durability: String,
+    receive: Receive,
     /// Events a second that were published and heard in every region.
     events_per_s: f64,
     published: u64,
+    /// In all regions, of events of which a tombstone was heard: those of a listener that fell behind by more than `keep_last`.
+    collected: u64,
     lost: u64,
     reordered: u64,
     /// From before an event was published to after it was heard in a region.
@@ -86,19 +89,10 @@ struct Outcome {
     cores: BTreeMap<&'static str, f64>,
 }
 
-/// What one region's listener has got.
-#[derive(Default)]
-struct Heard {
-    events: AtomicU64,
-    streams: AtomicU64,
-    reordered: AtomicU64,
-    delays: Mutex<Durations>,
-}
-
 /// What all drivers and listeners have in common.
-struct Run {
+pub(super) struct Run {
     began_ns: u64,
-    measuring: AtomicBool,
+    pub(super) measuring: AtomicBool,
     stopping: AtomicBool,
     /// Events that were acknowledged.
     published: AtomicU64,
@@ -106,7 +100,7 @@ struct Run {
 
 impl Run {
     /// Microseconds since the run began; they wrap around after an hour.
-    fn now_us(&self) -> u32 {
+    pub(super) fn now_us(&self) -> u32 {
         ((monotonic_ns() - self.began_ns) / 1000) as u32
     }
 }
@@ -114,7 +108,10 @@ impl Run {
 /// Runs it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     ensure!((1..=9).contains(&args.proxies), "--proxies is from 1 to 9");
-    ensure!(args.batch > 0 && args.drivers > 0, "--batch and --drivers are from 1 on");
+    ensure!(
+        args.batch > 0 && args.drivers > 0 && args.duration_s > 0,
+        "--batch, --drivers and --duration-s are from 1 on"
+    );
     interrupt::listen()?;
     let workspace = Workspace::create(None, false)?;
     let addresses = (0..args.proxies).map(|_| free_address()).collect::<anyhow::Result<Vec<_>>>()?;
@@ -160,7 +157,8 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
         let listener = Listener::new(&env, vec![at.to_string()], Positions::start());
         let of_this = Arc::new(Heard::default());
         heard.push(Arc::clone(&of_this));
-        listening.push(tokio::spawn(listen(listener, of_this, Arc::clone(&run), args.drivers)));
+        let run = Arc::clone(&run);
+        listening.push(tokio::spawn(listen(listener, args.receive, of_this, run, args.drivers)));
     }
     let mut driving = Vec::new();
     for (at, stream) in addresses.iter().zip(&streams) {
@@ -201,7 +199,8 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
     }
     let published = run.published.load(Ordering::Relaxed);
     let all =
-        wait(&mut proxies, "hear the last events everywhere", || least(&heard) >= Some(published)).await;
+        wait(&mut proxies, "hear the last events everywhere", || heard.iter().all(|h| h.all() >= published))
+            .await;
     if let Err(error) = all {
         eprintln!("{error:#}");
     }
@@ -209,9 +208,13 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
     for of_one in &heard {
         delays.add(&of_one.delays.lock().expect("no listener panics"));
     }
-    let missing = |h: &Arc<Heard>| published.saturating_sub(h.events.load(Ordering::Relaxed));
+    let missing = |h: &Arc<Heard>| published.saturating_sub(h.all());
     for task in listening {
-        task.abort();
+        if task.is_finished() {
+            task.await.context("a listener")?.context("a listener has ended")?;
+        } else {
+            task.abort();
+        }
     }
     let percentiles = delays.percentiles_ms();
     Ok(Outcome {
@@ -220,8 +223,10 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
         batch: args.batch,
         keep_last: args.keep_last,
         durability: args.durability.clone(),
+        receive: args.receive,
         events_per_s: round(events as f64 / seconds, 0),
         published,
+        collected: heard.iter().map(|h| h.collected.load(Ordering::Relaxed)).sum(),
         lost: heard.iter().map(missing).sum(),
         reordered: heard.iter().map(|h| h.reordered.load(Ordering::Relaxed)).sum(),
         delay_ms: DelayMs { p50: percentiles.p50, p99: percentiles.p99, max: percentiles.max },
@@ -272,46 +277,4 @@ async fn drive(
         run.published.fetch_add(u64::from(batch), Ordering::Relaxed);
     }
     Ok(())
-}
-
-/// Hears everything, and checks it.
-async fn listen(mut listener: Listener, heard: Arc<Heard>, run: Arc<Run>, drivers: u16) {
-    let mut next: BTreeMap<Stream, (u64, Vec<u32>)> = BTreeMap::new();
-    while let Ok(received) = listener.next().await {
-        let Received::Events(stream, batch) = received else { continue };
-        let (last, numbers) = next.entry(stream).or_insert_with(|| {
-            heard.streams.fetch_add(1, Ordering::Relaxed);
-            (0, vec![0; usize::from(drivers)])
-        });
-        let mut reordered = u64::from(batch.after != *last);
-        let now_us = run.now_us();
-        let measuring = run.measuring.load(Ordering::Relaxed);
-        let mut delays = heard.delays.lock().expect("no listener panics");
-        let mut cursor = batch.cursor();
-        let (mut delay_us, mut alike) = (0u32, 0u64);
-        while let Ok(Some(event)) = cursor.next() {
-            reordered += u64::from(event.seq != *last + 1);
-            *last = event.seq;
-            let Some((number, rest)) = event.payload.split_first_chunk() else { continue };
-            let driver = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
-            let made_us = u32::from_le_bytes([rest[2], rest[3], rest[4], rest[5]]);
-            let number = u32::from_le_bytes(*number);
-            reordered += u64::from(numbers[driver] != number);
-            numbers[driver] = number.wrapping_add(1);
-            let delay = now_us.wrapping_sub(made_us);
-            if delay != delay_us {
-                if measuring && alike > 0 {
-                    delays.record_many(u64::from(delay_us) * 1000, alike);
-                }
-                (delay_us, alike) = (delay, 0);
-            }
-            alike += 1;
-        }
-        if measuring && alike > 0 {
-            delays.record_many(u64::from(delay_us) * 1000, alike);
-        }
-        drop(delays);
-        heard.events.fetch_add(u64::from(batch.count), Ordering::Relaxed);
-        heard.reordered.fetch_add(reordered, Ordering::Relaxed);
-    }
 }

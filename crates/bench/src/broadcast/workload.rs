@@ -6,8 +6,8 @@
 //! In each tick a number of new keys and a number of invalidations come, both Poisson distributed. (The paper
 //! calls its lambda the parameter of the inter-arrival times, but its figures grow with it: it is a rate.)
 //!
-//! With a finite set of keys there are 100,000 from the start, a new one comes in for every so many
-//! invalidations or never, and all ranks are Zipf distributed over the keys that there are.
+//! With a finite set of keys there are 100,000 from the start, and all ranks, new keys' too, are Zipf distributed over the keys that
+//! there are. Arrivals are the same; there may be no new keys.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -21,10 +21,22 @@ const CHUNK_MAX: usize = 512;
 /// What to generate.
 #[derive(Clone, Copy, Debug)]
 pub enum Arrivals {
-    /// New keys and invalidations for each tick, on average.
+    /// From no key on; new keys and invalidations for each tick, on average.
     Growing { new_keys: f64, invalidations: f64 },
-    /// From 100,000 keys; the share of new keys among the events.
-    Finite { new_keys: f64 },
+    /// From 100,000 keys on; likewise, and new keys may be 0.
+    Finite { new_keys: f64, invalidations: f64 },
+}
+
+impl Arrivals {
+    /// How many new keys and invalidations come in a tick.
+    fn draw(self, random: &mut StdRng) -> (u64, u64) {
+        let (Self::Growing { new_keys, invalidations } | Self::Finite { new_keys, invalidations }) = self;
+        let mut draw = |mean| match mean {
+            0.0 => 0,
+            mean => Poisson::new(mean).expect("a mean above 0").sample(random) as u64,
+        };
+        (draw(new_keys), draw(invalidations))
+    }
 }
 
 /// An event of the workload.
@@ -93,29 +105,22 @@ impl Workload {
 
     /// The next event.
     pub fn next(&mut self) -> Update {
-        match self.arrivals {
-            Arrivals::Finite { new_keys } => {
+        loop {
+            // In any order within a tick: in proportion to what is left of each.
+            let left = self.new_keys + self.invalidations;
+            if left == 0 {
                 self.tick += 1;
-                if self.random.random::<f64>() < new_keys { self.add() } else { self.invalidate() }
-            }
-            Arrivals::Growing { new_keys, invalidations } => loop {
-                // In any order within a tick: in proportion to what is left of each.
-                let left = self.new_keys + self.invalidations;
-                if left == 0 {
-                    self.tick += 1;
-                    let mut draw = |mean| Poisson::new(mean).expect("a mean").sample(&mut self.random) as u64;
-                    (self.new_keys, self.invalidations) = (draw(new_keys), draw(invalidations));
-                } else if self.random.random_range(0..left) < self.new_keys {
-                    self.new_keys -= 1;
-                    return self.add();
-                } else {
-                    self.invalidations -= 1;
-                    // Before the first key there is nothing to invalidate.
-                    if self.order.len > 0 {
-                        return self.invalidate();
-                    }
+                (self.new_keys, self.invalidations) = self.arrivals.draw(&mut self.random);
+            } else if self.random.random_range(0..left) < self.new_keys {
+                self.new_keys -= 1;
+                return self.add();
+            } else {
+                self.invalidations -= 1;
+                // Before the first key there is nothing to invalidate.
+                if self.order.len > 0 {
+                    return self.invalidate();
                 }
-            },
+            }
         }
     }
 }
@@ -189,5 +194,26 @@ mod tests {
         assert!(new > 10 * old, "{new} in the tick in which they were added, {old} fifty ticks later");
         let ticks = a.last().map_or(0, |update| update.tick);
         assert!((200..280).contains(&ticks), "{ticks}");
+    }
+    #[test]
+    fn of_a_finite_set_poisson_distributed_numbers_of_invalidations_and_of_new_keys_come_in_a_tick() {
+        for (new_keys, invalidations) in [(0.0, 100.0), (10.0, 100.0)] {
+            let mut workload = Workload::new(7, 1.1, Arrivals::Finite { new_keys, invalidations });
+            // Of each tick: new keys, invalidations.
+            let mut ticks = vec![[0.0f64; 2]; 1_001];
+            loop {
+                let keys = workload.order.len;
+                let update = workload.next();
+                let Some(tick) = ticks.get_mut(update.tick as usize) else { break };
+                tick[usize::from(workload.order.len == keys)] += 1.0;
+            }
+            for (kind, mean) in [new_keys, invalidations].into_iter().enumerate() {
+                let counts = ticks[1..].iter().map(|tick| tick[kind]);
+                let found = counts.clone().sum::<f64>() / 1_000.0;
+                let variance = counts.map(|count| (count - found).powi(2)).sum::<f64>() / 1_000.0;
+                assert!((found - mean).abs() <= 0.05 * mean, "{found} on average, not {mean}");
+                assert!((variance - mean).abs() <= 0.25 * mean, "a variance of {variance}, not {mean}");
+            }
+        }
     }
 }

@@ -5,14 +5,13 @@
 //! slow listener costs nobody anything: it is sent the rest later, with tombstones for what was collected
 //! meanwhile.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::{mpsc, watch};
 
-use crate::batch::{Batch, Malformed};
+use crate::batch::{Batch, Events, Malformed};
 use crate::client::asking::{Asking, Next};
 use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
 use crate::client::sharing::{self, Sharing, SharingStats};
@@ -23,8 +22,6 @@ use crate::positions::{Heard, Position, Positions, TooManyStreams};
 
 /// Batches that wait for [`Listener::next`].
 const WAITING_MAX: usize = 16;
-/// Events of a batch that are taken out of it at once: one of two bytes there takes a hundred times as much as an [`Event`].
-const UNPACKED_MAX: usize = 1024;
 /// A pause between two tries to reach the tail.
 const RETRY: Duration = Duration::from_millis(50);
 /// A pause after it refused what was asked for.
@@ -35,9 +32,8 @@ const REFUSED: Duration = Duration::from_secs(1);
 pub struct Listener {
     received: mpsc::Receiver<Came>,
     positions: Positions,
-    events: VecDeque<(Stream, Event)>,
-    /// What follows them of the batch that they are of.
-    rest: Option<(Stream, Batch)>,
+    /// What [`Listener::get_event`] has not answered yet of the last batch.
+    unread: Option<(Stream, Events)>,
     newest: Arc<Hears>,
     stats: Option<watch::Receiver<SharingStats>>,
     _task: Task,
@@ -187,7 +183,7 @@ impl Listener {
         stats: Option<watch::Receiver<SharingStats>>,
         task: Task,
     ) -> Self {
-        Self { received, positions, events: VecDeque::new(), rest: None, newest, stats, _task: task }
+        Self { received, positions, unread: None, newest, stats, _task: task }
     }
 
     /// What a listener that shares has counted; `None` for one that does not.
@@ -217,22 +213,26 @@ impl Listener {
     }
 
     /// The next event (the paper's `getEvent`), or [`ListenError::Anew`] before the first one of a region that has begun anew.
-    /// Cancelling it loses nothing.
+    /// Cancelling it loses nothing. An event is made out of the batch that it came in when it is asked for, which takes no lock,
+    /// and no allocation but for its headers.
     pub async fn get_event(&mut self) -> Result<(Stream, Event), ListenError> {
         loop {
-            if let Some((stream, event)) = self.events.pop_front() {
-                self.positions.streams.entry(stream.clone()).or_default().seq = event.seq;
-                return Ok((stream, event));
-            }
-            if let Some((stream, batch)) = self.rest.take() {
-                self.unpack(stream, &batch)?;
-                continue;
+            if let Some((stream, events)) = &mut self.unread {
+                if let Some(event) = events.next() {
+                    let event = event?;
+                    // It is there since the batch came.
+                    if let Some(position) = self.positions.streams.get_mut(stream) {
+                        position.seq = event.seq;
+                    }
+                    return Ok((stream.clone(), event));
+                }
+                self.unread = None;
             }
             let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
             match received? {
                 Received::Events(stream, batch) => {
                     self.positions.streams.entry(stream.clone()).or_default().lineage = lineage;
-                    self.unpack(stream, &batch)?;
+                    self.unread = Some((stream, batch.events()));
                 }
                 Received::Began(positions) => self.began(&positions),
                 Received::Anew { region, lineage } => {
@@ -242,18 +242,6 @@ impl Listener {
                 Received::Counts(_) | Received::Lost => {}
             }
         }
-    }
-
-    /// Takes the first events out of a batch.
-    fn unpack(&mut self, stream: Stream, batch: &Batch) -> Result<(), Malformed> {
-        let mut last = batch.after;
-        for event in batch.events().take(UNPACKED_MAX) {
-            let event = event?;
-            last = event.seq;
-            self.events.push_back((stream.clone(), event));
-        }
-        self.rest = batch.rest(last)?.map(|rest| (stream, rest));
-        Ok(())
     }
 
     /// From here on a token says the number that "now" was, so that who resumes from it misses nothing.
@@ -422,22 +410,26 @@ mod tests {
     use crate::event::{Collect, Content};
 
     #[tokio::test]
-    async fn a_batch_of_very_many_events_is_taken_apart_as_they_are_asked_for() {
+    async fn events_of_a_large_batch_are_taken_out_of_it_as_they_are_asked_for_and_are_slices_of_it() {
         const COUNT: u64 = 100_000;
         let (came, received) = mpsc::channel(WAITING_MAX);
         let task = Env::real().spawn("nothing", async {});
         let mut listener = Listener::of(received, Positions::start(), Arc::default(), None, task);
         let stream = Stream::parse("eu/prices").unwrap();
         let mut events = Writer::new(0);
-        (0..COUNT).for_each(|_| events.publish(&Content::default(), Some(&Collect::SameKey)).unwrap());
+        let content = Content { payload: "4.20".into(), ..Content::default() };
+        (0..COUNT).for_each(|_| events.publish(&content, Some(&Collect::SameKey)).unwrap());
         // What follows the last one was collected.
-        let received = Received::Events(stream.clone(), events.finish(COUNT + 5));
+        let batch = events.finish(COUNT + 5);
+        let bytes = batch.bytes.as_ptr_range();
+        let received = Received::Events(stream.clone(), batch);
         came.send(Came { received: Ok(received), lineage: 3 }).await.unwrap();
         for seq in 1..=COUNT {
             let (of, event) = listener.get_event().await.unwrap();
             assert_eq!((&of, event.seq, event.range), (&stream, seq, 1));
+            let payload = &event.content().unwrap().payload;
+            assert!(payload == "4.20" && bytes.contains(&payload.as_ptr()));
             assert_eq!(listener.positions().streams[&stream], Position { lineage: 3, seq });
-            assert!(listener.events.len() < UNPACKED_MAX);
         }
         let (_, last) = listener.get_event().await.unwrap();
         assert_eq!((last.after(), last.seq), (COUNT, COUNT + 5));

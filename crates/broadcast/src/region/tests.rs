@@ -369,6 +369,7 @@ fn small() -> Options {
         request_bytes: 300,
         recv_bytes: 4_000,
         gossip_ms: 1_000,
+        notify_ms: 5,
         feed_ms: 20,
         ..Options::default()
     }

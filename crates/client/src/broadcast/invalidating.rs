@@ -13,17 +13,26 @@
 //! - When the stream's region has begun anew, which gives the numbers of events that it heard to others, it forgets everything and
 //!   begins again from now on; whichever region it listens in, once that has heard of it. Until then values get stale.
 
-use std::collections::BTreeMap;
+mod applied;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_broadcast::client::{ListenError, Listener, Received};
+use tailwater_broadcast::client::{ListenError, Listener, Received, Sharing};
 use tailwater_broadcast::{Batch, Kind, Positions, Stream};
 use tailwater_env::{Env, HashMap, Instant, Task};
 use tokio::sync::Notify;
+
+use self::applied::Applied;
+
+/// A pause after it could not listen for others.
+const RETRY: Duration = Duration::from_secs(1);
+/// Answers of the proxy that wait until all that it had is applied.
+const TOLD_MAX: usize = 16;
 
 /// How a cache is kept.
 #[derive(Clone, Debug)]
@@ -37,11 +46,21 @@ pub struct InvalidatingConfig {
     /// Whether all events of the stream collect by key only. Then the event that made another one obsolete has
     /// its key, and a tombstone forgets nothing.
     pub collects_by_key: bool,
+    /// Whether it gets most events from the region's other listeners and caches that share, and passes them on to others
+    /// ([`Listener::sharing`]), so that thousands of caches don't load the proxy. It is `Fresh` by the same word of the proxy's,
+    /// which each of them asks all the same. Where it can't listen for the others it says so in the log, tries again, and
+    /// keeps nothing meanwhile.
+    pub sharing: Option<Sharing>,
 }
 
 impl Default for InvalidatingConfig {
     fn default() -> Self {
-        Self { entries_max: 100_000, fresh_for: Duration::from_secs(2), collects_by_key: false }
+        Self {
+            entries_max: 100_000,
+            fresh_for: Duration::from_secs(2),
+            collects_by_key: false,
+            sharing: None,
+        }
     }
 }
 
@@ -304,21 +323,38 @@ impl<V> State<V> {
     }
 }
 
+/// A listener as the configuration says.
+async fn begin<V>(shared: &Shared<V>, addresses: &[String], stream: &Stream) -> Listener {
+    let positions = || Positions::now([stream.clone()]);
+    let Some(sharing) = &shared.config.sharing else {
+        return Listener::new(&shared.env, addresses.to_vec(), positions());
+    };
+    loop {
+        match Listener::sharing(&shared.env, addresses.to_vec(), positions(), sharing.clone()).await {
+            Ok(listener) => return listener,
+            Err(error) => {
+                tracing::warn!(%stream, %error, "a cache can't listen for others, and keeps nothing meanwhile");
+                shared.env.sleep(RETRY).await;
+            }
+        }
+    }
+}
+
 /// Follows the stream, anew if what the proxy has of it is not what it was.
 async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String>, stream: Stream) {
+    let shares = shared.config.sharing.is_some();
     loop {
-        let positions = Positions::now([stream.clone()]);
-        let mut listener = Listener::new(&shared.env, addresses.clone(), positions);
+        let mut listener = begin(&shared, &addresses, &stream).await;
         let mut position = None;
         let mut applied = Applied::default();
-        // How far the proxy said it was, and when the stream's own region had acknowledged no more than that.
-        let mut told: Option<(u64, Instant)> = None;
+        // How far the proxy said it was, and when the stream's own region had acknowledged no more than that: what is newer than
+        // all that is applied.
+        let mut told: VecDeque<(u64, Instant)> = VecDeque::new();
         loop {
             match listener.next().await {
                 Ok(Received::Began(began)) if position.is_none() => {
                     position = began.iter().find(|(s, _)| *s == stream).map(|(_, at)| at.seq);
-                    applied =
-                        Applied { arrived: position.unwrap_or(0), upto: position.unwrap_or(0), ..applied };
+                    applied = Applied::from(position.unwrap_or(0));
                     shared.state.lock().began = true;
                 }
                 Ok(Received::Events(_, batch)) => {
@@ -328,16 +364,22 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                 }
                 Ok(Received::Counts(counts)) => {
                     let found = counts.iter().find(|told| told.stream == stream);
-                    let count = found.map_or(0, |told| told.count);
-                    if position.is_some_and(|at| count < at) {
+                    let (count, as_of) = found.map_or((0, None), |told| (told.count, told.as_of));
+                    let now = shared.env.now();
+                    // Through one connection all comes in order: the proxy knew of what it had sent. What others send may be
+                    // newer than what it said.
+                    let knew_all_until = if shares { as_of } else { Some(now) };
+                    if !applied.tell(now, count, knew_all_until) {
                         break; // All replicas were lost, and numbers begin anew.
                     }
-                    applied.tell(count);
-                    told = found.and_then(|told| told.as_of).map(|as_of| (count, as_of)).or(told);
+                    if let Some(as_of) = as_of {
+                        told.truncate(TOLD_MAX - 1);
+                        told.push_front((count, as_of));
+                    }
                 }
                 Ok(Received::Began(_) | Received::Lost) => {
                     // Another proxy may not say yet what the one before it knew.
-                    if applied.is_owed() {
+                    if !shares && applied.is_owed() {
                         shared.state.lock().clear();
                         applied.clear();
                     }
@@ -350,69 +392,21 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                 Ok(Received::Anew { .. }) | Err(_) => break,
             }
             if position.is_some() {
-                shared.state.lock().position = Some(applied.upto);
-            }
-            if let (Some(at), Some((count, when))) = (position, told)
-                && at >= count
-            {
                 let mut state = shared.state.lock();
-                state.fresh_as_of = state.fresh_as_of.max(Some(when));
+                state.position = Some(applied.upto());
+                // What arrived may be a tombstone of what is not applied.
+                if let Some(at) = told.iter().position(|(count, _)| *count <= applied.upto()) {
+                    let as_of = told.drain(at..).map(|(_, as_of)| as_of).max();
+                    state.fresh_as_of = state.fresh_as_of.max(as_of);
+                }
             }
             shared.moved.notify_waiters();
         }
+        // It listens where the next one will.
+        drop(listener);
         let mut state = shared.state.lock();
         state.clear();
         (state.began, state.position, state.fresh_as_of) = (false, None, None);
-    }
-}
-
-/// How far everything was applied. Of a tombstone that was skipped that is so when the event that made the others obsolete
-/// has arrived: it was there when the proxy said how far it is, behind the tombstone.
-#[derive(Debug, Default)]
-struct Applied {
-    /// The last number that arrived.
-    arrived: u64,
-    upto: u64,
-    /// Whether something behind the first number of `owed`, or behind `upto` if there is none, was skipped.
-    skipped: bool,
-    /// What is applied up to the first number when the second one has arrived.
-    owed: Option<(u64, u64)>,
-}
-
-impl Applied {
-    fn arrive(&mut self, last: u64, skipped: bool) {
-        self.arrived = last;
-        self.skipped |= skipped;
-        self.advance();
-    }
-
-    /// The proxy has the stream up to `count`, and has sent what arrived so far before it said so.
-    fn tell(&mut self, count: u64) {
-        if self.skipped && self.owed.is_none() {
-            self.owed = Some((self.arrived, count));
-            self.skipped = false;
-        }
-        self.advance();
-    }
-
-    fn advance(&mut self) {
-        if let Some((upto, until)) = self.owed
-            && self.arrived >= until
-        {
-            (self.upto, self.owed) = (upto, None);
-        }
-        if !self.is_owed() {
-            self.upto = self.arrived;
-        }
-    }
-
-    fn is_owed(&self) -> bool {
-        self.skipped || self.owed.is_some()
-    }
-
-    /// All values were forgotten.
-    fn clear(&mut self) {
-        *self = Self { arrived: self.arrived, upto: self.arrived, ..Self::default() };
     }
 }
 
@@ -432,39 +426,4 @@ fn apply<V>(shared: &Shared<V>, batch: &Batch) -> Result<bool, tailwater_broadca
         }
     }
     Ok(skipped)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_tombstone_stands_for_is_applied_when_all_that_the_proxy_had_then_has_arrived() {
-        let mut applied = Applied::default();
-        applied.arrive(4, false);
-        assert_eq!(applied.upto, 4);
-        applied.arrive(6, true);
-        applied.arrive(7, false);
-        assert_eq!(applied.upto, 4);
-        applied.tell(9);
-        // Behind what the proxy said, and with a tombstone of its own, which has to wait for its next word.
-        applied.arrive(8, true);
-        assert_eq!(applied.upto, 4);
-        applied.arrive(12, false);
-        assert_eq!(applied.upto, 7);
-        applied.tell(12);
-        assert_eq!(applied.upto, 12);
-    }
-
-    #[test]
-    fn nothing_is_owed_once_all_values_are_forgotten() {
-        let mut applied = Applied::default();
-        applied.arrive(4, true);
-        applied.tell(9);
-        applied.arrive(5, true);
-        applied.clear();
-        assert!(!applied.is_owed());
-        applied.arrive(6, false);
-        assert_eq!(applied.upto, 6);
-    }
 }

@@ -8,7 +8,7 @@ fn measured(args: &[&str]) -> serde_json::Value {
 }
 
 /// The object in the last line of a command that must end well.
-fn last_line(args: &[&str]) -> serde_json::Value {
+pub fn last_line(args: &[&str]) -> serde_json::Value {
     let text = written(&[args, &["-o", "json"]].concat());
     let last = text.lines().last().expect("a line");
     let json: serde_json::Value = serde_json::from_str(last).expect("JSON");
@@ -25,7 +25,7 @@ fn written(args: &[&str]) -> String {
 }
 
 /// Whether all of these are there and numbers; a dot goes into an object.
-fn assert_numbers(json: &serde_json::Value, fields: &[&str]) {
+pub fn assert_numbers(json: &serde_json::Value, fields: &[&str]) {
     for field in fields {
         let found = field.split('.').fold(json, |json, name| &json[name]);
         assert!(found.is_number(), "{field} is {found} in {json}");
@@ -209,36 +209,4 @@ fn reads_and_writes_of_a_cell_end_with_one_object_of_a_figure_for_each_way() {
         };
         assert!(figures.iter().find(of).is_some(), "{operation} over {transport} in {json}");
     }
-}
-
-#[test]
-fn a_chain_s_replicas_are_killed_in_turn_and_one_object_tells_that_nothing_was_lost() {
-    // A turn is brought to its end: one kill of each.
-    let args = ["bench", "broadcast", "kills", "--duration-s", "0", "--rate", "500"];
-    let json = last_line(&args);
-    assert_eq!((&json["kills"], &json["read_again"]), (&3.into(), &4.into()), "{json}");
-    for place in ["head", "middle", "tail"] {
-        assert_eq!(json["pauses_ms"][place]["kills"], 1, "{json}");
-    }
-    assert_numbers(&json, &["longest_pause_ms", "pauses_ms.head.max", "ack_ms.p50", "delay_ms.p99"]);
-    for none in ["lost", "reordered", "duplicated", "misnumbered", "differing"] {
-        assert_eq!(json[none], 0, "{none} in {json}");
-    }
-    let published = json["published"].as_u64().expect("a count");
-    assert!(published > 0);
-    assert_eq!(json["delivered"], published, "{json}");
-}
-
-#[test]
-fn proxies_with_few_and_with_many_keys_have_an_event_of_each_left_and_their_cost_is_told() {
-    let args = ["bench", "broadcast", "keys", "--stored", "500,3000", "--turns", "1", "--duration-s", "1"];
-    let json = last_line(&args);
-    assert_eq!(json["lost"], 0, "{json}");
-    let proxies = json["proxies"].as_array().expect("a list");
-    assert_eq!(proxies.len(), 2, "{json}");
-    for (proxy, stored) in proxies.iter().zip([500, 3000]) {
-        assert_eq!((&proxy["stored"], &proxy["live"]), (&stored.into(), &stored.into()), "{json}");
-        assert_numbers(proxy, &["cpu_ns", "events_per_s", "ack_ms.p50"]);
-    }
-    assert_numbers(&json, &["cpu_of_first"]);
 }

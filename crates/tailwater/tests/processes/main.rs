@@ -6,6 +6,7 @@
 mod support;
 
 mod bench;
+mod bench_broadcast;
 mod bridge;
 mod broadcast;
 mod broadcast_disk;

@@ -17,7 +17,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 use tailwater_broadcast::Writer;
-use tailwater_client::broadcast::{Content, Publisher, Stream};
+use tailwater_client::broadcast::{Content, Publisher, RegionOptions, Stream};
 use tailwater_env::Env;
 
 pub use self::listeners::be_members;
@@ -51,9 +51,10 @@ pub struct Args {
     #[arg(long, default_value_t = 10)]
     duration_s: u64,
     /// How long to run before, in seconds. In the first half of it the rate rises to what it will be, so that listeners find
-    /// each other before they have much to carry.
-    #[arg(long, default_value_t = 3)]
-    warmup_s: u64,
+    /// each other before they have much to carry. If not given, 25 for 1,000 clients, as many for each of them where they are
+    /// more or fewer, and 3 at least.
+    #[arg(long)]
+    warmup_s: Option<u64>,
     /// Bytes of an event, from 8.
     #[arg(long, default_value_t = 16)]
     event_bytes: usize,
@@ -73,38 +74,44 @@ pub struct Args {
     output: Format,
 }
 
-/// What a listener does.
+impl Args {
+    fn warmup_s(&self) -> u64 {
+        self.warmup_s.unwrap_or_else(|| (self.clients as u64 / 40).max(3))
+    }
+}
+
+/// What a listener does; if nothing is said what the library does.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 struct Protocol {
     /// Whether they do not share at all, and the node sends everything to each.
     #[arg(long)]
     proxy_alone: bool,
     /// Members of a view at most.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = RegionOptions::default().view_max)]
     view: usize,
     /// Members that are told of news between two shuffles.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = RegionOptions::default().fanout)]
     fanout: usize,
     /// Members that a listener feeds with what comes; 0 is the paper's protocol.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = RegionOptions::default().feeds)]
     feeds: usize,
     /// Milliseconds after which others are told.
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = RegionOptions::default().shuffle_ms)]
     shuffle_ms: u64,
     /// Milliseconds between two messages about news to one member at least.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = RegionOptions::default().notify_ms)]
     notify_ms: u64,
     /// Milliseconds between two exchanges of views.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = RegionOptions::default().gossip_ms)]
     gossip_ms: u64,
     /// Milliseconds after which a request is given up; the node is given four times as long.
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = RegionOptions::default().request_timeout_ms)]
     request_timeout_ms: u64,
     /// KiB of events that are asked for at once.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = RegionOptions::default().request_bytes >> 10)]
     request_kib: usize,
     /// KiB of events that a listener keeps for others.
-    #[arg(long, default_value_t = 2_048)]
+    #[arg(long, default_value_t = RegionOptions::default().recv_bytes >> 10)]
     recv_kib: usize,
     /// Connections that a listener makes, and as many that it takes: as many as fit, up to 64, if not given.
     #[arg(long)]
@@ -125,6 +132,7 @@ struct Outcome {
     clients: usize,
     processes: usize,
     rate: f64,
+    warmup_s: u64,
     protocol: Protocol,
     /// Events a second that were published, and that a listener got.
     published_per_s: f64,
@@ -163,7 +171,10 @@ struct Cores {
 
 /// Runs it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    ensure!(args.clients > 0 && args.processes > 0, "--clients and --processes are from 1 on");
+    ensure!(
+        args.clients > 0 && args.processes > 0 && args.duration_s > 0,
+        "--clients, --processes and --duration-s are from 1 on"
+    );
     let each = args.clients.div_ceil(args.processes);
     ensure!(
         each <= CONSUMERS_PER_PROCESS,
@@ -218,7 +229,7 @@ impl Bench<'_> {
             Publisher::new(&Env::real(), vec![address.to_owned()])
         };
         let begin_ns = monotonic_ns();
-        let from_ns = begin_ns + args.warmup_s * 1_000_000_000;
+        let from_ns = begin_ns + args.warmup_s() * 1_000_000_000;
         let until_ns = from_ns + args.duration_s * 1_000_000_000;
         self.tell(&Order::Measure { from_ns })?;
         let publishing = runtime.spawn(publish(publisher, Load::of(args), begin_ns, until_ns));
@@ -254,6 +265,7 @@ impl Bench<'_> {
             clients: args.clients,
             processes: args.processes,
             rate: args.rate,
+            warmup_s: args.warmup_s(),
             protocol: args.protocol.clone(),
             published_per_s: round(published.measured as f64 / seconds, 0),
             delivered_per_s: round(all.measured as f64 / args.clients as f64 / seconds, 0),
@@ -332,7 +344,7 @@ impl Load {
             rate: args.rate,
             event_bytes: args.event_bytes,
             every: Duration::from_micros(args.every_us),
-            warmup_ns: args.warmup_s * 1_000_000_000,
+            warmup_ns: args.warmup_s() * 1_000_000_000,
         }
     }
 

@@ -62,6 +62,13 @@ pub struct Setup {
     pub seed: u64,
 }
 
+impl Setup {
+    /// Events of a lot: whole ones, so that few a second are not quite as many as asked for.
+    pub fn lot_events(&self) -> u64 {
+        (self.events_s * self.lot as f64 / SECOND as f64).round().max(1.0) as u64
+    }
+}
+
 enum Step {
     Region { from: NodeId, to: NodeId, message: region::Message },
     Replica { connection: ConnectionId, to: NodeId, message: Box<Message> },
@@ -161,7 +168,7 @@ impl World {
         let replicas = regions * setup.replicas;
         let mut region_of: Vec<u32> = (0..replicas).map(|node| node / setup.replicas).collect();
         region_of.extend((0..regions * setup.clients).map(|client| client / setup.clients));
-        let events = (setup.events_s * setup.lot as f64 / SECOND as f64).round().max(1.0) as u64;
+        let events = setup.lot_events();
         let lots = (0..regions).map(|_| lot(events, setup.event_bytes, setup.keep)).collect();
         let watched = (0..regions).map(|_| events).collect();
         let start = setup.warm_up;

@@ -166,6 +166,7 @@ impl Sharer {
 fn options() -> Options {
     Options {
         view_max: 4,
+        notify_ms: 5,
         fanout: 2,
         feeds: 2,
         feed_ms: 20,
