@@ -60,8 +60,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let model = Model::new(draw_stream(world, plant));
-    LIVES.every_io(world, plant, model, live)
+    LIVES.every_io(world, plant, |world| Model::new(draw_stream(world, plant)), live)
 }
 
 /// A stream whose segments roll all the time.
