@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! header   0  u32  length of the body, behind these 16 bytes
-//!          4  u8   version of the format, 1
+//!          4  u8   version of the format, 2
 //!          5  u8   kind
 //!          6  u16  argument: depends on the kind
 //!          8  u64  request id, of the client's choice

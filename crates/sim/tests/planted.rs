@@ -90,6 +90,63 @@ fn a_stream_that_acknowledges_before_the_sync_is_caught_at_an_io() {
 }
 
 #[test]
+fn lengths_that_are_asked_for_too_seldom_are_caught() {
+    is_caught(Plant::LengthsAskedSeldom, "lengths", &["that it may"]);
+}
+
+#[test]
+fn lengths_that_are_asked_for_too_often_are_caught() {
+    is_caught(Plant::LengthsAskedOften, "lengths", &["an idle process asked"]);
+}
+
+#[test]
+fn a_durable_layer_that_tells_lengths_once_is_caught() {
+    is_caught(Plant::LengthsToldOnce, "lengths", &["a record is never read"]);
+}
+
+#[test]
+fn a_reader_that_follows_a_length_which_goes_back_is_caught() {
+    is_caught(Plant::LengthGoesBack, "cluster", &["was handed offset"]);
+}
+
+#[test]
+fn a_truncation_that_a_one_sided_reader_is_not_told_of_is_caught() {
+    is_caught(Plant::TruncationNotTold, "cluster", &["was handed offset"]);
+}
+
+#[test]
+fn a_truncation_that_a_reader_of_the_log_is_not_told_of_is_caught() {
+    is_caught(Plant::TruncationNotTold, "log", &["was handed offset"]);
+}
+
+#[test]
+fn old_bytes_of_a_stream_that_was_deleted_and_created_again_are_caught_in_a_cell() {
+    is_caught(Plant::ChunkKeyWithoutStream, "cluster", &["no prefix of the durable"]);
+}
+
+#[test]
+fn old_bytes_of_a_stream_that_was_deleted_and_created_again_are_caught_by_who_reads_them() {
+    is_caught(Plant::OldStreamRead, "log", &["foreign record"]);
+}
+
+#[test]
+fn a_duplicate_that_is_answered_before_the_first_is_durable_is_caught() {
+    // It is lost in a crash: its reader misses it, or where it should be can't be truncated.
+    let words = ["but acknowledged records reach", "can't be truncated before"];
+    is_caught(Plant::DuplicateAnsweredEarly, "log", &words);
+}
+
+#[test]
+fn producers_that_are_dropped_when_a_segment_is_completed_are_caught() {
+    is_caught(Plant::ProducersSnapshotEmpty, "log", &["already", "the next sequence number of producer"]);
+}
+
+#[test]
+fn producers_that_a_recovery_does_not_rebuild_are_caught() {
+    is_caught(Plant::ProducersNotReplayed, "log", &["already", "the next sequence number of producer"]);
+}
+
+#[test]
 fn a_log_whose_data_directory_s_own_name_is_not_synced_is_caught_at_an_io() {
     let words = ["the stream is gone", "but acknowledged records reach"];
     is_caught(Plant::DataDirNameNotSynced, "log-every-io", &words);

@@ -210,7 +210,7 @@ fn cluster_interval() {
 
 #[test]
 fn lengths() {
-    // Minutes of virtual time each.
+    // Minutes of virtual time, and a second of a core, each.
     holds_for("lengths", seeds() / 10);
 }
 

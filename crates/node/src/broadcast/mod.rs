@@ -116,6 +116,7 @@ impl Broadcast {
             Arc::clone(authorizer),
         );
         let limits = Limits {
+            name: "broadcast HTTP",
             section: "[broadcast.http]",
             connections_max: config.connections_max,
             header_bytes_max: HEADER_BYTES_MAX,

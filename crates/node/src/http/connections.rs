@@ -48,6 +48,8 @@ pub struct Sender {
 /// What requests may take.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// What is served, as the log calls it.
+    pub name: &'static str,
     /// The section of the configuration where they can be changed.
     pub section: &'static str,
     /// As [`AdminConfig`]'s.
@@ -65,6 +67,7 @@ pub struct Limits {
 impl From<AdminConfig> for Limits {
     fn from(config: AdminConfig) -> Self {
         Self {
+            name: "admin HTTP",
             section: "[admin]",
             connections_max: config.connections_max,
             header_bytes_max: config.header_bytes_max,
@@ -101,6 +104,7 @@ pub async fn serve(
         .header_read_timeout(limits.timeout)
         .max_header_size(limits.header_bytes_max)
         .max_buf_size(limits.header_bytes_max);
+    let name = limits.name;
     let timeout_ms = u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX);
     // Each connection has a receiver. What hyper-util has for this takes no connections that may be upgraded.
     let under_way = watch::Sender::new(());
@@ -113,14 +117,14 @@ pub async fn serve(
         let (socket, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                complain(&env, &complaints, None, "a connection can't be accepted", &error.to_string());
+                complain(&env, name, &complaints, None, "a connection can't be accepted", &error.to_string());
                 env.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         if under_way.receiver_count() >= limits.connections_max {
             let why = "there are connections_max connections already";
-            complain(&env, &complaints, Some(peer), "refused", why);
+            complain(&env, name, &complaints, Some(peer), "refused", why);
             refuse(&socket, limits.section);
             continue;
         }
@@ -147,13 +151,13 @@ pub async fn serve(
             match ended {
                 Ok(()) => {}
                 Err(error) if error.is_parse() => {
-                    complain(&env_, &complaints, Some(peer), "no HTTP", &error.to_string());
+                    complain(&env_, name, &complaints, Some(peer), "no HTTP", &error.to_string());
                 }
                 // An idle connection, a slow one, or one whose peer went away.
-                Err(error) => tracing::debug!(%peer, %error, "admin HTTP: connection ended"),
+                Err(error) => tracing::debug!(%peer, %error, "{name}: connection ended"),
             }
         };
-        env.spawn("admin-http-connection", run).detach();
+        env.spawn("http-connection", run).detach();
     }
     drop(listener);
     under_way.send_replace(());
@@ -226,8 +230,15 @@ fn is_too_long(error: &axum::Error) -> bool {
 }
 
 /// Writes a line about a connection that went wrong, if the log can take it.
-fn complain(env: &Env, complaints: &Complaints, peer: Option<SocketAddr>, reason: &'static str, why: &str) {
+fn complain(
+    env: &Env,
+    name: &str,
+    complaints: &Complaints,
+    peer: Option<SocketAddr>,
+    reason: &'static str,
+    why: &str,
+) {
     let Some(left_out) = complaints.admit(env.now(), reason) else { return };
     let peer = peer.map(tracing::field::display);
-    tracing::warn!(peer, reason, why, left_out, "admin HTTP: connection dropped");
+    tracing::warn!(peer, reason, why, left_out, "{name}: connection dropped");
 }

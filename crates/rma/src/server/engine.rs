@@ -35,6 +35,8 @@ const TOKEN_CONNECTIONS: u64 = 16;
 /// One connection as the engine knows it; its socket is the driver's.
 struct Connection {
     peer: Arc<Peer>,
+    /// Where it came in.
+    at: Arc<str>,
     unix: bool,
     session: Session,
     /// Its entry in the engine's deadlines; not later than its session's next one.
@@ -180,6 +182,7 @@ impl<D: Driver> Engine<D> {
                             let peer = &accepted.peer.address;
                             tracing::warn!(
                                 peer,
+                                at = &*accepted.at,
                                 left_out,
                                 "connection refused: the server has as many as it may"
                             );
@@ -231,7 +234,7 @@ impl<D: Driver> Engine<D> {
     fn begin(&mut self, accepted: Accepted) {
         let id = self.next_connection;
         self.next_connection += 1;
-        let Accepted { socket, peer, unix } = accepted;
+        let Accepted { socket, peer, at, unix } = accepted;
         if let Err(error) = self.driver.add(id, socket) {
             if let Some(left_out) = self.shared.complain("not served") {
                 tracing::warn!(peer = peer.address, %error, left_out, "cannot serve a connection");
@@ -242,6 +245,7 @@ impl<D: Driver> Engine<D> {
         let session = Session::new(self.shared.session_limits(unix), self.shared.env.now());
         let connection = Connection {
             peer,
+            at,
             unix,
             session,
             armed: None,
@@ -326,14 +330,14 @@ impl<D: Driver> Engine<D> {
             return;
         };
         self.driver.remove(id);
-        let peer = &connection.peer.address;
+        let (peer, at) = (&connection.peer.address, &*connection.at);
         match (gone, gone.complaint().and_then(|reason| self.shared.complain(reason))) {
             (Gone::Closed, _) => tracing::debug!(peer, "connection closed by the peer"),
             (_, None) => {}
             (Gone::Io(reason), Some(left_out)) => {
-                tracing::info!(peer, %reason, left_out, "connection failed");
+                tracing::info!(peer, at, %reason, left_out, "connection failed");
             }
-            (reason, Some(left_out)) => tracing::warn!(peer, %reason, left_out, "connection dropped"),
+            (reason, Some(left_out)) => tracing::warn!(peer, at, %reason, left_out, "connection dropped"),
         }
         if connection.mapped {
             self.shared.doorbell.unmapped();

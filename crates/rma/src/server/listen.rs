@@ -22,6 +22,8 @@ const BACKLOG: i32 = 1024;
 pub(crate) struct Accepted {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Arc<Peer>,
+    /// Where it came in: that is all by which those that come to different Unix sockets differ.
+    pub(crate) at: Arc<str>,
     /// Descriptors can be passed over it.
     pub(crate) unix: bool,
 }
@@ -29,8 +31,8 @@ pub(crate) struct Accepted {
 /// A socket that clients connect to.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Tcp { socket: OwnedFd, address: SocketAddr },
-    Unix { socket: OwnedFd, name: SocketFile },
+    Tcp { socket: OwnedFd, address: SocketAddr, at: Arc<str> },
+    Unix { socket: OwnedFd, name: SocketFile, at: Arc<str> },
 }
 
 impl Listener {
@@ -43,7 +45,7 @@ impl Listener {
         bind(&socket, &address)?;
         listen(&socket, BACKLOG)?;
         let address = SocketAddr::try_from(getsockname(&socket)?)?;
-        Ok(Self::Tcp { socket, address })
+        Ok(Self::Tcp { socket, address, at: format!("tcp:{address}").into() })
     }
 
     /// Listens at a path. A socket file that nobody listens at any more, left by a process that was killed, is
@@ -60,23 +62,23 @@ impl Listener {
         bind(&socket, &address)?;
         let name = SocketFile::of(path)?;
         listen(&socket, BACKLOG)?;
-        Ok(Self::Unix { socket, name })
+        Ok(Self::Unix { socket, name, at: format!("unix:{}", path.display()).into() })
     }
 
     /// The next connection; an error of kind `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<Accepted> {
         let (socket, from) = acceptfrom_with(self, flags())?;
         match self {
-            Self::Tcp { .. } => {
+            Self::Tcp { at, .. } => {
                 tune_tcp(&socket)?;
                 let from = from.and_then(|from: SocketAddrAny| SocketAddr::try_from(from).ok());
                 let address = from.map_or_else(|| "tcp:?".to_owned(), |from| format!("tcp:{from}"));
-                Ok(Accepted { socket, peer: anonymous(address), unix: false })
+                Ok(Accepted { socket, peer: anonymous(address), at: Arc::clone(at), unix: false })
             }
-            Self::Unix { .. } => {
+            Self::Unix { at, .. } => {
                 let pid = sockopt::socket_peercred(&socket)?.pid;
                 let address = format!("unix:pid {}", pid.as_raw_nonzero());
-                Ok(Accepted { socket, peer: anonymous(address), unix: true })
+                Ok(Accepted { socket, peer: anonymous(address), at: Arc::clone(at), unix: true })
             }
         }
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use tailwater_cache::layout::{Entry, encode_entry};
 use tailwater_cache::protocol::{METHOD_MUTATE, MutateReply, MutateRequest, Outcome, encode_mutate};
-use tailwater_format::{ChunkKey, Position, SegmentId, TailPage, Term};
+use tailwater_format::{ChunkKey, Position, SegmentId, ShardId, StreamId, TailPage, Term};
 use tailwater_rma::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
 };
@@ -25,11 +25,13 @@ pub(super) struct PlantedConnection {
     plant: Plant,
     /// How much of each chunk was sent before.
     sent: Mutex<BTreeMap<Bytes, usize>>,
+    /// What was sent last of each chunk, whichever stream it is of, and of which it was.
+    last: Mutex<BTreeMap<Bytes, (StreamId, Vec<u8>)>>,
 }
 
 impl PlantedConnection {
     pub(super) fn new(inner: Arc<dyn Connection>, plant: Plant) -> Self {
-        Self { inner, plant, sent: Mutex::new(BTreeMap::new()) }
+        Self { inner, plant, sent: Mutex::default(), last: Mutex::default() }
     }
 
     /// The request with each entry as the bug makes it.
@@ -78,8 +80,25 @@ impl PlantedConnection {
         Some(MutateReply::of(outcomes.get(..count)?).encode_to_vec().into())
     }
 
+    /// A chunk, or what another stream's writer has sent of it, if that was as much.
+    fn of_any_stream(&self, chunk: ChunkKey, value: &[u8]) -> Vec<u8> {
+        let stream = chunk.segment.shard.stream;
+        let shard = ShardId { stream: StreamId(uuid::Uuid::nil()), ..chunk.segment.shard };
+        let key = ChunkKey { segment: SegmentId { shard, ..chunk.segment }, ..chunk }.to_bytes();
+        let mut last = self.last.lock();
+        let (of, sent) = last.entry(key).or_insert_with(|| (stream, Vec::new()));
+        if *of == stream || sent.len() < value.len() {
+            (*of, *sent) = (stream, value.to_vec());
+        }
+        sent.clone()
+    }
+
     fn change_value(&self, key: &[u8], value: &[u8]) -> Vec<u8> {
         match self.plant {
+            Plant::ChunkKeyWithoutStream => match ChunkKey::from_bytes(key) {
+                Some(chunk) => self.of_any_stream(chunk, value),
+                None => value.to_vec(),
+            },
             Plant::PartialChunkFromItsMiddle if ChunkKey::from_bytes(key).is_some() => {
                 let before = self.sent.lock().insert(Bytes::copy_from_slice(key), value.len());
                 // Only what was added since, as if the chunk were a file that is appended to.

@@ -6,6 +6,8 @@
 mod broadcast;
 mod connections;
 mod disks;
+mod lengths;
+mod logs;
 mod segments;
 
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use tailwater_format::{Position, SegmentId};
 use tailwater_journal::JournalPosition;
 use tailwater_rma::Connection;
 use tailwater_store::{SegmentStore, StoreError};
+
+pub use logs::OldAnswers;
 
 /// Which bug is planted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +56,27 @@ pub enum Plant {
     /// Chunks are keyed without their segment's term: what the owner of one term writes of a segment number is also
     /// what readers of another term's segment with that number find.
     ChunkKeyWithoutTerm,
+    /// Chunks are keyed without their stream: what was written of a stream is also what is found of another one that was
+    /// created under its name, until more is written of that one.
+    ChunkKeyWithoutStream,
+    /// Readers ask the durable layer for lengths a quarter as often as they have to.
+    LengthsAskedSeldom,
+    /// They ask four times as often.
+    LengthsAskedOften,
+    /// The durable layer says of each shard how long it was when it was asked first.
+    LengthsToldOnce,
+    /// A reader goes back to where a published length is that is shorter than what it had before.
+    LengthGoesBack,
+    /// A reader whose next records were removed goes on at the first that is left, and is not told.
+    TruncationNotTold,
+    /// A read of a stream answers what was read at the same place of one that was deleted.
+    OldStreamRead,
+    /// A duplicate of a batch that is on its way is answered at once.
+    DuplicateAnsweredEarly,
+    /// What is saved of a shard's producers when a segment is completed has nobody in it.
+    ProducersSnapshotEmpty,
+    /// A start knows of producers what was saved, and not what they have appended since.
+    ProducersNotReplayed,
     /// A stream that promises `fsync` acknowledges like one that promises `interval`.
     IntervalAsFsync,
     /// What is written stays in the process until it is synced, so that a process which is killed takes it along.
@@ -160,6 +185,7 @@ impl Plant {
             Plant::PartialChunkFromItsMiddle
             | Plant::LengthTooEarly
             | Plant::SetAcknowledgedUnapplied
+            | Plant::ChunkKeyWithoutStream
             | Plant::ChunkKeyWithoutTerm => Arc::new(connections::PlantedConnection::new(connection, self)),
             _ => connection,
         }

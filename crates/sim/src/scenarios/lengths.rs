@@ -19,8 +19,7 @@ use tailwater_format::{
 use tailwater_tail::limits::DURABLE_LENGTHS_EVERY;
 use tailwater_tail::testing::MemoryLog;
 use tailwater_tail::{
-    Cells, Cursor, DurableSource, Place, ReaderConfig, SegmentInfo, SourceError, TailReader, TailWriter,
-    Waiter,
+    Cells, Cursor, DurableSource, Place, SegmentInfo, SourceError, TailReader, TailWriter, Waiter,
 };
 
 use crate::checkers::{Report, Violation, ensure};
@@ -102,10 +101,10 @@ struct Cluster<'a> {
 }
 
 /// Runs the scenario.
-pub fn run(world: &mut World, _plant: Plant) -> Result<Report, Violation> {
+pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let mut rng = Rng::new(world.seed(), "scenario/lengths");
     let pages = rng.between(1, 4);
-    let cluster = Cluster::start(world, &mut rng, pages)?;
+    let cluster = Cluster::start(world, &mut rng, pages, plant)?;
     cluster.append_to_all();
     cluster.all_seen()?;
     world.run_for(MENDED)?;
@@ -141,7 +140,7 @@ pub fn run(world: &mut World, _plant: Plant) -> Result<Report, Violation> {
 }
 
 impl<'a> Cluster<'a> {
-    fn start(world: &'a World, rng: &mut Rng, pages: u64) -> Result<Self, Violation> {
+    fn start(world: &'a World, rng: &mut Rng, pages: u64, plant: Plant) -> Result<Self, Violation> {
         let net = Net::new(world);
         let backends = cells::backend_nodes(world);
         for (number, node) in backends.iter().enumerate() {
@@ -157,7 +156,8 @@ impl<'a> Cluster<'a> {
         let reader_env = reader_node.env();
         let source = Counting { log: log.clone(), asked: Arc::clone(&asked) };
         let cells = cells_of(world, &net, &reader_node)?;
-        let reader = TailReader::start(&reader_env, Some(cells), Arc::new(source), ReaderConfig::default());
+        let source = plant.source(Arc::new(source));
+        let reader = TailReader::start(&reader_env, Some(cells), source, plant.reader_config());
         for &shard in &shards {
             for _ in 0..rng.between(1, 5) {
                 let place = Place { segment: SegmentNumber(1), position: Position(0) };

@@ -4,7 +4,8 @@
 //!
 //! Checked as in the [`cluster`](super::cluster): each shard by a [`ShardChecker`](crate::checkers::ShardChecker), read
 //! from its start after every start and followed from there on; no record twice, and those of the idempotent producer,
-//! which sends again what was not answered, also over a crash, all there; a reader misses only what was to be removed, and
+//! which sends again what was not answered, also over a crash, and now and then what is on its way or was answered, all
+//! there, at the offsets that were answered first; a reader misses only what was to be removed, and
 //! what was removed stays so; a stream that is deleted and created again is another one, and a deletion that was answered
 //! is final.
 
@@ -60,8 +61,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    let model = Model::new(draw_stream(world, plant));
-    LIVES.every_io(world, plant, model, live)
+    LIVES.every_io(world, plant, |world| Model::new(draw_stream(world, plant)), live)
 }
 
 /// A stream whose segments roll all the time.
@@ -97,13 +97,16 @@ fn live(
         return Ok(());
     };
     model.lock().recovered(&log)?;
-    let client = Client { env: env.clone(), log: log.clone(), model: model.clone() };
+    let client = Client { env: env.clone(), log: log.clone(), plant, model: model.clone() };
     let reading = client.clone();
     match world.run(node.run("verify", async move { reading.verify().await }))? {
         Err(Crashed) => return Ok(()),
         Ok(verified) => verified?,
     }
 
+    if let Some(spoiling) = plant.spoil_producers(&env, &log) {
+        env.spawn("planted", spoiling).detach();
+    }
     for shard in 0..SHARDS {
         client.spawn("producer", client.clone().produce(shard));
         client.spawn("reader", client.clone().read(shard));

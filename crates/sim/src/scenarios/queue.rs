@@ -62,7 +62,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    LIVES.every_io(world, plant, Model::default(), live)
+    LIVES.every_io(world, plant, |_| Model::default(), live)
 }
 
 /// From a start to a crash or a close.

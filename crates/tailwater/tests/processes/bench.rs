@@ -66,6 +66,41 @@ fn a_fan_out_load_ends_with_one_object_of_what_was_delivered_and_how_late() {
 }
 
 #[test]
+fn a_fan_out_load_of_which_one_consumer_is_stopped_tells_how_it_caught_up_and_what_the_others_noticed() {
+    let args = ["bench", "fanout", "--consumers", "4", "--rate-mbit", "4", "--stop-one", "2"];
+    let json = last_line(&[&args[..], &["--duration-s", "8", "--warmup-s", "0"]].concat());
+    for none in ["lost", "reordered", "duplicated", "corrupted", "unfinished_consumers"] {
+        assert_eq!(json[none], 0, "{none} in {json}");
+    }
+    let produced = json["produced"].as_u64().expect("a count");
+    assert!(produced > 0);
+    assert_eq!(json["delivered"].as_u64(), Some(4 * produced), "the one that was stopped, too: {json}");
+    let stopped = &json["stop_one"];
+    assert_eq!(stopped["stopped_s"], 2.0, "{stopped}");
+    for part in ["before", "stopped", "catching_up", "after"] {
+        let field = |name: &str| format!("others_delay_ms.{part}.{name}");
+        let fields = ["p50", "p99", "p999", "max"].map(field);
+        assert_numbers(stopped, &fields.each_ref().map(String::as_str));
+    }
+    // A part in which nobody reported, because it was so short, has none.
+    for part in ["stopped", "catching_up", "after"] {
+        assert!(stopped["others_p99_ratio"].get(part).is_some(), "{part} in {stopped}");
+    }
+    let number = |field: &str| {
+        let found = field.split('.').fold(stopped, |json, name| &json[name]);
+        found.as_f64().unwrap_or_else(|| panic!("{field} is {found} in {stopped}"))
+    };
+    let (took_s, read_mbyte_s) = (number("caught_up_s"), number("read_mbyte_s"));
+    // What was written while it stood still, but for a report's time.
+    assert!(number("delivered_mbyte_s") * took_s > 0.75, "{stopped}");
+    // A bucket may be full at first, and a read overdraw it.
+    let backlog = number("limit_mbyte_s.backlog");
+    let written = 2.0 * 4.0 / 8.0;
+    assert!(read_mbyte_s * took_s <= (backlog + written) * took_s + backlog / 16.0 + 2.0, "{stopped}");
+    assert!(read_mbyte_s <= number("limit_mbyte_s.shard"), "{stopped}");
+}
+
+#[test]
 fn an_append_load_in_kafka_s_protocol_ends_with_the_same_object() {
     let args = ["append", "--protocol", "kafka", "--record-bytes", "100", "--in-flight", "64"];
     let json = measured(&[&args[..], &["--shards", "2", "--requests-in-flight", "3"]].concat());

@@ -16,6 +16,7 @@ mod broadcast_ws;
 mod docs;
 mod examples;
 mod faults;
+mod flags;
 mod kafka_clients;
 mod kafka_faults;
 mod kafka_groups;

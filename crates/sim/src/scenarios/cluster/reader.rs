@@ -6,7 +6,7 @@ use std::time::Duration;
 use tailwater_env::Env;
 use tailwater_format::{Offset, Records, ShardId};
 use tailwater_log::{Locate, Location, ReadError as LocateError};
-use tailwater_tail::{Cursor, Entries, Place, ReadError, ReaderConfig, TailReader, Waiter};
+use tailwater_tail::{Cells, Cursor, Entries, Place, ReadError, ReaderConfig, TailReader, Waiter};
 
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
@@ -45,9 +45,9 @@ async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
     // What a reader SETs is nothing, so no bug is planted in front of it.
     let cells = shared.cells(&node, &env, Plant::None).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(100), ..ReaderConfig::default() };
-    let tail = TailReader::start(&env, Some(cells), Arc::new(Source(shared.clone())), config);
+    let tail = TailReader::start(&env, Some(cells.clone()), Arc::new(Source(shared.clone())), config);
     let shards =
-        (0..shared.stream_config.shards).map(|shard| read_shard(&shared, &env, &tail, shard, reader));
+        (0..shared.stream_config.shards).map(|shard| read_shard(&shared, &env, &cells, &tail, shard, reader));
     futures::future::join_all(shards).await;
     let stats = tail.stats();
     let mut state = shared.state.lock();
@@ -55,18 +55,22 @@ async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
     state.report.count("reads durable", stats.durable);
 }
 
-async fn read_shard(shared: &Cluster, env: &Env, tail: &TailReader, shard: u32, reader: u64) {
+async fn read_shard(shared: &Cluster, env: &Env, cells: &Cells, tail: &TailReader, shard: u32, reader: u64) {
+    // Where a planted bug lets it go on.
+    let mut astray = None;
     while !shared.is_over() {
         let Some((generation, stream)) = shared.generation() else {
             env.sleep(Duration::from_millis(2)).await;
             continue;
         };
-        let offset = shared.checker(generation, shard).reader_next(reader);
+        let next = shared.checker(generation, shard).reader_next(reader);
+        let offset = astray.take().map_or(next, |offset: Offset| offset.0);
         let id = shard_id(stream, shard);
         let location = match locate(shared, id, offset).await {
             Some(Ok(location)) => location,
             told => {
                 if let Some(Err(LocateError::Truncated { log_start })) = told {
+                    astray = shared.plant.untold(log_start);
                     truncated(shared, generation, shard, reader, log_start);
                 }
                 env.sleep(Duration::from_millis(2)).await;
@@ -82,8 +86,13 @@ async fn read_shard(shared: &Cluster, env: &Env, tail: &TailReader, shard: u32, 
                 Ok(entries) => {
                     let checked = check(shared, generation, shard, reader, &entries);
                     shared.note(checked);
+                    astray = shared.plant.back_to(cells, id, entries.next_offset()).await;
+                    if astray.is_some() {
+                        break;
+                    }
                 }
                 Err(ReadError::Truncated { log_start }) => {
+                    astray = shared.plant.untold(log_start);
                     truncated(shared, generation, shard, reader, log_start);
                     break;
                 }
@@ -108,6 +117,9 @@ async fn read_shard(shared: &Cluster, env: &Env, tail: &TailReader, shard: u32, 
 /// A reader was told that what it wants next was removed.
 fn truncated(shared: &Cluster, generation: Generation, shard: u32, reader: u64, log_start: Offset) {
     shared.told_of_start(generation, shard, log_start);
+    if shared.plant.untold(log_start).is_some() {
+        return;
+    }
     let mut state = shared.state.lock();
     let checker = state.checker(generation, shard);
     if log_start.0 > checker.reader_next(reader) {

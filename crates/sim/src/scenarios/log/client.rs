@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tailwater_env::Env;
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{BatchBuilder, Codec, Decompressor, Offset, Producer, ShardNumber, batches};
+use tailwater_format::{BatchBuilder, Codec, Decompressor, Offset, Producer, ShardId, ShardNumber, batches};
 use tailwater_log::{AppendError, Appended, Fetched, Log, ReadError, StreamError};
 
 use crate::checkers::{Violation, ensure};
+use crate::planted::Plant;
 use crate::scenarios::cluster::{decode, encode};
 use crate::scenarios::lives::Outcome;
 
@@ -21,6 +22,7 @@ const READER: u64 = 0;
 pub(super) struct Client {
     pub(super) env: Env,
     pub(super) log: Log,
+    pub(super) plant: Plant,
     pub(super) model: Outside,
 }
 
@@ -53,7 +55,7 @@ impl Client {
             self.model.lock().checker(generation, shard).reader_at(READER, start.0);
             let mut next = start;
             while next < view.tail.next_offset {
-                let fetched = self.log.fetch(id, next, 4 << 10, true).await;
+                let fetched = self.fetch(id, next, 4 << 10).await;
                 next = match fetched {
                     Ok(fetched) => {
                         ensure(!fetched.pieces.is_empty(), || {
@@ -74,6 +76,11 @@ impl Client {
             self.model.lock().checker(generation, shard).complete(READER)?;
         }
         Ok(())
+    }
+
+    async fn fetch(&self, shard: ShardId, from: Offset, bytes: usize) -> Result<Fetched, ReadError> {
+        let old = self.model.lock().old_answers.clone();
+        self.plant.fetch(&self.log, shard, from, bytes, &old).await
     }
 
     /// Takes in what was read from where the reader is; where it is then.
@@ -119,7 +126,7 @@ impl Client {
             let Some((generation, stream)) = self.model.lock().current() else { continue };
             let next = Offset(self.model.lock().checker(generation, shard).reader_next(READER));
             let bytes = 1 + self.env.random_below(8 << 10) as usize;
-            let fetched = self.log.fetch(shard_id(stream, shard), next, bytes, true).await;
+            let fetched = self.fetch(shard_id(stream, shard), next, bytes).await;
             let checked = match fetched {
                 Ok(fetched) => self.check(generation, shard, &fetched).map(drop),
                 Err(ReadError::Truncated { log_start }) => self.truncated(generation, shard, log_start),
@@ -134,7 +141,8 @@ impl Client {
         }
     }
 
-    /// Appends to a shard; waits for one answer before it sends the next batch.
+    /// Appends to a shard; waits for the answer before it sends the next batch. What an idempotent producer sends is now and
+    /// then on its way twice at the same time.
     pub(super) async fn produce(self, shard: u32) {
         while self.pause(1_500).await {
             let Some((generation, stream)) = self.model.lock().current() else { continue };
@@ -143,9 +151,26 @@ impl Client {
                 continue;
             }
             let batch = self.next_batch(generation, shard);
-            let answer = self.log.append(stream, ShardNumber(shard), batch.bytes.clone()).await;
-            self.answered(shard, batch, answer);
+            let once = async {
+                let answer = self.log.append(stream, ShardNumber(shard), batch.bytes.clone()).await;
+                self.answered(shard, &batch, answer);
+            };
+            let is_new = shard == IDEMPOTENT && self.model.lock().producer.unanswered.is_some();
+            if is_new && self.env.random_below(4) == 0 {
+                futures::join!(once, self.append_again(shard_id(stream, shard), &batch));
+            } else {
+                once.await;
+            }
         }
+    }
+
+    /// Appends what is on its way already.
+    async fn append_again(&self, shard: ShardId, batch: &Batch) {
+        let next = Offset(self.model.lock().checker(batch.generation, shard.shard.0).acknowledged_end());
+        let (count, bytes) = (batch.identities.len(), batch.bytes.clone());
+        let answer = self.plant.append_again(&self.log, shard, bytes, next, count).await;
+        self.model.lock().report.count("appends sent twice at once", 1);
+        self.answered(shard.shard.0, batch, answer);
     }
 
     /// An id that nobody else has.
@@ -166,6 +191,14 @@ impl Client {
             model.report.count("appends sent again", 1);
             return batch;
         }
+        let answered = model.producer.answered.clone().filter(|batch| batch.generation == generation);
+        if shard == IDEMPOTENT
+            && self.env.random_below(8) == 0
+            && let Some(batch) = answered
+        {
+            model.report.count("answered appends sent again", 1);
+            return batch;
+        }
         let identities = model.identities(generation, shard, 1 + self.env.random_below(4));
         let mut builder = BatchBuilder::new();
         for &identity in &identities {
@@ -174,17 +207,18 @@ impl Client {
             builder.append(None, Some(&value), &[], self.env.wall_ms()).expect("a small record");
         }
         let id = model.producer.id.filter(|_| shard == IDEMPOTENT);
+        let sequence = model.producer.sequence;
         if let Some(id) = id {
-            builder.set_producer(Producer { id, epoch: 0, base_sequence: model.producer.sequence });
+            builder.set_producer(Producer { id, epoch: 0, base_sequence: sequence });
         }
-        let batch = Batch { generation, identities, bytes: builder.finish(Codec::None) };
+        let batch = Batch { generation, identities, sequence, bytes: builder.finish(Codec::None) };
         if id.is_some() {
             model.producer.unanswered = Some(batch.clone());
         }
         batch
     }
 
-    fn answered(&self, shard: u32, batch: Batch, answer: Result<Appended, AppendError>) {
+    fn answered(&self, shard: u32, batch: &Batch, answer: Result<Appended, AppendError>) {
         let mut model = self.model.lock();
         let is_idempotent = shard == IDEMPOTENT;
         match answer {
@@ -195,9 +229,12 @@ impl Client {
                 model.note(checked);
                 model.answered[shard as usize] += 1;
                 model.report.count("appends", 1);
-                if is_idempotent {
-                    model.producer.sequence += batch.identities.len() as i32;
-                    model.producer.unanswered = None;
+                let producer = &mut model.producer;
+                if is_idempotent
+                    && producer.unanswered.as_ref().is_some_and(|it| it.sequence == batch.sequence)
+                {
+                    producer.sequence += batch.identities.len() as i32;
+                    producer.answered = producer.unanswered.take();
                 }
             }
             Err(AppendError::NoStream) => model.told_of_deletion(batch.generation),

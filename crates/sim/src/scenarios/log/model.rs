@@ -1,12 +1,14 @@
 //! What is known of the log from outside.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_format::{Offset, StreamId};
 use tailwater_log::{Log, StreamConfig};
 
 use crate::checkers::{Report, ShardChecker, Violation, ensure};
+use crate::planted::OldAnswers;
 use crate::scenarios::lives::Outcome;
 
 use super::{SHARDS, STREAM, shard_id};
@@ -29,6 +31,8 @@ pub(super) type Generation = usize;
 pub(super) struct Batch {
     pub(super) generation: Generation,
     pub(super) identities: Vec<u64>,
+    /// Of an idempotent producer: that of its first record.
+    pub(super) sequence: i32,
     pub(super) bytes: Bytes,
 }
 
@@ -40,6 +44,8 @@ pub(super) struct Producer {
     pub(super) sequence: i32,
     /// What it has to send again.
     pub(super) unanswered: Option<Batch>,
+    /// What was answered last.
+    pub(super) answered: Option<Batch>,
 }
 
 pub(super) struct Model {
@@ -50,6 +56,7 @@ pub(super) struct Model {
     pub(super) streams: Vec<Stream>,
     pub(super) producer: Producer,
     pub(super) producer_ids: BTreeSet<i64>,
+    pub(super) old_answers: Arc<OldAnswers>,
     /// Appends acknowledged, by shard.
     pub(super) answered: [u64; SHARDS as usize],
     /// Clients end.
@@ -77,6 +84,7 @@ impl Model {
             streams: Vec::new(),
             producer: Producer::default(),
             producer_ids: BTreeSet::new(),
+            old_answers: Arc::default(),
             answered: [0; SHARDS as usize],
             stop: false,
             clients: 0,

@@ -59,14 +59,46 @@ impl Backends {
         Process::start(command.arg("--unix").arg(&socket), &dir.join(format!("{cell}{number}.log")))
     }
 
-    fn environment(&self) -> [(&'static str, String); 4] {
-        [
-            ("TAILWATER_DATA_CELL__MODE", "R3.2".to_owned()),
-            ("TAILWATER_DATA_CELL__BACKENDS", format!("[{}]", self.data.join(","))),
-            ("TAILWATER_METADATA_CELL__MODE", "R3.2".to_owned()),
-            ("TAILWATER_METADATA_CELL__BACKENDS", format!("[{}]", self.metadata.join(","))),
-        ]
+    /// Starts a node that uses them.
+    fn node(&self, dir: &Path) -> Node {
+        let [data, metadata] = [&self.data, &self.metadata].map(|cell| format!("[{}]", cell.join(",")));
+        let environment = [
+            ("TAILWATER_DATA_CELL__MODE", "R3.2"),
+            ("TAILWATER_DATA_CELL__BACKENDS", data.as_str()),
+            ("TAILWATER_METADATA_CELL__MODE", "R3.2"),
+            ("TAILWATER_METADATA_CELL__BACKENDS", metadata.as_str()),
+        ];
+        Node::start_with(&dir.join("data"), &[], &environment)
     }
+
+    /// Starts those at these places again, and waits until `node` has found them.
+    fn revive(&mut self, dir: &Path, places: std::ops::Range<usize>, node: &Node) {
+        for place in places {
+            self.respawn(dir, place);
+        }
+        wait_for("the node to find them again", || {
+            let cells = node.run(&["cache", "ls", "-o", "json"]);
+            (cells.matches("\"live\":3").count() == 2).then_some(())
+        });
+    }
+}
+
+/// More is acknowledged and read.
+fn go_on(load: &Load, lines: &Lines, readers: &[Reader], what: &str) {
+    let acked = load.wait_for_more(500);
+    for reader in readers {
+        reader.follow(lines, acked, what);
+    }
+}
+
+/// Nobody was told of an error, and all that was sent is there and was read, once and in order.
+fn end_well(node: &Node, load: Load, lines: &Lines, readers: &[Reader]) {
+    let sent = load.finish();
+    for reader in readers {
+        reader.follow(lines, sent, "to its end");
+        assert!(!reader.log().contains("error"), "{}", reader.log());
+    }
+    assert!(lines.range(0..sent).eq(node.consume("s")));
 }
 
 #[test]
@@ -183,19 +215,12 @@ fn readers_of_a_stream_deleted_and_created_again_are_told_and_nobody_sees_old_by
 fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_a_lost_record() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut backends = Backends::start(dir.path());
-    let environment = backends.environment();
-    let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    let node = backends.node(dir.path());
     node.run(&["stream", "create", "s"]);
     let readers = readers(&node, "s", dir.path());
     let lines = Lines::new("a", LINE_BYTES);
     let load = Load::start(&node, "s", &lines);
-    let go_on = |what: &str| {
-        let acked = load.wait_for_more(500);
-        for reader in &readers {
-            reader.follow(&lines, acked, what);
-        }
-    };
+    let go_on = |what: &str| go_on(&load, &lines, &readers, what);
     for reader in &readers {
         reader.until_it_reads_from_a_cell();
     }
@@ -204,47 +229,63 @@ fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_
         node.run(&["cache", "clear", cell]);
         go_on(&format!("the {cell} cell was emptied"));
     }
-    let killed = |kill: &mut Process, what: &str| {
-        kill.kill();
-        go_on(what);
-    };
     for (place, process) in backends.processes.iter_mut().enumerate() {
-        killed(process, &format!("{} of three data and three metadata backends are dead", place + 1));
+        process.kill();
+        go_on(&format!("{} of three data and three metadata backends are dead", place + 1));
     }
     for reader in &readers {
         let durable = || reader.bytes().map_or(0, |(_, durable)| durable);
         let before = durable();
         wait_for("reads of the durable layer", || (durable() > before).then_some(()));
-        assert!(!reader.log().contains("error"), "{}", reader.log());
     }
     let unreached = node.run_failing(&["cache", "clear", "data"]);
     assert!(unreached.contains("0 of 3 backends") && unreached.contains("tailwater cache ls"), "{unreached}");
-    for place in 0..backends.processes.len() {
-        backends.respawn(dir.path(), place);
-    }
+    backends.revive(dir.path(), 0..6, &node);
     go_on("all are back");
-    wait_for("the node to find them again", || {
-        let cells = node.run(&["cache", "ls", "-o", "json"]);
-        (cells.matches("\"live\":3").count() == 2).then_some(())
-    });
     for reader in &readers {
         reader.until_it_reads_from_a_cell();
     }
     go_on("and connected");
-    let sent = load.finish();
+    end_well(&node, load, &lines, &readers);
+}
+
+#[test]
+fn backends_of_the_metadata_cell_die_one_by_one_while_the_data_cell_is_there_without_an_error_or_a_lost_record()
+ {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut backends = Backends::start(dir.path());
+    let node = backends.node(dir.path());
+    node.run(&["stream", "create", "s"]);
+    let readers = readers(&node, "s", dir.path());
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    let go_on = |what: &str| go_on(&load, &lines, &readers, what);
     for reader in &readers {
-        reader.follow(&lines, sent, "to its end");
+        reader.until_it_reads_from_a_cell();
     }
-    assert!(lines.range(0..sent).eq(node.consume("s")));
+    go_on("all is well");
+    for (place, process) in backends.processes[3..].iter_mut().enumerate() {
+        process.kill();
+        go_on(&format!("{} of three metadata backends are dead", place + 1));
+    }
+    // Nobody tells of lengths but the node, and all three data backends are there.
+    let unreached = node.run_failing(&["cache", "clear", "metadata"]);
+    assert!(unreached.contains("0 of 3 backends"), "{unreached}");
+    node.run(&["cache", "clear", "data"]);
+    go_on("the data cell was emptied meanwhile");
+    backends.revive(dir.path(), 3..6, &node);
+    for reader in &readers {
+        reader.until_it_reads_from_a_cell();
+    }
+    go_on("all are back");
+    end_well(&node, load, &lines, &readers);
 }
 
 #[test]
 fn after_kill_9_of_a_node_whose_cells_survive_nothing_is_lost_and_consumers_go_on_by_themselves() {
     let dir = tempfile::tempdir().expect("a directory");
     let backends = Backends::start(dir.path());
-    let environment = backends.environment();
-    let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    let mut node = backends.node(dir.path());
     node.run(&["stream", "create", "s"]);
     let readers = readers(&node, "s", dir.path());
     let lines = Lines::new("a", LINE_BYTES);
@@ -276,9 +317,7 @@ fn a_consumer_that_learns_of_a_truncation_while_the_node_is_away_waits_for_it_an
     const LINES: u64 = 1_500;
     let dir = tempfile::tempdir().expect("a directory");
     let backends = Backends::start(dir.path());
-    let environment = backends.environment();
-    let environment: Vec<_> = environment.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    let mut node = backends.node(dir.path());
     node.run(&["stream", "create", "s"]);
     let lines: Vec<String> = Lines::new("a", 1_000).range(0..LINES).collect();
     node.produce("s", &lines);
@@ -356,6 +395,7 @@ fn a_stopped_consumer_catches_up_through_the_durable_layer_at_its_rate_and_holds
     const BYTES_PER_S: u64 = 2 << 20;
     const LINE_BYTES: usize = 1_000;
     const BACKLOG: u64 = 6_000;
+    const OTHERS: usize = 4;
     let dir = tempfile::tempdir().expect("a directory");
     // Chunks that are forgotten long before the consumer goes on.
     let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_DATA_CELL__TTL_MS", "5000")]);
@@ -364,7 +404,14 @@ fn a_stopped_consumer_catches_up_through_the_durable_layer_at_its_rate_and_holds
     let rate = BYTES_PER_S.to_string();
     let log = dir.path().join("stopped.log");
     let mut stopped = Reader::start(&node, "s", &log, &["--catch-up-bytes-per-s", &rate]);
-    let other = Reader::start(&node, "s", &dir.path().join("other.log"), &[]);
+    let others: Vec<Reader> = (0..OTHERS)
+        .map(|number| {
+            let transport = ["shm", "tcp"][number % 2];
+            let log = dir.path().join(format!("other{number}.log"));
+            Reader::start(&node, "s", &log, &["--transport", transport])
+        })
+        .collect();
+    let others_follow = |to: u64, what: &str| others.iter().for_each(|other| other.follow(&lines, to, what));
     // Behind the readers, or one that is slow to start would have to catch up.
     let load = Load::start(&node, "s", &lines);
     load.wait_for_more(100);
@@ -375,17 +422,21 @@ fn a_stopped_consumer_catches_up_through_the_durable_layer_at_its_rate_and_holds
     // It may have read what the producer had not told of yet.
     let from = load.wait_for_more(1_000);
     let to = load.wait_for_more(BACKLOG);
-    other.follow(&lines, to, "while the other one is stopped");
+    others_follow(to, "while one is stopped");
     let expired = || metric(&node, "tailwater_backend_expirations_total{cell=\"data\"}");
     let chunks = (to * LINE_BYTES as u64 / 4_096) as f64;
     wait_for("its chunks to be forgotten", || (expired() >= chunks).then_some(()));
-    let sent = load.finish();
+    let gone = load.acked();
     let (_, before) = stopped.bytes().expect("it told");
     let continued = Instant::now();
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
-    stopped.follow(&lines, sent, "after it went on");
+    // It is to read as much as lies behind it, and no others wait for that.
+    others_follow(load.wait_for_more(500), "while it catches up");
+    stopped.follow(&lines, gone, "after it went on");
     let took = continued.elapsed();
-    other.follow(&lines, sent, "to its end");
+    let sent = load.finish();
+    others_follow(sent, "to their end");
+    stopped.follow(&lines, sent, "to its end");
     // What came at last it may have from a cell. Some may be saved up, and a read overdraw: less than two
     // seconds' worth.
     let backlog = (to - from) * LINE_BYTES as u64;
