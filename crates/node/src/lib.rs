@@ -121,8 +121,8 @@ impl Node {
         Self::start_with(config, Arc::new(Everybody)).await
     }
 
-    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. SQS has accounts of
-    /// its own, with keys and policies.
+    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. Of those, SQS lets whom
+    /// its accounts and the queues' policies let.
     pub async fn start_with(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let (started, starting) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
@@ -202,7 +202,7 @@ impl Node {
             None => None,
         };
         let sqs = match sqs {
-            Some(listener) => Some(start_sqs(&env, &config, listener, &queues)?),
+            Some(listener) => Some(start_sqs(&env, &config, listener, &queues, &authorizer)?),
             None => None,
         };
         let broadcast = match broadcast {
@@ -362,7 +362,8 @@ fn start_sqs(
     listener: TcpListener,
     queues: &Arc<dyn QueueStore>,
 ) -> anyhow::Result<tailwater_sqs::Server> {
-    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues));
+    let front =
+        tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues), Arc::clone(authorizer));
     let server = tailwater_sqs::Server::start(listener, front)?;
     tracing::info!(sqs = %server.address(), "SQS's clients are answered");
     Ok(server)
@@ -371,6 +372,7 @@ fn start_sqs(
 async fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {
     let listen = &config.listen;
     let server = ServerConfig {
+    authorizer: &Arc<dyn Authorizer>,
         tcp: Some(listen.data),
         unix: Some(config.node_socket()),
         engines: config::thread_count(listen.engines),
