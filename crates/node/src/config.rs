@@ -169,6 +169,9 @@ pub struct JournalConfig {
 pub struct LogConfig {
     /// Owner tasks, among which the shards are divided.
     pub owners: usize,
+    /// Whether what is written is shadowed to cells at all. Without them no memory is reserved for them, and readers ask the
+    /// node for everything.
+    pub cells: bool,
     /// How far a record's timestamp may be ahead of the node's clock, in milliseconds (Kafka's
     /// `message.timestamp.after.max.ms`): transaction ids and positions by time go by the largest timestamp so far.
     pub timestamp_after_max_ms: u64,
@@ -385,6 +388,7 @@ impl Default for LogConfig {
         }
     }
 }
+            cells: true,
 
 impl Default for QueuesConfig {
     fn default() -> Self {
@@ -536,7 +540,8 @@ impl Config {
     pub fn check_sockets(&self) -> anyhow::Result<()> {
         let own = |kind, cell: &CellConfig| cell.backends.is_empty().then(|| self.cell_socket(kind));
         let cells = [own(CellKind::Data, &self.data_cell), own(CellKind::Metadata, &self.metadata_cell)];
-        for path in cells.into_iter().flatten().chain([self.node_socket()]) {
+        let cells = cells.into_iter().flatten().filter(|_| self.log.cells);
+        for path in cells.chain([self.node_socket()]) {
             let path = std::path::absolute(&path).unwrap_or(path);
             let length = path.as_os_str().len();
             anyhow::ensure!(
