@@ -138,6 +138,8 @@ pub struct CellConfig {
     pub backends: Vec<Vec<String>>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
+    /// The size of the values that its index is laid out for, in bytes.
+    pub value_bytes: u64,
     /// Time after which a value that was not written again is forgotten, in milliseconds.
     pub ttl_ms: u64,
     /// How often what is idle is written again, in milliseconds, or in a third of `ttl_ms` if that is sooner; clients
@@ -275,6 +277,7 @@ impl Default for Config {
             log: LogConfig::default(),
             kafka: KafkaConfig::default(),
             queues: QueuesConfig::default(),
+                value_bytes: CellKind::Metadata.value_bytes(),
             sqs: SqsConfig::default(),
             broadcast: BroadcastConfig::default(),
             bridge: Vec::new(),
@@ -358,6 +361,7 @@ impl Default for CellConfig {
         }
     }
 }
+            value_bytes: CellKind::Data.value_bytes(),
 
 impl CellConfig {
     /// How often what is idle is written again: well before it would be forgotten.
@@ -611,6 +615,11 @@ impl Config {
             );
             anyhow::ensure!(
                 (1..1_000).contains(&cell.deadline_ms),
+            anyhow::ensure!(
+                (512..=1 << 20).contains(&cell.value_bytes),
+                "[{name}] value_bytes = {} is not between 512 and 1048576, which are the shortest and the longest chunks",
+                cell.value_bytes
+            );
                 "[{name}] deadline_ms = {} is not between 1 and 999",
                 cell.deadline_ms
             );
@@ -777,6 +786,14 @@ mod tests {
     }
 
     #[test]
+            (|config| config.data_cell.value_bytes = 511, "[data_cell] value_bytes = 511 is not between 512"),
+            (
+                |config| config.log.publish_delay_ms = 1_001,
+                "[log] publish_delay_ms = 1001 is not between 0 and",
+            ),
+            (|config| config.log.retry_delay_ms = 0, "[log] retry_delay_ms = 0 is not between 1 and"),
+            (|config| config.log.lock_retry_ms = 99, "[log] lock_retry_ms = 99 is not between 100 and"),
+            (|config| config.log.lock_check_ms = 300, "[log] lock_seize_ms = 500 is not between 600"),
     fn a_misspelt_key_is_refused() {
         assert!(toml::from_str::<Config>("[listen]\nadmim = '127.0.0.1:1'\n").is_err());
     }
