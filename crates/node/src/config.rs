@@ -169,11 +169,11 @@ pub struct JournalConfig {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// Owner tasks, among which the shards are divided.
-    pub owners: usize,
     /// Whether what is written is shadowed to cells at all. Without them no memory is reserved for them, and readers ask the
     /// node for everything.
     pub cells: bool,
+    /// Owner tasks, among which the shards are divided.
+    pub owners: usize,
     /// How far a record's timestamp may be ahead of the node's clock, in milliseconds (Kafka's
     /// `message.timestamp.after.max.ms`): transaction ids and positions by time go by the largest timestamp so far.
     pub timestamp_after_max_ms: u64,
@@ -188,9 +188,17 @@ pub struct LogConfig {
     pub catch_up_reads_max: usize,
     /// Bytes per second that all those readers get together; 0 is no bound.
     pub catch_up_bytes_per_s: u64,
-    /// How long the writer of lengths waits for another one that holds their lock and does not answer before it seizes
-    /// it, in milliseconds. The same for all nodes that write to a cell.
+    /// How long a durable length waits for its bytes to be cached before it is published alone, in milliseconds.
+    pub publish_delay_ms: u64,
+    /// After a failed write to a cell, how long until the next attempt, in milliseconds.
+    pub retry_delay_ms: u64,
+    /// How often the writer of lengths looks at their lock, in milliseconds. The same for all nodes that write to a cell, as
+    /// are the next two.
+    pub lock_check_ms: u64,
+    /// How long it waits for another one that holds the lock and does not answer before it seizes it, in milliseconds.
     pub lock_seize_ms: u64,
+    /// How long one that lost the lock waits before it tries to get it back, in milliseconds.
+    pub lock_retry_ms: u64,
 }
 
 /// The queues.
@@ -269,6 +277,7 @@ impl Default for Config {
             data_cell: CellConfig::default(),
             metadata_cell: CellConfig {
                 capacity_bytes: 16 << 20,
+                value_bytes: CellKind::Metadata.value_bytes(),
                 ttl_ms: 24 * 3_600 * 1_000,
                 refresh_ms: tailwater_tail::limits::PAGE_REFRESH.as_millis() as u32,
                 ..CellConfig::default()
@@ -277,7 +286,6 @@ impl Default for Config {
             log: LogConfig::default(),
             kafka: KafkaConfig::default(),
             queues: QueuesConfig::default(),
-                value_bytes: CellKind::Metadata.value_bytes(),
             sqs: SqsConfig::default(),
             broadcast: BroadcastConfig::default(),
             bridge: Vec::new(),
@@ -353,6 +361,7 @@ impl Default for CellConfig {
             mode: CellMode::R1,
             backends: Vec::new(),
             capacity_bytes: 256 << 20,
+            value_bytes: CellKind::Data.value_bytes(),
             ttl_ms: 60_000,
             refresh_ms: tailwater_tail::limits::CHUNK_REFRESH.as_millis() as u32,
             eviction_percent: 80,
@@ -361,7 +370,6 @@ impl Default for CellConfig {
         }
     }
 }
-            value_bytes: CellKind::Data.value_bytes(),
 
 impl CellConfig {
     /// How often what is idle is written again: well before it would be forgotten.
@@ -380,6 +388,7 @@ impl Default for LogConfig {
     fn default() -> Self {
         let tail = tailwater_tail::WriterConfig::default();
         Self {
+            cells: true,
             owners: 2,
             timestamp_after_max_ms: 3_600_000,
             decompressed_bytes_max: RECORDS_DECOMPRESSED_BYTES_MAX,
@@ -388,11 +397,14 @@ impl Default for LogConfig {
             // Two that are read and two behind them, for the store's two threads.
             catch_up_reads_max: 4,
             catch_up_bytes_per_s: 256 << 20,
+            publish_delay_ms: tail.publish_delay.as_millis() as u64,
+            retry_delay_ms: tail.retry_delay.as_millis() as u64,
+            lock_check_ms: tail.lock.check_every.as_millis() as u64,
             lock_seize_ms: tail.lock.seize_after.as_millis() as u64,
+            lock_retry_ms: tail.lock.retry_after.as_millis() as u64,
         }
     }
 }
-            cells: true,
 
 impl Default for QueuesConfig {
     fn default() -> Self {
@@ -498,14 +510,19 @@ impl Config {
 
     /// How the cells are written.
     fn tail_config(&self) -> tailwater_tail::WriterConfig {
-        let defaults = tailwater_tail::WriterConfig::default();
+        let of = Duration::from_millis;
         tailwater_tail::WriterConfig {
+            publish_delay: of(self.log.publish_delay_ms),
+            retry_delay: of(self.log.retry_delay_ms),
             chunk_refresh: self.data_cell.refresh(),
             page_refresh: self.metadata_cell.refresh(),
             shadow_bytes_max: self.log.shadow_bytes_max,
             shadow_bytes_total_max: self.log.shadow_bytes_total_max,
-            lock: LockTiming { seize_after: Duration::from_millis(self.log.lock_seize_ms), ..defaults.lock },
-            ..defaults
+            lock: LockTiming {
+                check_every: of(self.log.lock_check_ms),
+                seize_after: of(self.log.lock_seize_ms),
+                retry_after: of(self.log.lock_retry_ms),
+            },
         }
     }
 
@@ -599,6 +616,11 @@ impl Config {
                 cell.capacity_bytes
             );
             anyhow::ensure!(
+                (512..=1 << 20).contains(&cell.value_bytes),
+                "[{name}] value_bytes = {} is not between 512 and 1048576, which are the shortest and the longest chunks",
+                cell.value_bytes
+            );
+            anyhow::ensure!(
                 cell.ttl_ms >= 1_000,
                 "[{name}] ttl_ms = {} is too short: use at least 1000",
                 cell.ttl_ms
@@ -615,11 +637,6 @@ impl Config {
             );
             anyhow::ensure!(
                 (1..1_000).contains(&cell.deadline_ms),
-            anyhow::ensure!(
-                (512..=1 << 20).contains(&cell.value_bytes),
-                "[{name}] value_bytes = {} is not between 512 and 1048576, which are the shortest and the longest chunks",
-                cell.value_bytes
-            );
                 "[{name}] deadline_ms = {} is not between 1 and 999",
                 cell.deadline_ms
             );
@@ -671,8 +688,19 @@ impl Config {
             "[log] catch_up_bytes_per_s = {} is too little for a read: use at least 65536, or 0 for no bound",
             self.log.catch_up_bytes_per_s
         );
+        for (name, given, least, most) in [
+            ("publish_delay_ms", self.log.publish_delay_ms, 0, 1_000),
+            ("retry_delay_ms", self.log.retry_delay_ms, 1, 60_000),
+            ("lock_check_ms", self.log.lock_check_ms, 1, 30_000),
+            ("lock_retry_ms", self.log.lock_retry_ms, 100, 3_600_000),
+        ] {
+            anyhow::ensure!(
+                (least..=most).contains(&given),
+                "[log] {name} = {given} is not between {least} and {most}"
+            );
+        }
         // A holder looks at its lock so often; fewer looks than two would take it from one that is well.
-        let seize_ms_min = 2 * LockTiming::default().check_every.as_millis() as u64;
+        let seize_ms_min = 2 * self.log.lock_check_ms;
         anyhow::ensure!(
             (seize_ms_min..=60_000).contains(&self.log.lock_seize_ms),
             "[log] lock_seize_ms = {} is not between {seize_ms_min}, which is two looks of a holder, and 60000",
@@ -740,20 +768,32 @@ mod tests {
         config.metadata_cell.refresh_ms = 700;
         config.data_cell.ttl_ms = 3_000;
         config.log.lock_seize_ms = 900;
+        (config.log.lock_check_ms, config.log.lock_retry_ms) = (30, 4_000);
+        (config.log.publish_delay_ms, config.log.retry_delay_ms) = (5, 50);
         config.check().expect("fine");
         let tail = config.tail_config();
         assert_eq!((tail.chunk_refresh.as_millis(), tail.page_refresh.as_millis()), (1_000, 700));
-        assert_eq!(tail.lock.seize_after.as_millis(), 900);
+        let LockTiming { check_every, seize_after, retry_after } = tail.lock;
+        assert_eq!([check_every, seize_after, retry_after].map(|of| of.as_millis()), [30, 900, 4_000]);
+        assert_eq!([tail.publish_delay, tail.retry_delay].map(|of| of.as_millis()), [5, 50]);
     }
 
     #[test]
     fn times_and_sizes_that_readers_or_writers_of_cells_can_not_live_with_are_refused_with_what_can_be() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 8] = [
+        let changes: [(Change, &str); 13] = [
             (|config| config.log.catch_up_reads_max = 0, "[log] catch_up_reads_max = 0 is not between"),
             (|config| config.log.catch_up_bytes_per_s = 1, "[log] catch_up_bytes_per_s = 1 is too little"),
             (|config| config.data_cell.refresh_ms = 0, "[data_cell] refresh_ms = 0 is not between 10 and"),
             (|config| config.metadata_cell.refresh_ms = 60_001, "[metadata_cell] refresh_ms"),
+            (|config| config.data_cell.value_bytes = 511, "[data_cell] value_bytes = 511 is not between 512"),
+            (
+                |config| config.log.publish_delay_ms = 1_001,
+                "[log] publish_delay_ms = 1001 is not between 0 and",
+            ),
+            (|config| config.log.retry_delay_ms = 0, "[log] retry_delay_ms = 0 is not between 1 and"),
+            (|config| config.log.lock_retry_ms = 99, "[log] lock_retry_ms = 99 is not between 100 and"),
+            (|config| config.log.lock_check_ms = 300, "[log] lock_seize_ms = 500 is not between 600"),
             (|config| config.log.lock_seize_ms = 199, "[log] lock_seize_ms = 199 is not between 200"),
             (|config| config.log.lock_seize_ms = u64::MAX, "[log] lock_seize_ms"),
             (|config| config.log.shadow_bytes_max = 0, "[log] shadow_bytes_max = 0 is too small"),
@@ -786,14 +826,6 @@ mod tests {
     }
 
     #[test]
-            (|config| config.data_cell.value_bytes = 511, "[data_cell] value_bytes = 511 is not between 512"),
-            (
-                |config| config.log.publish_delay_ms = 1_001,
-                "[log] publish_delay_ms = 1001 is not between 0 and",
-            ),
-            (|config| config.log.retry_delay_ms = 0, "[log] retry_delay_ms = 0 is not between 1 and"),
-            (|config| config.log.lock_retry_ms = 99, "[log] lock_retry_ms = 99 is not between 100 and"),
-            (|config| config.log.lock_check_ms = 300, "[log] lock_seize_ms = 500 is not between 600"),
     fn a_misspelt_key_is_refused() {
         assert!(toml::from_str::<Config>("[listen]\nadmim = '127.0.0.1:1'\n").is_err());
     }
