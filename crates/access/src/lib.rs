@@ -1,6 +1,6 @@
 //! Who asks, and whether they may.
 //!
-//! Every server gives each connection that it accepts a [`Peer`], and asks an [`Authorizer`] before it does what the
+//! Every server gives each connection that it accepts a [`Peer`], or each request where that is signed, and asks an [`Authorizer`] before it does what the
 //! peer wants. Which one that is, whoever starts the server decides: authentication and authorization are then in one
 //! place, whatever the protocol. A refusal goes back in the form that the protocol's clients understand.
 
@@ -15,7 +15,7 @@ pub const ANONYMOUS: &str = "anonymous";
 pub struct Peer {
     /// Address, or process id on a Unix socket.
     pub address: String,
-    /// On whose behalf it asks; [`ANONYMOUS`] where nobody authenticated.
+    /// On whose behalf it asks: in SQS's protocol the account that signed; [`ANONYMOUS`] where nobody authenticated.
     pub principal: Arc<str>,
 }
 
@@ -50,6 +50,8 @@ pub enum Protocol {
     Kafka,
     /// Broadcasts, over frames of their own or over HTTP.
     Broadcast,
+    /// Amazon SQS's.
+    Sqs,
 }
 
 /// What an operation is carried out on.
@@ -63,6 +65,8 @@ pub enum Resource<'a> {
     Group(&'a str),
     /// A stream of broadcasts, as `REGION/NAME`.
     Broadcast(&'a str),
+    /// A queue, as `ACCOUNT/NAME`.
+    Queue(&'a str),
     /// A path of HTTP.
     Path(&'a str),
 }

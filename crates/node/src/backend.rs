@@ -41,8 +41,9 @@ impl CellKind {
         }
     }
 
-    /// The size of the values it is laid out for, in bytes.
-    const fn value_bytes(self) -> u64 {
+    /// The size of the values that a backend is laid out for if nothing is said, in bytes: for chunks, what streams have if
+    /// nothing is said.
+    pub const fn value_bytes(self) -> u64 {
         match self {
             CellKind::Data => 4_096,
             CellKind::Metadata => tailwater_format::tails::TAIL_PAGE_BYTES_MAX as u64,
@@ -57,6 +58,8 @@ pub struct BackendOptions {
     pub kind: CellKind,
     /// Memory for values, in bytes.
     pub capacity_bytes: u64,
+    /// The size of the values that its index is laid out for, in bytes.
+    pub value_bytes: u64,
     /// Time to live.
     pub ttl: Duration,
     /// How full it may get before it evicts, in percent of the capacity, 1 to 100.
@@ -84,13 +87,11 @@ impl ServedBackend {
         options: &BackendOptions,
         authorizer: Arc<dyn Authorizer>,
     ) -> anyhow::Result<Self> {
-        let (kind, capacity) = (options.kind, options.capacity_bytes);
+        let (kind, capacity, values) = (options.kind, options.capacity_bytes, options.value_bytes);
         let mut config = match kind {
-            CellKind::Data => {
-                BackendConfig::data(capacity, kind.value_bytes(), kind.config_id(), Backing::Shared)
-            }
+            CellKind::Data => BackendConfig::data(capacity, values, kind.config_id(), Backing::Shared),
             CellKind::Metadata => {
-                BackendConfig::metadata(capacity, kind.value_bytes(), kind.config_id(), Backing::Shared)
+                BackendConfig::metadata(capacity, values, kind.config_id(), Backing::Shared)
             }
         };
         config.ttl = options.ttl;

@@ -67,6 +67,7 @@ impl NodeCell {
         let options = BackendOptions {
             kind,
             capacity_bytes: cell_config.capacity_bytes,
+            value_bytes: cell_config.value_bytes,
             ttl: Duration::from_millis(cell_config.ttl_ms),
             eviction_percent: cell_config.eviction_percent,
             // Any free port of the node's address: clients learn it from the node.
@@ -82,6 +83,11 @@ impl NodeCell {
         let config = CellConfig { mode: CellMode::R1, ..cell_config.clone() };
         let cell = connect(env, kind, &config, backends).await?;
         Ok(Self { kind, config, cell, addresses, own: Some(own) })
+    }
+
+    /// The size of the values that the node's own backend is laid out for, in bytes.
+    pub fn laid_out_for(&self) -> Option<u64> {
+        self.own.as_ref().map(|_| self.config.value_bytes)
     }
 
     /// What clients are told, at this moment.

@@ -138,6 +138,8 @@ pub struct CellConfig {
     pub backends: Vec<Vec<String>>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
+    /// The size of the values that its index is laid out for, in bytes.
+    pub value_bytes: u64,
     /// Time after which a value that was not written again is forgotten, in milliseconds.
     pub ttl_ms: u64,
     /// How often what is idle is written again, in milliseconds, or in a third of `ttl_ms` if that is sooner; clients
@@ -167,6 +169,9 @@ pub struct JournalConfig {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
+    /// Whether what is written is shadowed to cells at all. Without them no memory is reserved for them, and readers ask the
+    /// node for everything.
+    pub cells: bool,
     /// Owner tasks, among which the shards are divided.
     pub owners: usize,
     /// How far a record's timestamp may be ahead of the node's clock, in milliseconds (Kafka's
@@ -183,9 +188,17 @@ pub struct LogConfig {
     pub catch_up_reads_max: usize,
     /// Bytes per second that all those readers get together; 0 is no bound.
     pub catch_up_bytes_per_s: u64,
-    /// How long the writer of lengths waits for another one that holds their lock and does not answer before it seizes
-    /// it, in milliseconds. The same for all nodes that write to a cell.
+    /// How long a durable length waits for its bytes to be cached before it is published alone, in milliseconds.
+    pub publish_delay_ms: u64,
+    /// After a failed write to a cell, how long until the next attempt, in milliseconds.
+    pub retry_delay_ms: u64,
+    /// How often the writer of lengths looks at their lock, in milliseconds. The same for all nodes that write to a cell, as
+    /// are the next two.
+    pub lock_check_ms: u64,
+    /// How long it waits for another one that holds the lock and does not answer before it seizes it, in milliseconds.
     pub lock_seize_ms: u64,
+    /// How long one that lost the lock waits before it tries to get it back, in milliseconds.
+    pub lock_retry_ms: u64,
 }
 
 /// The queues.
@@ -264,6 +277,7 @@ impl Default for Config {
             data_cell: CellConfig::default(),
             metadata_cell: CellConfig {
                 capacity_bytes: 16 << 20,
+                value_bytes: CellKind::Metadata.value_bytes(),
                 ttl_ms: 24 * 3_600 * 1_000,
                 refresh_ms: tailwater_tail::limits::PAGE_REFRESH.as_millis() as u32,
                 ..CellConfig::default()
@@ -347,6 +361,7 @@ impl Default for CellConfig {
             mode: CellMode::R1,
             backends: Vec::new(),
             capacity_bytes: 256 << 20,
+            value_bytes: CellKind::Data.value_bytes(),
             ttl_ms: 60_000,
             refresh_ms: tailwater_tail::limits::CHUNK_REFRESH.as_millis() as u32,
             eviction_percent: 80,
@@ -373,6 +388,7 @@ impl Default for LogConfig {
     fn default() -> Self {
         let tail = tailwater_tail::WriterConfig::default();
         Self {
+            cells: true,
             owners: 2,
             timestamp_after_max_ms: 3_600_000,
             decompressed_bytes_max: RECORDS_DECOMPRESSED_BYTES_MAX,
@@ -381,7 +397,11 @@ impl Default for LogConfig {
             // Two that are read and two behind them, for the store's two threads.
             catch_up_reads_max: 4,
             catch_up_bytes_per_s: 256 << 20,
+            publish_delay_ms: tail.publish_delay.as_millis() as u64,
+            retry_delay_ms: tail.retry_delay.as_millis() as u64,
+            lock_check_ms: tail.lock.check_every.as_millis() as u64,
             lock_seize_ms: tail.lock.seize_after.as_millis() as u64,
+            lock_retry_ms: tail.lock.retry_after.as_millis() as u64,
         }
     }
 }
@@ -490,14 +510,19 @@ impl Config {
 
     /// How the cells are written.
     fn tail_config(&self) -> tailwater_tail::WriterConfig {
-        let defaults = tailwater_tail::WriterConfig::default();
+        let of = Duration::from_millis;
         tailwater_tail::WriterConfig {
+            publish_delay: of(self.log.publish_delay_ms),
+            retry_delay: of(self.log.retry_delay_ms),
             chunk_refresh: self.data_cell.refresh(),
             page_refresh: self.metadata_cell.refresh(),
             shadow_bytes_max: self.log.shadow_bytes_max,
             shadow_bytes_total_max: self.log.shadow_bytes_total_max,
-            lock: LockTiming { seize_after: Duration::from_millis(self.log.lock_seize_ms), ..defaults.lock },
-            ..defaults
+            lock: LockTiming {
+                check_every: of(self.log.lock_check_ms),
+                seize_after: of(self.log.lock_seize_ms),
+                retry_after: of(self.log.lock_retry_ms),
+            },
         }
     }
 
@@ -536,7 +561,8 @@ impl Config {
     pub fn check_sockets(&self) -> anyhow::Result<()> {
         let own = |kind, cell: &CellConfig| cell.backends.is_empty().then(|| self.cell_socket(kind));
         let cells = [own(CellKind::Data, &self.data_cell), own(CellKind::Metadata, &self.metadata_cell)];
-        for path in cells.into_iter().flatten().chain([self.node_socket()]) {
+        let cells = cells.into_iter().flatten().filter(|_| self.log.cells);
+        for path in cells.chain([self.node_socket()]) {
             let path = std::path::absolute(&path).unwrap_or(path);
             let length = path.as_os_str().len();
             anyhow::ensure!(
@@ -588,6 +614,11 @@ impl Config {
                 cell.capacity_bytes >= 1 << 20,
                 "[{name}] capacity_bytes = {} is too small: use at least 1048576",
                 cell.capacity_bytes
+            );
+            anyhow::ensure!(
+                (512..=1 << 20).contains(&cell.value_bytes),
+                "[{name}] value_bytes = {} is not between 512 and 1048576, which are the shortest and the longest chunks",
+                cell.value_bytes
             );
             anyhow::ensure!(
                 cell.ttl_ms >= 1_000,
@@ -657,8 +688,19 @@ impl Config {
             "[log] catch_up_bytes_per_s = {} is too little for a read: use at least 65536, or 0 for no bound",
             self.log.catch_up_bytes_per_s
         );
+        for (name, given, least, most) in [
+            ("publish_delay_ms", self.log.publish_delay_ms, 0, 1_000),
+            ("retry_delay_ms", self.log.retry_delay_ms, 1, 60_000),
+            ("lock_check_ms", self.log.lock_check_ms, 1, 30_000),
+            ("lock_retry_ms", self.log.lock_retry_ms, 100, 3_600_000),
+        ] {
+            anyhow::ensure!(
+                (least..=most).contains(&given),
+                "[log] {name} = {given} is not between {least} and {most}"
+            );
+        }
         // A holder looks at its lock so often; fewer looks than two would take it from one that is well.
-        let seize_ms_min = 2 * LockTiming::default().check_every.as_millis() as u64;
+        let seize_ms_min = 2 * self.log.lock_check_ms;
         anyhow::ensure!(
             (seize_ms_min..=60_000).contains(&self.log.lock_seize_ms),
             "[log] lock_seize_ms = {} is not between {seize_ms_min}, which is two looks of a holder, and 60000",
@@ -726,20 +768,32 @@ mod tests {
         config.metadata_cell.refresh_ms = 700;
         config.data_cell.ttl_ms = 3_000;
         config.log.lock_seize_ms = 900;
+        (config.log.lock_check_ms, config.log.lock_retry_ms) = (30, 4_000);
+        (config.log.publish_delay_ms, config.log.retry_delay_ms) = (5, 50);
         config.check().expect("fine");
         let tail = config.tail_config();
         assert_eq!((tail.chunk_refresh.as_millis(), tail.page_refresh.as_millis()), (1_000, 700));
-        assert_eq!(tail.lock.seize_after.as_millis(), 900);
+        let LockTiming { check_every, seize_after, retry_after } = tail.lock;
+        assert_eq!([check_every, seize_after, retry_after].map(|of| of.as_millis()), [30, 900, 4_000]);
+        assert_eq!([tail.publish_delay, tail.retry_delay].map(|of| of.as_millis()), [5, 50]);
     }
 
     #[test]
     fn times_and_sizes_that_readers_or_writers_of_cells_can_not_live_with_are_refused_with_what_can_be() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 8] = [
+        let changes: [(Change, &str); 13] = [
             (|config| config.log.catch_up_reads_max = 0, "[log] catch_up_reads_max = 0 is not between"),
             (|config| config.log.catch_up_bytes_per_s = 1, "[log] catch_up_bytes_per_s = 1 is too little"),
             (|config| config.data_cell.refresh_ms = 0, "[data_cell] refresh_ms = 0 is not between 10 and"),
             (|config| config.metadata_cell.refresh_ms = 60_001, "[metadata_cell] refresh_ms"),
+            (|config| config.data_cell.value_bytes = 511, "[data_cell] value_bytes = 511 is not between 512"),
+            (
+                |config| config.log.publish_delay_ms = 1_001,
+                "[log] publish_delay_ms = 1001 is not between 0 and",
+            ),
+            (|config| config.log.retry_delay_ms = 0, "[log] retry_delay_ms = 0 is not between 1 and"),
+            (|config| config.log.lock_retry_ms = 99, "[log] lock_retry_ms = 99 is not between 100 and"),
+            (|config| config.log.lock_check_ms = 300, "[log] lock_seize_ms = 500 is not between 600"),
             (|config| config.log.lock_seize_ms = 199, "[log] lock_seize_ms = 199 is not between 200"),
             (|config| config.log.lock_seize_ms = u64::MAX, "[log] lock_seize_ms"),
             (|config| config.log.shadow_bytes_max = 0, "[log] shadow_bytes_max = 0 is too small"),

@@ -255,6 +255,17 @@ async fn create_stream(
     let created = shared.log.create_stream(&create.name, config).await;
     let created = created.map_err(|error| Failed(stream_refusal(error)))?;
     tracing::info!(stream = create.name, id = %created.id, shards = created.config.shards, "created a stream");
+    let chunk_bytes = created.config.chunk_bytes;
+    let laid_out_for = shared.cells.as_ref().and_then(|[data, _]| data.laid_out_for());
+    if let Some(value_bytes) = laid_out_for.filter(|values| u64::from(chunk_bytes) < values / 2) {
+        tracing::warn!(
+            stream = create.name,
+            chunk_bytes,
+            value_bytes,
+            "the data cell is laid out for longer chunks: a cell full of such short ones evicts them early, and readers \
+             fall back to calls; lower [data_cell] value_bytes if most of what is read has them"
+        );
+    }
     Ok(Json(shared.view(&create.name)?))
 }
 

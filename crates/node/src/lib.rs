@@ -73,8 +73,8 @@ struct Shared {
     data: SocketAddr,
     unix: Option<PathBuf>,
     log: Log,
-    data_cell: Arc<NodeCell>,
-    metadata_cell: Arc<NodeCell>,
+    /// Data and metadata; none where the log is without cells.
+    cells: Option<[Arc<NodeCell>; 2]>,
     server: Server,
     kafka: Option<tailwater_kafka::Server>,
     queues: Arc<dyn QueueStore>,
@@ -96,7 +96,7 @@ struct Shared {
 
 impl Shared {
     fn cells(&self) -> impl Iterator<Item = &NodeCell> {
-        [&*self.data_cell, &*self.metadata_cell].into_iter()
+        self.cells.iter().flatten().map(|cell| &**cell)
     }
 }
 
@@ -121,8 +121,8 @@ impl Node {
         Self::start_with(config, Arc::new(Everybody)).await
     }
 
-    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. SQS has accounts of
-    /// its own, with keys and policies.
+    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. Of those, SQS lets whom
+    /// its accounts and the queues' policies let.
     pub async fn start_with(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let (started, starting) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
@@ -170,9 +170,17 @@ impl Node {
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
-        let data_cell = Arc::new(NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?);
-        let metadata_cell = Arc::new(NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?);
-        let cells = Cells { data: data_cell.cell.clone(), metadata: metadata_cell.cell.clone() };
+        let node_cells = match config.log.cells {
+            true => {
+                let data = NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?;
+                let metadata = NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?;
+                Some([Arc::new(data), Arc::new(metadata)])
+            }
+            false => None,
+        };
+        let cells = node_cells
+            .as_ref()
+            .map(|[data, metadata]| Cells { data: data.cell.clone(), metadata: metadata.cell.clone() });
         progress.begin("queues", 0);
         let mut recovery = queues::Recovery::begin(&env, &config)?;
         let mut others = |tag, position, bytes: &[u8]| match tag {
@@ -180,20 +188,23 @@ impl Node {
             _ => Err(ReplayError::new("written by a later version: its tag is not known")),
         };
         let log_config = config.log_config();
-        let (dir, cells) = (&config.data, Some(cells));
-        let log = Log::open_locked(&env, log_config, dir, lock, cells, &mut others, &progress).await?;
+        let log =
+            Log::open_locked(&env, log_config, &config.data, lock, cells, &mut others, &progress).await?;
         progress.begin("queues", 0);
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
         let info = {
-            let (id, data_cell, metadata_cell) =
-                (id.clone(), Arc::clone(&data_cell), Arc::clone(&metadata_cell));
-            move || NodeInfo {
-                node_id: id.clone(),
-                version: CALL_VERSION,
-                program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
-                data_cell: Some(data_cell.info()),
-                metadata_cell: Some(metadata_cell.info()),
+            let (id, cells) = (id.clone(), node_cells.clone());
+            move || {
+                let [data_cell, metadata_cell] =
+                    [0, 1].map(|cell| cells.as_ref().map(|cells| cells[cell].info()));
+                NodeInfo {
+                    node_id: id.clone(),
+                    version: CALL_VERSION,
+                    program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
+                    data_cell,
+                    metadata_cell,
+                }
             }
         };
         let meters = Arc::new(Meters::default());
@@ -202,7 +213,7 @@ impl Node {
             None => None,
         };
         let sqs = match sqs {
-            Some(listener) => Some(start_sqs(&env, &config, listener, &queues)?),
+            Some(listener) => Some(start_sqs(&env, &config, listener, &queues, &authorizer)?),
             None => None,
         };
         let broadcast = match broadcast {
@@ -234,8 +245,7 @@ impl Node {
             data: config.listen.advertised_data.unwrap_or(bound),
             unix: server.unix_path().and_then(|path| std::path::absolute(path).ok()),
             log,
-            data_cell,
-            metadata_cell,
+            cells: node_cells,
             server,
             kafka,
             queues,
@@ -361,8 +371,10 @@ fn start_sqs(
     config: &Config,
     listener: TcpListener,
     queues: &Arc<dyn QueueStore>,
+    authorizer: &Arc<dyn Authorizer>,
 ) -> anyhow::Result<tailwater_sqs::Server> {
-    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues));
+    let front =
+        tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues), Arc::clone(authorizer));
     let server = tailwater_sqs::Server::start(listener, front)?;
     tracing::info!(sqs = %server.address(), "SQS's clients are answered");
     Ok(server)

@@ -177,6 +177,8 @@ fn cells(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
         "cell",
         of(|own| own.entries),
     )?;
+    let overflowed = of(|own| own.overflowed);
+    page.gauges("tailwater_backend_overflowed", "Values that only a CALL finds.", "cell", overflowed)?;
     page.gauges("tailwater_backend_live_bytes", "Bytes of those values.", "cell", of(|own| own.live_bytes))?;
     let capacity = of(|own| own.capacity_bytes);
     page.gauges("tailwater_backend_capacity_bytes", "Bytes there is room for.", "cell", capacity)?;

@@ -73,6 +73,23 @@ fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
     answer
 }
 
+/// A request of SQS's Query protocol, or with a target of its JSON protocol.
+fn sqs_asked(address: SocketAddr, target: &str, body: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    let kind = match target {
+        "" => "content-type: application/x-www-form-urlencoded".to_owned(),
+        target => format!("content-type: application/x-amz-json-1.0\r\nx-amz-target: AmazonSQS.{target}"),
+    };
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: node\r\nconnection: close\r\n{kind}\r\ncontent-length: {}",
+        body.len()
+    );
+    socket.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 fn kafka<R: KafkaRequest>(socket: &mut TcpStream, version: i16, asked: &R) -> R::Response {
     socket.write_all(&request(asked, version, 7, "test").concat()).unwrap();
     let mut len = [0; 4];
@@ -90,8 +107,9 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     (config.listen.data, config.listen.admin) = (free_address(), free_address());
     (config.kafka.listen, config.broadcast.listen) = (free_address(), free_address());
     config.broadcast.http.listen = free_address();
-    config.sqs.enabled = false;
+    config.sqs.listen = free_address();
     let (admin, broadcast_http) = (config.listen.admin, config.broadcast.http.listen);
+    let sqs = config.sqs.listen;
     let (data, kafka_at) = (config.listen.data.to_string(), config.kafka.listen);
     let broadcast = config.broadcast.listen.to_string();
     let region = config.broadcast.region.clone();
@@ -128,6 +146,11 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let topics = || Some(vec![MetadataRequestTopic { name: Some("s".to_owned()), ..Default::default() }]);
     let metadata = MetadataRequest { topics: topics(), ..Default::default() };
     assert_eq!(kafka(&mut socket, 9, &metadata).topics[0].error_code, 0);
+
+    let queue = sqs_asked(sqs, "CreateQueue", "{\"QueueName\":\"q\"}");
+    assert!(queue.starts_with("HTTP/1.1 200 ") && queue.contains("/000000000000/q"), "{queue}");
+    let send = "Action=SendMessage&QueueUrl=/000000000000/q&MessageBody=1";
+    assert!(sqs_asked(sqs, "", send).starts_with("HTTP/1.1 200 "));
 
     // Of what matches a pattern, a member of a group is told of what it may know of.
     let created = http(admin, "POST", "/v1/streams", &format!("{{\"name\":\"{HIDDEN}\"}}"));
@@ -200,6 +223,14 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let all = kafka(&mut socket, 9, &MetadataRequest::default());
     assert!(all.topics.is_empty(), "{all:?}");
 
+    let receive = "{\"QueueUrl\":\"/000000000000/q\"}";
+    let answer = sqs_asked(sqs, "ReceiveMessage", receive);
+    let is_denied = answer.starts_with("HTTP/1.1 400 ") && answer.contains("#AccessDeniedException");
+    assert!(is_denied && answer.contains(WHY), "{answer}");
+    let answer = sqs_asked(sqs, "", send);
+    let is_denied = answer.starts_with("HTTP/1.1 403 ") && answer.contains("<Code>AccessDenied</Code>");
+    assert!(is_denied && answer.contains(WHY), "{answer}");
+
     let published = runtime.block_on(publisher.publish(&stream, &content, None)).unwrap_err();
     let PublishError::Refused { reason, text, .. } = published else { panic!("{published}") };
     assert_eq!((reason, text.as_str()), (Reason::NotAuthorized, WHY));
@@ -210,6 +241,8 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
         2,
         "nothing between them"
     );
+    let received = sqs_asked(sqs, "ReceiveMessage", receive);
+    assert_eq!(received.matches("\"MessageId\"").count(), 1, "{received}");
     let asked = door.asked.lock().unwrap().clone();
     for (protocol, operation, resource) in [
         (Protocol::Call, "append", Resource::Node),
@@ -218,6 +251,9 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
         (Protocol::Kafka, "Produce", Resource::Stream("s")),
         (Protocol::Kafka, "Heartbeat", Resource::Group("g")),
         (Protocol::Broadcast, "connect", Resource::Node),
+        (Protocol::Sqs, "ReceiveMessage", Resource::Node),
+        (Protocol::Sqs, "CreateQueue", Resource::Queue("000000000000/q")),
+        (Protocol::Sqs, "SendMessage", Resource::Queue("000000000000/q")),
         (Protocol::Broadcast, "publish", Resource::Broadcast(stream.as_str())),
     ] {
         let question = format!("{protocol:?} {operation} {resource:?}");

@@ -240,6 +240,7 @@ async fn lane(
 }
 
 /// The CPU time a process has used, by the kernel's clock ticks of 10 ms.
+#[allow(clippy::disallowed_methods)] // It looks at a real process.
 fn cpu_time(process: &Child) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
     // The fields behind the name, which is in parentheses and may contain anything.

@@ -1,6 +1,7 @@
 //! Real processes: servers that are killed or stopped, and readers that try to write.
 
 #![allow(missing_docs)]
+#![allow(clippy::disallowed_methods)] // it looks at real processes
 #![allow(unsafe_code)] // tries to map what the server passed
 
 mod world;

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tailwater_access::Peer;
 use tailwater_env::{Env, HashMap, Instant};
 use tailwater_queue::{QueueError, QueueStore};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -23,6 +24,16 @@ pub(crate) struct Identity {
     pub(crate) account: String,
     /// The access key that it signed with; empty where nobody signs.
     pub(crate) key: String,
+}
+
+impl Identity {
+    /// As whom the authorizer knows it, at the other end of a connection: what nobody signed is anybody's.
+    pub(crate) fn peer(&self, address: &str) -> Peer {
+        match self.key.is_empty() {
+            true => Peer::anonymous(address.to_owned()),
+            false => Peer { address: address.to_owned(), principal: self.account.as_str().into() },
+        }
+    }
 }
 
 /// The accounts.

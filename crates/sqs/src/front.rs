@@ -10,6 +10,7 @@ use hyper::body::Body;
 use hyper::header::{HOST, HeaderMap};
 use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
+use tailwater_access::{Authorizer, Peer, Resource};
 use tailwater_env::Env;
 use tailwater_queue::{Message, QueueStore, View};
 
@@ -32,6 +33,7 @@ pub struct Front {
     pub(crate) queues: Arc<dyn QueueStore>,
     pub(crate) accounts: Accounts,
     pub(crate) stats: Stats,
+    authorizer: Arc<dyn Authorizer>,
     /// Room for large bodies.
     bodies: Room,
     /// Room for large answers, from before they are made until they are sent.
@@ -49,6 +51,8 @@ pub(crate) struct Context<'a> {
     pub(crate) front: &'a Front,
     pub(crate) asked: &'a Asked,
     pub(crate) identity: Identity,
+    /// The same as the authorizer knows it.
+    peer: Peer,
     /// What addresses of queues begin with: `http://host:port`.
     base: String,
     /// The request's path: in the Query protocol it may name the queue.
@@ -61,8 +65,13 @@ pub(crate) struct Context<'a> {
 type Answer = Response<Full<Bytes>>;
 
 impl Front {
-    /// A front of `queues`.
-    pub fn new(env: &Env, config: SqsConfig, queues: Arc<dyn QueueStore>) -> Arc<Self> {
+    /// A front of `queues`, for those whom `authorizer` lets.
+    pub fn new(
+        env: &Env,
+        config: SqsConfig,
+        queues: Arc<dyn QueueStore>,
+        authorizer: Arc<dyn Authorizer>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             env: env.clone(),
             accounts: Accounts::new(env, &config),
@@ -71,6 +80,7 @@ impl Front {
             config,
             queues,
             stats: Stats::default(),
+            authorizer,
         })
     }
 
@@ -84,8 +94,8 @@ impl Front {
         self.stats.read(self.answers.taken_bytes())
     }
 
-    /// Answers one request. Dropping it while a receive waits ends that.
-    pub async fn answer<B>(&self, request: Request<B>) -> Answer
+    /// Answers one request of the connection of `peer`. Dropping it while a receive waits ends that.
+    pub async fn answer<B>(&self, peer: &Peer, request: Request<B>) -> Answer
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -140,12 +150,16 @@ impl Front {
         let context = Context {
             front: self,
             asked: &asked,
+            peer: identity.peer(&peer.address),
             identity,
             base,
             path: &path,
             request_id: &request_id,
             body_bytes,
         };
+        if let Err(refusal) = context.ask(Resource::Node) {
+            return refused(asked.protocol, &refusal);
+        }
         let answer = match actions::answer(&context).await {
             Ok(Made { answer, room, held }) => {
                 let answer = self.in_room(answer, room).await;
@@ -360,8 +374,26 @@ impl Context<'_> {
         self.find(account, name).await
     }
 
+    /// Whether the authorizer lets whoever asks do this with `resource`. That is asked before anything else is looked at, a
+    /// queue's own policy too.
+    fn ask(&self, resource: Resource<'_>) -> Result<(), Refusal> {
+        let operation = self.asked.action.as_str();
+        let request =
+            tailwater_access::Request { protocol: tailwater_access::Protocol::Sqs, operation, resource };
+        self.front
+            .authorizer
+            .authorize(&self.peer, request)
+            .map_err(|denied| Refusal::new(Code::AccessDenied, denied.to_string()))
+    }
+
+    /// The same of a queue, whether it is there or not.
+    pub(crate) fn ask_for_queue(&self, account: &str, name: &str) -> Result<(), Refusal> {
+        self.ask(Resource::Queue(&format!("{account}/{name}")))
+    }
+
     /// A queue by its names, if whoever asks may do this with it.
     pub(crate) async fn find(&self, account: &str, name: &str) -> Result<Arc<View>, Refusal> {
+        self.ask_for_queue(account, name)?;
         let queue = self.front.queues.find(account, name).await?;
         if account == self.account() {
             return queue.ok_or_else(Refusal::no_queue);
@@ -388,6 +420,7 @@ impl Context<'_> {
                 <resource-id>";
             Refusal::value(arn, parameter, reason)
         })?;
+        self.ask_for_queue(account, name)?;
         let queue = match account == self.account() {
             true => self.front.queues.find(account, name).await?,
             false => None,

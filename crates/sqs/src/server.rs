@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use tailwater_access::Peer;
 use tailwater_env::{Complaints, HashMap, Task};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -147,13 +148,16 @@ impl Drop for Admitted {
 
 async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaints: &Complaints) {
     front.stats.connections.fetch_add(1, Ordering::Relaxed);
+    // Nobody has signed yet: whose each request is, its signature says.
+    let asking = Peer::anonymous(peer.to_string());
+    let asking = &asking;
     let requests = Arc::new(Requests::default());
     let service = service_fn(|request: Request<Incoming>| {
         let (front, requests) = (Arc::clone(&front), Arc::clone(&requests));
         requests.begin();
         async move {
             let is_health = is_health(&request);
-            let answer = front.answer(request).await;
+            let answer = front.answer(asking, request).await;
             // Where there are accounts it was signed, but for those that everybody may ask.
             requests.end(answer.status().is_success() && !is_health);
             Ok::<_, Infallible>(answer)

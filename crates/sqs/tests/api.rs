@@ -17,6 +17,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tailwater_access::{Authorizer, Everybody, Peer};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_queue::{QueuesConfig, Recovery};
@@ -24,6 +25,7 @@ use tailwater_sqs::{Front, SqsConfig};
 
 struct Api {
     front: Arc<Front>,
+    peer: Peer,
     _dir: tempfile::TempDir,
 }
 
@@ -36,6 +38,10 @@ impl Api {
     }
 
     fn open_in(env: Env, config: SqsConfig) -> Self {
+        Self::open_for(env, config, Arc::new(Everybody))
+    }
+
+    fn open_for(env: Env, config: SqsConfig, authorizer: Arc<dyn Authorizer>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let below = |name: &str| dir.path().join(name);
         let mut recovery = Recovery::begin(&env, &below("queues")).expect("a tree");
@@ -50,11 +56,12 @@ impl Api {
         };
         let journal = open(&below("journal"), &mut recovery).expect("a journal");
         let queues = recovery.finish(&env, journal, QueuesConfig::default());
-        Self { front: Front::new(&env, config, Arc::new(queues)), _dir: dir }
+        let front = Front::new(&env, config, Arc::new(queues), authorizer);
+        Self { front, peer: Peer::anonymous("192.0.2.1:1".to_owned()), _dir: dir }
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
-        let answer = self.front.answer(request).await;
+        let answer = self.front.answer(&self.peer, request).await;
         let error =
             answer.headers().get("x-amzn-query-error").map_or("", |value| value.to_str().expect("text"));
         let (status, error) = (answer.status().as_u16(), error.to_owned());

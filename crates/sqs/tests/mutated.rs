@@ -18,6 +18,7 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use samples::{Sample, samples};
 use serde_json::{Value, json};
+use tailwater_access::{Everybody, Peer};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_queue::{QueuesConfig, Recovery};
@@ -183,7 +184,7 @@ impl Tailwater {
                 recovery.replay(position, bytes)
             });
         let queues = recovery.finish(&env, journal.expect("a journal"), QueuesConfig::default());
-        let front = Front::new(&env, config, Arc::new(queues));
+        let front = Front::new(&env, config, Arc::new(queues), Arc::new(Everybody));
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = runtime.block_on(tokio::net::TcpListener::bind(any)).expect("a port");
         let server = Server::start(listener, front).expect("it listens");
@@ -213,7 +214,8 @@ impl Tailwater {
             .header("x-amz-target", format!("AmazonSQS.{action}"));
         let request =
             request.body(http_body_util::Full::new(Bytes::from(parameters.to_string()))).expect("a request");
-        let answer = self.runtime.block_on(self.server.front().answer(request));
+        let peer = Peer::anonymous("this process".to_owned());
+        let answer = self.runtime.block_on(self.server.front().answer(&peer, request));
         assert_eq!(answer.status(), 200, "{action}");
         let body =
             self.runtime.block_on(http_body_util::BodyExt::collect(answer.into_body())).expect("whole");

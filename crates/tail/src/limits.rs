@@ -15,9 +15,9 @@
 //!
 //! Constant is what only has to fit the rest: how much is fetched, asked and written at once ([`FETCH_BYTES_MAX`] to
 //! [`CATCH_UP_READS_MAX`], [`ASKS_MAX`], [`SHADOW_ROUNDS_MAX`], [`SHADOW_ROUND_BYTES_MAX`]), which follows from the sizes
-//! of messages; the pauses after something failed ([`FETCH_RETRY`], [`RETRY_DELAY`]), which nobody waits for while all is
-//! well; and [`READERS_WAIT_MAX`], [`PUBLISH_DELAY`], [`CURSORS_MANY`] and [`SEGMENTS_KEPT_MAX`], which change what is
-//! done at once and never what is read.
+//! of messages; the pause after a fetch failed ([`FETCH_RETRY`]), which nobody waits for while all is well; and
+//! [`READERS_WAIT_MAX`], [`CURSORS_MANY`] and [`SEGMENTS_KEPT_MAX`], which change what is done at once and never what is
+//! read.
 
 use std::time::Duration;
 

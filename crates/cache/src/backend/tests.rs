@@ -194,6 +194,27 @@ fn the_least_recently_modified_are_evicted_and_never_more_than_the_limit_is_live
 }
 
 #[test]
+fn an_index_for_values_of_their_size_holds_all_short_ones_and_one_for_longer_ones_evicts_many() {
+    const VALUE_BYTES: usize = 512;
+    let fill = |value_bytes| {
+        let (backend, _clock) = start(BackendConfig::data(8 << 20, value_bytes, ID, Backing::Private));
+        // Less than is evicted for room: all of it may stay.
+        let count = (8 << 20) / 2 / VALUE_BYTES;
+        for n in 0..count {
+            // As long as a chunk's.
+            set(&backend, &[[0; 40].as_slice(), &n.to_le_bytes()].concat(), 1, VALUE_BYTES);
+        }
+        (count as u64, backend.stats())
+    };
+    let (count, stats) = fill(4_096);
+    assert!(stats.evicted > count / 4, "{stats:?}");
+    assert!(stats.overflowed > stats.entries / 20, "{stats:?}");
+    let (count, stats) = fill(VALUE_BYTES as u64);
+    assert_eq!((stats.entries, stats.evicted), (count, 0), "{stats:?}");
+    assert!(stats.overflowed < stats.entries / 100, "{stats:?}");
+}
+
+#[test]
 fn slabs_follow_a_change_of_sizes() {
     let (backend, clock) = start(BackendConfig { capacity_bytes: 4 * BLOCK_BYTES, ..small(ID) });
     for (round, len) in [100, 4_000, 1 << 20, 60_000, 300].into_iter().enumerate() {

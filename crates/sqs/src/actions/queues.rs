@@ -65,6 +65,7 @@ pub(super) struct AttributesAnswer {
 pub(super) async fn create(context: &Context<'_>) -> Result<UrlAnswer, Refusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let name = parameters.queue_name.ok_or_else(|| Refusal::missing("QueueName"))?;
+    context.ask_for_queue(context.account(), &name)?;
     let wanted = parameters.attributes.unwrap_or_default();
     let tags = parameters.tags.unwrap_or_default();
     let (mut settings, attributes) = attributes::create(&name, &wanted, context.account())?;
@@ -132,6 +133,7 @@ async fn check_redrive(
         return Ok(());
     };
     let refuse = |reason: &str| Refusal::value(policy, "RedrivePolicy", reason);
+    context.ask_for_queue(context.account(), target)?;
     let dead = context.front.queues.find(context.account(), target).await?;
     let dead = dead.ok_or_else(|| refuse("Dead letter target does not exist."))?.record();
     if dead.settings.fifo.is_some() != settings.fifo.is_some() {

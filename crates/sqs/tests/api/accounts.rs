@@ -1,11 +1,13 @@
 //! Accounts: who may do what, and how much of it.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::{Value, json};
+use tailwater_access::{Authorizer, Denied, Peer, Protocol, Request as Question, Resource};
 use tailwater_env::Env;
 use tailwater_sqs::{AccountConfig, KeyConfig, SqsConfig};
 use tailwater_sqs_wire::{Unsigned, sign};
@@ -248,4 +250,58 @@ async fn an_account_has_its_part_of_the_receives_that_wait_and_no_more() {
     api.signed(one, "SendMessage", json!({"QueueUrl": url, "MessageBody": "m"})).await.expect("sent");
     assert!(waiting.await.expect("received")["Messages"].is_array());
     assert_eq!(receive(1).await, Ok(json!({})), "the other one does not wait any more");
+}
+
+/// Lets nobody do anything with the queues `q` and `dead` of whoever asks, and an account see and make all others.
+struct Keeper(&'static str);
+
+impl Authorizer for Keeper {
+    fn authorize(&self, peer: &Peer, request: Question<'_>) -> Result<(), Denied> {
+        assert_eq!((request.protocol, peer.address.as_str()), (Protocol::Sqs, "192.0.2.1:1"));
+        let is_kept = |queue: &str| ["q", "dead"].contains(&queue.rsplit('/').next().expect("a name"));
+        match request.resource {
+            Resource::Node if *peer.principal == *self.0 => Ok(()),
+            Resource::Queue(queue) if !is_kept(queue) => Ok(()),
+            _ => Err(Denied(format!("{} is not let", peer.principal))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_authorizer_is_asked_for_who_signed_and_each_queue_before_policies_are() {
+    let (one, two) = ("111111111111", "222222222222");
+    let api = Api::open_for(Env::real(), two_accounts(), Arc::new(Keeper(one)));
+    let denied = || Err("AccessDenied".to_owned());
+    api.signed(one, "ListQueues", json!({})).await.expect("it is let");
+    assert_eq!(api.signed(two, "ListQueues", json!({})).await, denied());
+    assert_eq!(api.signed(two, "CreateQueue", json!({"QueueName": "other"})).await, denied());
+    // Who did not sign is told so, and nothing is asked for it.
+    assert_eq!(api.refused("ListQueues", json!({})).await, "MissingAuthenticationToken");
+    // Whether there is such a queue is not told, be it one's own.
+    assert_eq!(api.signed(one, "CreateQueue", json!({"QueueName": "q"})).await, denied());
+    assert_eq!(api.signed(one, "GetQueueUrl", json!({"QueueName": "q"})).await, denied());
+    let url = "http://h:1/111111111111/q";
+    let send = json!({"QueueUrl": url, "MessageBody": "m"});
+    assert_eq!(api.signed(one, "SendMessage", send).await, denied());
+    let entries = json!([{"Id": "1", "MessageBody": "m"}]);
+    let batch = json!({"QueueUrl": url, "Entries": entries});
+    assert_eq!(api.signed(one, "SendMessageBatch", batch).await, denied());
+    // Nor do a queue's letters, or a task, go to one that is not let.
+    let arn = format!("arn:aws:sqs:us-east-1:{one}:dead");
+    let redrive = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
+    let create = json!({"QueueName": "other", "Attributes": {"RedrivePolicy": redrive}});
+    assert_eq!(api.signed(one, "CreateQueue", create).await, denied());
+    assert_eq!(api.signed(one, "StartMessageMoveTask", json!({"SourceArn": arn})).await, denied());
+    api.signed(one, "CreateQueue", json!({"QueueName": "other"})).await.expect("it is let");
+}
+
+#[tokio::test]
+async fn where_nobody_signs_everybody_is_anonymous_and_refused_in_either_form() {
+    let api = Api::open_for(Env::real(), SqsConfig::default(), Arc::new(Keeper("somebody")));
+    let (status, error, body) = api.json("ListQueues", json!({})).await;
+    assert_eq!((status, error.as_str()), (400, "AccessDenied;Sender"));
+    assert!(body.contains("AccessDeniedException") && body.contains("anonymous is not let"), "{body}");
+    let (status, _, body) = api.query("/", "Action=ListQueues").await;
+    assert_eq!(status, 403);
+    assert!(body.contains("<Code>AccessDenied</Code>") && body.contains("anonymous is not let"), "{body}");
 }

@@ -24,7 +24,7 @@ async fn answers_that_nobody_takes_are_bounded_together_and_others_are_told() {
         let request =
             Request::post("/").header("x-amz-target", "AmazonSQS.ReceiveMessage").header("host", "h:1");
         let body = Bytes::from(json!({"QueueUrl": url, "VisibilityTimeout": 0}).to_string());
-        api.front.answer(request.body(Full::new(body)).expect("a request"))
+        api.front.answer(&api.peer, request.body(Full::new(body)).expect("a request"))
     };
     let answers = futures::future::join_all((0..20).map(|_| receive())).await;
     let (good, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status() == 200);
@@ -63,7 +63,7 @@ async fn messages_for_whose_answer_there_is_no_room_count_as_not_received() {
                     json!({"QueueUrl": url, "WaitTimeSeconds": 20, "AttributeNames": ["All"]}).to_string(),
                 ),
             };
-            api.front.answer(request.body(Full::new(body.into())).expect("a request")).await
+            api.front.answer(&api.peer, request.body(Full::new(body.into())).expect("a request")).await
         };
         let kept = receive(true).await;
         assert_eq!(kept.status(), 200);

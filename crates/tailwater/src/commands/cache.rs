@@ -34,6 +34,10 @@ pub enum Command {
         /// Memory for values; taken from shared memory at the start. The node's default if not given.
         #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1 << 20..))]
         capacity_bytes: Option<u64>,
+        /// The size of values that its index is laid out for: of the data cell, the smallest chunks that many streams
+        /// have. The node's default if not given.
+        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(512..=1 << 20))]
+        value_bytes: Option<u64>,
         /// How long a value is kept that is not written again. The node's default if not given.
         #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1_000..))]
         ttl_ms: Option<u64>,
@@ -82,7 +86,17 @@ impl CellArg {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Serve { cell, unix, tcp, capacity_bytes, ttl_ms, eviction_percent, engines, log } => {
+        Command::Serve {
+            cell,
+            unix,
+            tcp,
+            capacity_bytes,
+            value_bytes,
+            ttl_ms,
+            eviction_percent,
+            engines,
+            log,
+        } => {
             anyhow::ensure!(
                 unix.is_some() || tcp.is_some(),
                 "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
@@ -96,6 +110,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let options = BackendOptions {
                 kind,
                 capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
+                value_bytes: value_bytes.unwrap_or(default.value_bytes),
                 ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
                 eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
                 tcp,

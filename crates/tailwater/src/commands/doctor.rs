@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
@@ -70,6 +71,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         io_uring(),
         idle_wake(),
         clock(),
+        clock_synchronised(synchronised().as_deref()),
     ];
     match args.output {
         Format::Json => output::print_json(&checks)?,
@@ -304,4 +306,58 @@ fn clock() -> Check {
     let verdict = if cost > Duration::from_nanos(500) { Verdict::Warn } else { Verdict::Ok };
     Check::new(NAME, verdict, format!("{}, {cost:.0?} a reading", source.trim()))
         .mend("a clock source that needs system calls slows every record: prefer tsc or kvm-clock")
+}
+
+/// `said` is what [`synchronised`] heard.
+fn clock_synchronised(said: Option<&str>) -> Check {
+    const NAME: &str = "clock synchronised";
+    match said.map(str::trim) {
+        Some("yes") => Check::new(NAME, Verdict::Ok, "yes, as the kernel has it"),
+        Some("no") => Check::new(NAME, Verdict::Warn, "no, as the kernel has it").mend(
+            "run chrony, ntpd or systemd-timesyncd: positions by time, and retention, follow the clock, and nodes that share \
+             queues in Cassandra need theirs within clock_skew_ms",
+        ),
+        _ => Check::new(NAME, Verdict::Ok, "not known: there is no timedatectl that says"),
+    }
+}
+
+/// What systemd says that the kernel says; nothing where it is not there, or says nothing within two seconds.
+fn synchronised() -> Option<String> {
+    let mut asking = Command::new("timedatectl")
+        .args(["show", "--property=NTPSynchronized", "--value"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        match asking.try_wait() {
+            Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+            Ok(Some(ended)) if ended.success() => {
+                return asking.stdout.take().and_then(|said| std::io::read_to_string(said).ok());
+            }
+            Ok(Some(_)) | Err(_) => return None,
+        }
+    }
+    let _ = asking.kill();
+    let _ = asking.wait();
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_not_synchronised_is_worth_advice_and_one_of_which_nobody_knows_is_not() {
+        let verdict = |said| {
+            let check = clock_synchronised(said);
+            (check.verdict, check.mend.is_some())
+        };
+        assert_eq!(verdict(Some("yes\n")), (Verdict::Ok, false));
+        assert_eq!(verdict(Some("no\n")), (Verdict::Warn, true));
+        assert_eq!(verdict(Some("")), (Verdict::Ok, false));
+        assert_eq!(verdict(None), (Verdict::Ok, false));
+    }
 }

@@ -85,6 +85,7 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
         let shards = producer.stream().shards;
         anyhow::ensure!(shard < shards, "stream {} has shards 0 to {}, no {shard}", args.name, shards - 1);
     }
+    #[allow(clippy::disallowed_methods)] // Its user's file.
     let size = args.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
     let mut lines = Lines::open(args.file.as_deref()).await?;
     let progress = output::progress(size);

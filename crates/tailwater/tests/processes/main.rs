@@ -29,6 +29,7 @@ mod metrics;
 mod panics;
 mod queues;
 mod queues_cassandra;
+mod roles;
 mod settings;
 mod sqs_clients;
 mod streams;

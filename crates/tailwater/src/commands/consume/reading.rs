@@ -17,6 +17,13 @@ pub(super) struct Reading {
     /// [default: 850].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
     silent_after_ms: Option<u64>,
+    /// While nothing is heard, the node is asked again every so many milliseconds [default: 250].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
+    silence_check_ms: Option<u64>,
+    /// How long shards are is read after so many milliseconds although the cell does not tell that it changed; less than
+    /// --silent-after-ms [default: 750, or seven eighths of that if it is less].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
+    watch_deadline_ms: Option<u64>,
     /// The node is asked how long shards are every so many milliseconds although the metadata cell tells, 64 shards of a
     /// stream each time [default: 2000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
@@ -31,6 +38,9 @@ pub(super) struct Reading {
     /// Bytes of each shard that are kept in memory near its end [default: 4194304].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(4_096..=1 << 30))]
     window_bytes: Option<u64>,
+    /// Bytes that are read ahead for a shard that is further behind [default: 1048576].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(4_096..=1 << 30))]
+    catch_up_window_bytes: Option<u64>,
 }
 
 impl Reading {
@@ -38,16 +48,20 @@ impl Reading {
     pub(super) fn config(&self) -> ReaderConfig {
         let defaults = ReaderConfig::default();
         let ms = |given: Option<u64>, default| given.map_or(default, Duration::from_millis);
+        let bytes = |given: Option<u64>, default| given.map_or(default, |bytes| bytes as usize);
         let silent_after = ms(self.silent_after_ms, defaults.silent_after);
+        // Lengths are looked at before a cell that was not looked at counts as silent.
+        let watch_deadline = defaults.watch_deadline.min(silent_after / 8 * 7);
         ReaderConfig {
             delay_max: ms(self.delay_max_ms, defaults.delay_max),
             silent_after,
-            // Lengths are looked at before a cell that was not looked at counts as silent.
-            watch_deadline: defaults.watch_deadline.min(silent_after / 8 * 7),
+            silence_check_every: ms(self.silence_check_ms, defaults.silence_check_every),
+            watch_deadline: ms(self.watch_deadline_ms, watch_deadline),
             durable_lengths_every: ms(self.durable_lengths_ms, defaults.durable_lengths_every),
             bytes_per_s: self.bytes_per_s.unwrap_or(defaults.bytes_per_s),
             catch_up_bytes_per_s: self.catch_up_bytes_per_s.unwrap_or(defaults.catch_up_bytes_per_s),
-            window_bytes: self.window_bytes.map_or(defaults.window_bytes, |bytes| bytes as usize),
+            window_bytes: bytes(self.window_bytes, defaults.window_bytes),
+            catch_up_window_bytes: bytes(self.catch_up_window_bytes, defaults.catch_up_window_bytes),
             ..defaults
         }
     }
@@ -77,6 +91,8 @@ mod tests {
             defaults.bytes_per_s,
             defaults.catch_up_bytes_per_s,
             defaults.window_bytes as u64,
+            defaults.catch_up_window_bytes as u64,
+            defaults.silence_check_every.as_millis() as u64,
         ] {
             assert!(help.contains(&format!("[default: {named}]")), "{named} in {help}");
         }
@@ -88,5 +104,15 @@ mod tests {
             let line = Line::parse_from(["consume", "--silent-after-ms", silent_after]);
             assert_eq!(line.reading.config().check(), Ok(()), "{silent_after}");
         }
+        let line = Line::parse_from(["consume", "--watch-deadline-ms", "850"]);
+        assert!(line.reading.config().check().is_err(), "it is what was asked for, and can't work");
+    }
+
+    #[test]
+    fn what_is_given_is_what_is_read_with() {
+        let line = "consume --silence-check-ms 20 --watch-deadline-ms 30 --catch-up-window-bytes 8192";
+        let config = Line::parse_from(line.split(' ')).reading.config();
+        let given = (config.silence_check_every, config.watch_deadline, config.catch_up_window_bytes);
+        assert_eq!(given, (Duration::from_millis(20), Duration::from_millis(30), 8_192));
     }
 }
