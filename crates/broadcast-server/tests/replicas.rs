@@ -4,6 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use tailwater_broadcast::client::{Acknowledged, Listener, PublishError, Publisher, Received};
+use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Batch, Collect, Content, Positions, Stream, Writer};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig};
 use tailwater_env::Env;
@@ -107,6 +108,24 @@ async fn a_refused_event_is_its_publishers_alone_and_nobody_says_what_time_it_is
         assert_eq!(event.content(), Some(&content(n)));
         assert!(event.time_ms <= now_ms, "{}", event.time_ms);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publisher_of_another_region_s_stream_is_told_so_and_goes_on_with_its_own_region_s() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let server = start(&env, "a", ConfigurationAt::Here(meta), &[]).await;
+    let publisher = Publisher::new(&env, vec![server.address().to_string()]);
+    let [own, far] = ["a/x", "b/x"].map(|name| Stream::parse(name).unwrap());
+    let (first, refused) =
+        (publisher.publish(&own, &content(0), None), publisher.publish(&far, &content(1), None));
+    let second = publisher.publish(&own, &content(2), None);
+    let Err(PublishError::Refused { stream, reason, text }) = refused.await else {
+        panic!("it is published")
+    };
+    assert_eq!((stream, reason), (far, Reason::Invalid));
+    assert!(text.contains("region b") && text.contains("region a"), "{text}");
+    assert!(first.await.unwrap().seq <= second.await.unwrap().seq);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

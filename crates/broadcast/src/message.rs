@@ -126,11 +126,11 @@ impl Chain {
 /// Why a publish is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// This replica is not the head, or not of the stream's region: ask for the chain again.
+    /// This replica is not the head of its region's chain: ask for the chain again.
     NotHead,
     /// Events that the publisher published before, and was not answered, are missing here: send them again first.
     Gap,
-    /// It would undo an earlier garbage collection, or its predicate is no predicate.
+    /// It would undo an earlier garbage collection, its predicate is no predicate, or its stream is of another region.
     Invalid,
     /// A quota or a limit; nothing is wrong with the event.
     Limit,
