@@ -222,6 +222,16 @@ fn a_publisher_that_tries_again_as_another_is_caught() {
         Plant::RetryAsAnother,
         "broadcast",
         &["and is not there", "repeated", "not what was published", "not everything was delivered"],
+#[test]
+fn a_tail_that_does_not_say_how_old_its_knowledge_is_is_caught() {
+    is_caught(Plant::AgeNotTold, "broadcast", &["had been acknowledged before then"]);
+}
+
+#[test]
+fn event_times_that_go_back_are_caught() {
+    is_caught(Plant::TimesGoBack, "broadcast", &["before that of the one before it"]);
+}
+
     );
 }
 

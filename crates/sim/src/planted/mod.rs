@@ -86,6 +86,10 @@ pub enum Plant {
     WaitsToldLate,
     /// A publisher that tries again does so as another one.
     RetryAsAnother,
+    /// A tail says that what it knows is of now.
+    AgeNotTold,
+    /// A replica gives some events an earlier time than they have when it hands them on.
+    TimesGoBack,
     /// A publisher takes another name at every gap that a head tells it of.
     RenamedOnGap,
     /// A listener goes on one number behind where it was.
