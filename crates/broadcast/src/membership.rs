@@ -26,7 +26,12 @@
 //!   however a fault comes and goes, publishers wait ever less often.
 //! - A chain that none of the members before it is in begins anew, with a lineage that is greater than that of the chain before and of
 //!   what any replica says it has: nobody left is sure to have what was acknowledged. It begins with the replica that has most, of those that want to join and of those that are kept out.
-//! - Every change has a greater epoch, which fences those that do not know it yet.
+//! - A service whose metadata has no chain can't tell a region's first start from metadata that is lost. It listens for as long as silence
+//!   may last before it begins one: replicas that were in another chain connect again meanwhile and say what they have. What a member
+//!   of the last chain has is all that was acknowledged, and one that was a member in a later epoch than another one misses
+//!   nothing that the other one has and was acknowledged. So of those that were heard it is the last lineage, then the last epoch, then most events.
+//! - Every change has a greater epoch, which fences those that do not know it yet. With metadata that is lost they go on from the clock
+//!   ([`unbegun`]), and from what any replica says that it knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +56,9 @@ struct Seen {
     heard: bool,
     /// What it waits for, once it said that in this epoch.
     waits: Option<Waits>,
-    /// What it has, as it said last.
+    /// What it has, as it said last, and of which epoch it knew.
     has: Has,
+    epoch: u64,
 }
 
 /// Who says of a replica that it does not move on.
@@ -92,22 +98,39 @@ pub struct Membership {
     /// When this service last decided, and when the chain was decided that is in force.
     now_ms: u64,
     changed_ms: u64,
+    /// Since when it listens before it begins a chain, until it has.
+    listens_ms: Option<u64>,
     silence_ms: u64,
     lost_ms: u64,
+}
+
+/// A chain that has not begun, for metadata that has none. There may have been other metadata, and replicas that know chains of that, here and
+/// in other regions. So its lineage and its epoch are made of the clock: milliseconds since 1970, and for the lineage 20 bits at random for
+/// two that begin together. What is counted up from them stays behind the clock.
+pub fn unbegun(region: &str, wall_ms: u64, random: u64) -> Chain {
+    let lineage = (wall_ms << 20 | random >> 44) & (u64::MAX >> 1);
+    Chain { epoch: wall_ms, lineage, region: region.to_owned(), ..Chain::default() }
+}
+
+/// A lineage or an epoch that is counted on from: none is so great that nothing comes after it.
+fn counted_on(number: u64) -> u64 {
+    if number >> 63 == 0 { number } else { 0 }
 }
 
 impl Membership {
     /// The service, with the chain that was last durable. A member that is silent for `silence_ms` is removed if
     /// there is another; the last one, if it kept its events in memory, is given up after `lost_ms`. Both count from
-    /// `now_ms` on for those that were not heard yet.
+    /// `now_ms` on for those that were not heard yet. A chain without members is begun after `silence_ms`.
     pub fn new(now_ms: u64, chain: Chain, silence_ms: u64, lost_ms: u64) -> Self {
         let replicas = chain.members.iter().chain(&chain.joining);
         let comes_back = |id: ReplicaId| id & 1 == 0;
+        let listens_ms = chain.members.is_empty().then_some(now_ms);
         let seen = replicas
             .map(|member| {
                 let durable = comes_back(member.id);
-                let has = Has::default();
-                (member.id, Seen { at_ms: now_ms, durable, heard: false, waits: None, has })
+                let seen =
+                    Seen { at_ms: now_ms, durable, heard: false, waits: None, has: Has::default(), epoch: 0 };
+                (member.id, seen)
             })
             .collect();
         Self {
@@ -121,6 +144,7 @@ impl Membership {
             leaves: None,
             now_ms,
             changed_ms: now_ms,
+            listens_ms,
             removed: BTreeMap::new(),
             kept_out: BTreeMap::new(),
             silence_ms,
@@ -139,14 +163,14 @@ impl Membership {
         if started && self.started.len() < MEMBERS_MAX {
             self.started.entry(member.id).or_insert(now_ms);
         }
-        let has = self.seen.get(&member.id).map(|seen| seen.has).unwrap_or_default();
+        let (has, epoch) = self.seen.get(&member.id).map(|seen| (seen.has, seen.epoch)).unwrap_or_default();
         if self.seen.len() >= SEEN_MAX {
             let Self { chain, joins, kept_out, .. } = self;
             let replicas = chain.members.iter().chain(&chain.joining).chain(&*joins).chain(kept_out.values());
             let known: BTreeSet<ReplicaId> = replicas.map(|member| member.id).collect();
             self.seen.retain(|id, _| known.contains(id));
         }
-        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None, has });
+        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None, has, epoch });
         if self.may_join(now_ms, member.id) {
             self.kept_out.remove(&member.id);
         } else {
@@ -164,6 +188,7 @@ impl Membership {
         if let Some(seen) = self.seen.get_mut(&id) {
             seen.at_ms = now_ms;
             seen.heard = true;
+            seen.epoch = epoch;
             // Of another chain it says nothing about this one.
             seen.waits = (epoch == self.chain.epoch).then_some(waits);
         }
@@ -187,12 +212,18 @@ impl Membership {
             *found_ms += ms;
         }
         self.changed_ms += ms;
+        self.listens_ms = self.listens_ms.map(|since_ms| since_ms + ms);
     }
 
     /// The chain that should be next, if another one than now; it is in force once [`Membership::changed`] was
     /// called with it.
     pub fn next(&mut self, now_ms: u64) -> Option<Chain> {
         self.now_ms = now_ms;
+        self.listens_ms =
+            self.listens_ms.filter(|since_ms| now_ms.saturating_sub(*since_ms) <= self.silence_ms);
+        if self.listens_ms.is_some() {
+            return None;
+        }
         let mut next = self.chain.clone();
         let silent = |id: ReplicaId| {
             let at_ms = self.seen.get(&id).map(|seen| seen.at_ms);
@@ -275,10 +306,12 @@ impl Membership {
         }
         let goes_on = next.members.iter().any(|member| self.chain.place(member.id).is_some());
         if !goes_on && !next.members.is_empty() {
-            // Of metadata that is lost nobody else knows the lineages. One that can't be of any says nothing.
-            let has = next.members.iter().chain(&next.joining).filter_map(|member| self.seen.get(&member.id));
-            let known = has.map(|seen| seen.has.lineage).filter(|lineage| lineage >> 63 == 0).max();
-            next.lineage = self.chain.lineage.max(known.unwrap_or(0)).wrapping_add(1);
+            // Of metadata that is lost nobody else knows the lineages and the epochs.
+            for seen in self.seen.values() {
+                next.lineage = next.lineage.max(counted_on(seen.has.lineage));
+                next.epoch = next.epoch.max(counted_on(seen.epoch)).max(counted_on(seen.has.epoch));
+            }
+            next.lineage = next.lineage.wrapping_add(1);
         }
         // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
         let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains_key(&member.id);
@@ -289,17 +322,17 @@ impl Membership {
             }
             return None;
         }
-        next.epoch = self.chain.epoch + 1;
+        next.epoch += 1;
         Some(next)
     }
 
-    /// The place of the replica that a chain should begin with: of what was acknowledged last rather than of another lineage, most
-    /// of it, and the first one of those that have as much.
+    /// The place of the replica that a chain should begin with: one that has events, of the last lineage, was a member last, has most,
+    /// and is the first one of those that have as much.
     fn who_has_most(&self, replicas: &[Member]) -> Option<usize> {
         let has = |place: &usize| {
             let seen = replicas.get(*place).and_then(|member| self.seen.get(&member.id));
-            let has = seen.map(|seen| seen.has).unwrap_or_default();
-            (has.events > 0 && has.lineage == self.chain.lineage, has.events)
+            let has = seen.map(|seen| seen.has).filter(|has| has.events > 0).unwrap_or_default();
+            (counted_on(has.lineage), counted_on(has.epoch), has.events)
         };
         (0..replicas.len()).rev().max_by_key(has)
     }
@@ -382,6 +415,11 @@ impl Membership {
         if self.removed.len() < STUCK_MAX || self.removed.contains_key(&id) {
             self.removed.insert(id, Stuck { at_ms: now_ms, out_ms });
         }
+    }
+
+    /// How many events a replica says that it has.
+    pub fn events_of(&self, id: ReplicaId) -> u64 {
+        self.seen.get(&id).map_or(0, |seen| seen.has.events)
     }
 
     /// Who is left out of the next chain because it does not move on.

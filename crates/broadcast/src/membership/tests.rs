@@ -16,9 +16,18 @@ fn step(service: &mut Membership, now_ms: u64) -> Option<(Vec<ReplicaId>, Vec<Re
     Some(ids(&next))
 }
 
+/// A service without a chain, which has listened for others already.
+fn first_start_after(chain: Chain) -> Membership {
+    Membership { listens_ms: None, ..Membership::new(0, chain, 1000, 3000) }
+}
+
+fn first_start() -> Membership {
+    first_start_after(Chain { region: "eu".into(), ..Chain::default() })
+}
+
 #[test]
 fn replicas_join_at_the_end_when_they_caught_up_and_silent_ones_leave() {
-    let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+    let mut service = first_start();
     service.join(0, member(1), false, true);
     assert_eq!(step(&mut service, 0), Some((vec![1], vec![])));
     service.join(1, member(2), false, true);
@@ -39,7 +48,7 @@ fn replicas_join_at_the_end_when_they_caught_up_and_silent_ones_leave() {
 
 #[test]
 fn whoever_wants_to_join_a_full_chain_under_ever_other_numbers_takes_bounded_room() {
-    let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+    let mut service = first_start();
     for id in 1..100_000 {
         service.join(0, member(id), true, true);
         // As soon as it is full there is nothing to decide any more.
@@ -63,7 +72,7 @@ fn nobody_is_silent_while_nobody_is_listened_to() {
 
 #[test]
 fn a_joining_replica_that_started_again_has_not_caught_up_whatever_the_tail_says() {
-    let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+    let mut service = first_start();
     service.join(0, member(1), false, true);
     service.join(0, member(2), true, false);
     assert_eq!(step(&mut service, 0), Some((vec![1], vec![2])));
@@ -77,7 +86,7 @@ fn a_joining_replica_that_started_again_has_not_caught_up_whatever_the_tail_says
 
 #[test]
 fn a_member_that_started_again_goes_to_the_end_if_there_is_another() {
-    let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+    let mut service = first_start();
     service.join(0, member(1), true, true);
     step(&mut service, 0);
     service.join(1, member(1), true, true);
@@ -131,7 +140,7 @@ fn a_member_that_started_again_joins_the_others_if_they_are_there_and_goes_on_al
 
 #[test]
 fn one_that_starts_again_while_it_joins_gets_a_new_epoch() {
-    let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+    let mut service = first_start();
     service.join(0, member(2), true, true);
     step(&mut service, 0);
     service.join(1, member(4), true, true);
@@ -179,7 +188,7 @@ fn a_replica_at_the_address_of_the_last_member_replaces_it_later_if_it_had_a_dis
 #[test]
 fn the_last_member_stays_if_it_can_come_back_and_is_replaced_if_it_can_not() {
     for durable in [true, false] {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+        let mut service = first_start();
         service.join(0, member(1), durable, true);
         step(&mut service, 0);
         assert_eq!(step(&mut service, 5000), None);
@@ -191,13 +200,97 @@ fn the_last_member_stays_if_it_can_come_back_and_is_replaced_if_it_can_not() {
 }
 
 fn has(lineage: u64, events: u64) -> Has {
-    Has { lineage, events }
+    has_of(lineage, 0, events)
+}
+
+fn has_of(lineage: u64, epoch: u64, events: u64) -> Has {
+    Has { lineage, epoch, events }
+}
+
+#[test]
+fn a_service_without_a_chain_listens_before_it_begins_one_and_does_with_a_survivor_rather_than_an_empty_replica()
+ {
+    let mut service = Membership::new(0, unbegun("eu", 90, 0), 1000, 60_000);
+    // Its own replica, which has lost its disk with the metadata.
+    service.join(10, member(2), true, true);
+    for now_ms in [10, 200, 1_000] {
+        assert_eq!(service.next(now_ms), None, "at {now_ms}");
+        service.alive(now_ms, 2, 0, &[], Waits::default());
+    }
+    for (id, has) in [(4, has_of(7, 5, 30)), (6, has_of(7, 5, 20))] {
+        service.join(900, member(id), true, false);
+        service.alive(950, id, 5, &[], Waits::default());
+        service.has(id, has);
+    }
+    let next = service.next(1_001).expect("it has listened");
+    assert_eq!(ids(&next), (vec![4], vec![2, 6]));
+    assert_eq!((next.epoch, next.lineage), (91, (90 << 20) + 1));
+    assert_eq!(service.events_of(4), 30);
+}
+
+#[test]
+fn while_a_service_without_a_chain_did_not_listen_it_has_not_listened() {
+    let mut service = Membership::new(0, unbegun("eu", 90, 0), 1000, 60_000);
+    service.join(10, member(2), true, true);
+    service.did_not_listen(5_000);
+    service.join(5_500, member(4), true, false);
+    service.has(4, has_of(7, 5, 1));
+    assert_eq!(service.next(6_000), None);
+    assert_eq!(step(&mut service, 6_001), Some((vec![4], vec![2])));
+}
+
+#[test]
+fn a_region_whose_metadata_is_lost_goes_on_with_whoever_was_a_member_last_however_many_events_another_one_has()
+ {
+    for (of_2, of_4, first) in [
+        // One that was removed has what never was acknowledged.
+        (has_of(7, 5, 10), has_of(7, 3, 12), 2),
+        (has_of(7, 3, 12), has_of(7, 5, 10), 4),
+        // One that joins was no member, or not lately.
+        (has_of(7, 0, 9), has_of(7, 5, 10), 4),
+        (has_of(8, 1, 1), has_of(7, 5, 10), 2),
+        (has_of(7, 5, 10), has_of(7, 5, 11), 4),
+        (has_of(8, 9, 0), has_of(7, 5, 10), 4),
+        (has_of(1 << 63, 9, 1), has_of(7, 5, 10), 4),
+        (has_of(7, 1 << 63, 1), has_of(7, 5, 10), 4),
+    ] {
+        let mut service = first_start();
+        for (id, has) in [(2, of_2), (4, of_4)] {
+            service.join(0, member(id), true, false);
+            service.has(id, has);
+        }
+        assert_eq!(service.next(0).and_then(|next| next.head()), Some(first), "{of_2:?} {of_4:?}");
+    }
+}
+
+#[test]
+fn a_chain_that_replaces_one_of_metadata_that_is_lost_is_newer_than_what_any_replica_knows() {
+    for (knows, was_member, epoch) in [(0, 0, 91), (300, 200, 301), (200, 300, 301), (1 << 63, 200, 201)] {
+        let mut service = first_start_after(unbegun("eu", 90, 0));
+        for id in [2, 4] {
+            service.join(0, member(id), true, false);
+        }
+        service.alive(0, 4, knows, &[], Waits::default());
+        service.has(4, has_of(7, was_member, 0));
+        assert_eq!(service.next(0).map(|next| next.epoch), Some(epoch));
+    }
+}
+
+#[test]
+fn what_takes_the_place_of_lost_metadata_has_a_greater_lineage_and_a_greater_epoch() {
+    const MS: u64 = 1_800_000_000_000;
+    let fresh = |wall_ms, random| unbegun("eu", wall_ms, random);
+    assert!(fresh(MS, u64::MAX).lineage < fresh(MS + 1, 0).lineage);
+    assert!(fresh(MS, u64::MAX).epoch < fresh(MS + 1, 0).epoch);
+    assert_ne!(fresh(MS, 0).lineage, fresh(MS, u64::MAX).lineage);
+    // As far as it was counted up in a second of ever new beginnings.
+    assert!(fresh(MS, u64::MAX).lineage + 1_000_000 < fresh(MS + 1_000, 0).lineage);
 }
 
 #[test]
 fn a_chain_that_no_member_goes_on_in_is_of_another_lineage_and_only_that() {
     let chain = Chain { region: "eu".into(), lineage: 100, ..Chain::default() };
-    let mut service = Membership::new(0, chain, 1000, 3000);
+    let mut service = first_start_after(chain);
     service.join(0, member(2), true, true);
     step(&mut service, 0);
     assert_eq!(service.chain().lineage, 101);
@@ -222,7 +315,7 @@ fn a_chain_that_no_member_goes_on_in_is_of_another_lineage_and_only_that() {
 fn a_new_lineage_is_greater_than_that_of_any_replica_that_is_there_unless_it_can_not_be() {
     for (known, lineage) in [(3, 8), (7, 8), (90, 91), (1 << 63, 8)] {
         let chain = Chain { region: "eu".into(), lineage: 7, ..Chain::default() };
-        let mut service = Membership::new(0, chain, 1000, 3000);
+        let mut service = first_start_after(chain);
         service.join(0, member(2), true, true);
         service.join(0, member(4), true, true);
         service.has(4, has(known, 5));
