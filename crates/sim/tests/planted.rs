@@ -237,7 +237,13 @@ fn a_publisher_that_tries_again_as_another_is_caught() {
     is_caught(
         Plant::RetryAsAnother,
         "broadcast",
-        &["and is not there", "repeated", "not what was published", "not everything was delivered"],
+        &[
+            "and is not there",
+            "repeated",
+            "not what was published",
+            "not everything was delivered",
+            "misses what publisher",
+        ],
     );
 }
 
