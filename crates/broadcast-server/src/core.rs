@@ -163,7 +163,8 @@ impl Core {
 
     /// Opens the connections that are wanted, and ends those that are not any more.
     fn dial(&mut self) {
-        let far = self.config.regions.values().flatten();
+        // Whoever is in no chain has nothing to do with other regions.
+        let far = self.config.regions.values().flatten().filter(|_| self.config.joins);
         let mut wanted: BTreeMap<&str, Patience> =
             far.map(|address| (address.as_str(), Patience::FAR)).collect();
         let near = Patience::near(self.config.silence_ms);
@@ -186,6 +187,9 @@ impl Core {
 
     /// Tells the configuration service that this replica is there.
     fn report(&mut self) {
+        if !self.config.joins {
+            return;
+        }
         let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up().into_iter().collect());
         let (waits, has) = (self.replica.waits(), self.replica.has());
         // One that was removed, though it was only out of reach, joins again.
@@ -425,6 +429,7 @@ mod tests {
             advertised: None,
             regions: BTreeMap::new(),
             configuration: ConfigurationAt::There("127.0.0.1:1".to_owned()),
+            joins: true,
             silence_ms: 1_000,
             lost_ms: 60_000,
             connections_max: 1,
