@@ -1,14 +1,14 @@
 //! The configuration service of a region: [`Membership`]'s decisions, durable in `meta` before anybody hears of
 //! them. The key is `broadcast/chain/REGION`, its value the magic "TWbm", u16 version 2, u16 zero and a chain as [`put_chain`] writes it.
 //!
-//! Metadata that has no chain begins its lineages with one that this machine's clock makes greater than any before: there may have
-//! been other metadata, and replicas that are of its lineages, here and in other regions.
+//! Metadata that has no chain may be that of a region which starts for the first time, or what is there in the place of metadata that is lost: the
+//! service listens for what replicas have before it begins one ([`Membership`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tailwater_broadcast::membership::Membership;
+use tailwater_broadcast::membership::{Membership, unbegun};
 use tailwater_broadcast::message::{Chain, Has, Member, ReplicaId, Waits, put_chain, take_chain};
 use tailwater_broadcast::wire::Reader;
 use tailwater_env::Env;
@@ -41,9 +41,9 @@ pub(crate) async fn run(
 ) {
     let now_ms = || env.now().as_ns() / 1_000_000;
     let key = format!("broadcast/chain/{region}");
-    let fresh = fresh_lineage(env.wall_ms().max(0) as u64, env.random_u64());
+    let fresh = unbegun(&region, env.wall_ms().max(0) as u64, env.random_u64());
     let (chain, mut expect) = loop {
-        match load(meta.as_ref(), &key, &region, fresh).await {
+        match load(meta.as_ref(), &key, &fresh).await {
             Ok(loaded) => break loaded,
             Err(error) => {
                 tracing::error!(%error, key, "the chain of this region can't be read");
@@ -93,12 +93,19 @@ pub(crate) async fn run(
                         "the broadcast chain changed"
                     );
                     let before = membership.chain();
-                    if before.epoch > 0 && before.lineage != chain.lineage {
+                    let events = chain.head().map_or(0, |head| membership.events_of(head));
+                    if before.lineage != chain.lineage && (events > 0 || !before.members.is_empty()) {
+                        let why = match before.members.is_empty() {
+                            true => "the metadata here does not know the chain before",
+                            false => "no member of the chain before is left",
+                        };
                         tracing::warn!(
                             region,
                             ?members,
+                            events,
+                            why,
                             lineage = %format_args!("{:x}", chain.lineage),
-                            "the region's broadcasts begin anew: no member of the chain before is left"
+                            "the region's broadcasts begin anew"
                         );
                     }
                     if let Some(replica) = membership.leaves() {
@@ -112,7 +119,7 @@ pub(crate) async fn run(
                     // It may have been written all the same: what is there now decides.
                     tracing::error!(%error, key, "the chain of this region can't be changed");
                     env.sleep(PAUSE).await;
-                    if let Ok((chain, version)) = load(meta.as_ref(), &key, &region, fresh).await {
+                    if let Ok((chain, version)) = load(meta.as_ref(), &key, &fresh).await {
                         expect = version;
                         if chain.epoch > membership.chain().epoch {
                             membership.changed(chain.clone());
@@ -126,17 +133,10 @@ pub(crate) async fn run(
     }
 }
 
-/// A lineage for metadata that has none: the milliseconds since 1970, and 20 bits at random for two that begin together. What is
-/// counted up from it stays behind the clock.
-fn fresh_lineage(wall_ms: u64, random: u64) -> u64 {
-    (wall_ms << 20 | random >> 44) & (u64::MAX >> 1)
-}
-
-/// The chain in the metadata; if there is none, one without members, after the lineage `fresh`.
-async fn load(meta: &dyn Meta, key: &str, region: &str, fresh: u64) -> anyhow::Result<(Chain, Expect)> {
+/// The chain in the metadata; if there is none, `fresh`.
+async fn load(meta: &dyn Meta, key: &str, fresh: &Chain) -> anyhow::Result<(Chain, Expect)> {
     let Some(found) = meta.get(key).await? else {
-        let chain = Chain { region: region.to_owned(), lineage: fresh, ..Chain::default() };
-        return Ok((chain, Expect::Absent));
+        return Ok((fresh.clone(), Expect::Absent));
     };
     Ok((read(found.value)?, Expect::Version(found.version)))
 }
@@ -169,15 +169,6 @@ fn read(value: Bytes) -> anyhow::Result<Chain> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lineages_of_metadata_that_is_lost_are_smaller_than_those_of_what_takes_its_place() {
-        const MS: u64 = 1_800_000_000_000;
-        assert!(fresh_lineage(MS, u64::MAX) < fresh_lineage(MS + 1, 0));
-        assert_ne!(fresh_lineage(MS, 0), fresh_lineage(MS, u64::MAX));
-        // As far as it was counted up in a second of ever new beginnings.
-        assert!(fresh_lineage(MS, u64::MAX) + 1_000_000 < fresh_lineage(MS + 1_000, 0));
-    }
 
     #[test]
     fn a_chain_comes_back_and_one_of_another_version_is_refused_by_name() {

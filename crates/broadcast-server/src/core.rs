@@ -11,11 +11,12 @@ use tailwater_env::{Complaints, Env, Instant, Task};
 use tokio::sync::mpsc;
 
 use crate::configuration::Report;
+use crate::dial::{self, Patience};
 use crate::disk::{Happened, Keeper};
 use crate::handle::Wanted;
 use crate::inputs::Inputs;
 use crate::region::Region;
-use crate::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK, dial};
+use crate::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK};
 
 /// Inputs that the replica is given before what follows from them is sent.
 const BURST: usize = 256;
@@ -162,19 +163,23 @@ impl Core {
 
     /// Opens the connections that are wanted, and ends those that are not any more.
     fn dial(&mut self) {
-        let mut wanted: BTreeSet<&str> = self.config.regions.values().flatten().map(String::as_str).collect();
+        // Whoever is in no chain has nothing to do with other regions.
+        let far = self.config.regions.values().flatten().filter(|_| self.config.joins);
+        let mut wanted: BTreeMap<&str, Patience> =
+            far.map(|address| (address.as_str(), Patience::FAR)).collect();
+        let near = Patience::near(self.config.silence_ms);
         if let ConfigurationAt::There(address) = &self.config.configuration {
-            wanted.insert(address);
+            wanted.insert(address, near);
         }
         if let Some(before) = self.replica.predecessor() {
-            wanted.insert(&before.address);
+            wanted.insert(&before.address, near);
         }
         wanted.remove(self.me.address.as_str());
-        self.dialled.retain(|address, _| wanted.contains(address.as_str()));
-        for address in wanted {
+        self.dialled.retain(|address, _| wanted.contains_key(address.as_str()));
+        for (address, patience) in wanted {
             if !self.dialled.contains_key(address) {
                 let (env, hello, inputs) = (self.env.clone(), self.replica.hello(), self.inputs.clone());
-                let keeping = dial::keep(env, address.to_owned(), hello, inputs);
+                let keeping = dial::keep(env, address.to_owned(), patience, hello, inputs);
                 self.dialled.insert(address.to_owned(), self.env.spawn("broadcast-dial", keeping));
             }
         }
@@ -182,6 +187,9 @@ impl Core {
 
     /// Tells the configuration service that this replica is there.
     fn report(&mut self) {
+        if !self.config.joins {
+            return;
+        }
         let (epoch, caught_up) = (self.replica.chain().epoch, self.replica.caught_up().into_iter().collect());
         let (waits, has) = (self.replica.waits(), self.replica.has());
         // One that was removed, though it was only out of reach, joins again.
@@ -421,6 +429,7 @@ mod tests {
             advertised: None,
             regions: BTreeMap::new(),
             configuration: ConfigurationAt::There("127.0.0.1:1".to_owned()),
+            joins: true,
             silence_ms: 1_000,
             lost_ms: 60_000,
             connections_max: 1,

@@ -12,27 +12,55 @@ use tokio::net::TcpStream;
 use crate::inputs::Inputs;
 use crate::{SILENCE, connection};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pauses between two tries grow from the first to the second.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// The first pause between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A connection that held for so long was a good one.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// How patient a replica is with whom it connects to.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// A try takes so long at most.
+    connect: Duration,
+    /// Pauses between two tries grow up to here, and some of them are half as long again.
+    pause: Duration,
+}
+
+impl Patience {
+    /// With replicas of other regions.
+    pub(crate) const FAR: Self = Self { connect: Duration::from_secs(2), pause: Duration::from_secs(1) };
+
+    /// With those of this region, where silence may last so long: one that starts again waits no longer than that for the others.
+    pub(crate) fn near(silence_ms: u64) -> Self {
+        let (least, most) = (Duration::from_millis(500), Self::FAR);
+        let silence = Duration::from_millis(silence_ms);
+        Self { connect: (silence / 2).clamp(least, most.connect), pause: (silence / 4).min(most.pause) }
+    }
+}
 
 /// Keeps a connection to `address` until it is dropped.
-pub(crate) async fn keep(env: Env, address: String, hello: Message, inputs: Inputs) {
-    let mut pause = PAUSES.0;
+pub(crate) async fn keep(env: Env, address: String, patience: Patience, hello: Message, inputs: Inputs) {
+    let mut pause = PAUSE;
     loop {
-        let settled = env.now() + PAUSES.1;
-        match once(&env, &address, &hello, &inputs).await {
+        let settled = env.now() + SETTLED;
+        match once(&env, &address, patience.connect, &hello, &inputs).await {
             Ok(()) => tracing::debug!(%address, "a connection to another replica ended"),
             Err(error) => tracing::debug!(%address, %error, "a connection to another replica ended"),
         }
-        pause = if env.now() > settled { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
+        pause = if env.now() > settled { PAUSE } else { pause * 2 }.min(patience.pause);
         // Not all at the same moment.
         let jitter = env.random_below(pause.as_millis().max(1) as u64 / 2 + 1);
         env.sleep(pause + Duration::from_millis(jitter)).await;
     }
 }
 
-async fn once(env: &Env, address: &str, hello: &Message, inputs: &Inputs) -> anyhow::Result<()> {
+async fn once(
+    env: &Env,
+    address: &str,
+    timeout: Duration,
+    hello: &Message,
+    inputs: &Inputs,
+) -> anyhow::Result<()> {
     let connecting = async {
         let stream = TcpStream::connect(address).await?;
         let (mut reader, mut writer) = frame::split(stream)?;
@@ -48,8 +76,8 @@ async fn once(env: &Env, address: &str, hello: &Message, inputs: &Inputs) -> any
             other => anyhow::bail!("it answered {other:?} instead of a replica's hello"),
         }
     };
-    let Some(connected) = env.timeout(CONNECT_TIMEOUT, connecting).await else {
-        anyhow::bail!("no answer within {CONNECT_TIMEOUT:?}");
+    let Some(connected) = env.timeout(timeout, connecting).await else {
+        anyhow::bail!("no answer within {timeout:?}");
     };
     let (reader, writer, peer) = connected?;
     connection::run(env, peer, Some(address.to_owned()), reader, writer, inputs, (Some(SILENCE), None, None))

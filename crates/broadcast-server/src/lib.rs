@@ -68,6 +68,8 @@ pub struct ServerConfig {
     pub regions: BTreeMap<String, Vec<String>>,
     /// Where the chain is decided.
     pub configuration: ConfigurationAt,
+    /// Whether this replica wants to be in the chain. If not, it has no events, and only tells others the chain that is decided here.
+    pub joins: bool,
     /// A member that is not heard for so long is removed from the chain, in milliseconds; for the configuration.
     pub silence_ms: u64,
     /// The last member, if it keeps its events in memory only or its disk is gone, is given up after so long, in milliseconds; for the

@@ -197,6 +197,45 @@ async fn listeners_of_another_region_are_told_that_one_began_anew_and_get_all_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_survivors_have_is_read_and_added_to_after_the_node_that_kept_the_chain_lost_all_it_had() {
+    let env = Env::real();
+    let ((kept, _kept), dir) = (meta(&env).await, tempfile::tempdir().unwrap());
+    let any = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let disk = async |name: &str| Some(open(&env, &dir.path().join(name)).await);
+    let here = config(&env, ConfigurationAt::Here(kept));
+    let keeps = Server::start_with(&env, any().await, here, disk("keeps").await).unwrap();
+    let address = keeps.address();
+    members(&keeps, 1).await;
+    let there = config(&env, ConfigurationAt::There(address.to_string()));
+    let mut survivors = Vec::new();
+    for (count, name) in [(2, "second"), (3, "third")] {
+        let joins = Server::start_with(&env, any().await, there.clone(), disk(name).await).unwrap();
+        members(&joins, count).await;
+        survivors.push(joins);
+    }
+    let old = ["old 1", "old 2", "old 3"];
+    publish(&env, &keeps, &old).await;
+    let at: Vec<String> = survivors.iter().map(|server| server.address().to_string()).collect();
+    let mut stays = Listener::new(&env, at, Positions::of([stream()]));
+    assert_eq!(next(&mut stays, old.len()).await, old);
+    let before = keeps.handle().until(|_| true).await.unwrap().chain;
+    drop(keeps);
+
+    // Its disk, and the metadata on it, are replaced by empty ones.
+    let (lost, _lost) = meta(&env).await;
+    let here = config(&env, ConfigurationAt::Here(lost));
+    let keeps = Server::start_with(&env, on(address).await, here, disk("replaced").await).unwrap();
+    members(&keeps, 3).await;
+    let after = keeps.handle().until(|_| true).await.unwrap().chain;
+    assert!(after.lineage > before.lineage && after.epoch > before.epoch, "{before:?} {after:?}");
+    assert_ne!(after.head(), before.head());
+    publish(&env, &keeps, &["new"]).await;
+    let all = [&old[..], &["new"]].concat();
+    assert_eq!(heard(&env, &keeps, all.len()).await, all);
+    anew(&mut stays, &all).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_of_another_version_is_told_which_one_is_spoken_here_and_ended() {
     let env = Env::real();
     let (meta, _dir) = meta(&env).await;

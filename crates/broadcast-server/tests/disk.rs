@@ -55,6 +55,7 @@ impl Region {
             advertised: None,
             regions: BTreeMap::new(),
             configuration: ConfigurationAt::Here(meta),
+            joins: true,
             silence_ms: 2_000,
             lost_ms: 60_000,
             connections_max: 100,

@@ -22,6 +22,7 @@ async fn proxy(env: &Env, dir: &std::path::Path, quotas: &Arc<Quotas>) -> Server
         advertised: None,
         regions: std::collections::BTreeMap::new(),
         configuration: ConfigurationAt::Here(Arc::new(recovery.finish(env, journal, MetaConfig::default()))),
+        joins: true,
         silence_ms: 1_000,
         lost_ms: 60_000,
         connections_max: 100,

@@ -4,6 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use tailwater_broadcast::client::{Acknowledged, Listener, PublishError, Publisher, Received};
+use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Batch, Collect, Content, Positions, Stream, Writer};
 use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig};
 use tailwater_env::Env;
@@ -110,6 +111,24 @@ async fn a_refused_event_is_its_publishers_alone_and_nobody_says_what_time_it_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publisher_of_another_region_s_stream_is_told_so_and_goes_on_with_its_own_region_s() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let server = start(&env, "a", ConfigurationAt::Here(meta), &[]).await;
+    let publisher = Publisher::new(&env, vec![server.address().to_string()]);
+    let [own, far] = ["a/x", "b/x"].map(|name| Stream::parse(name).unwrap());
+    let (first, refused) =
+        (publisher.publish(&own, &content(0), None), publisher.publish(&far, &content(1), None));
+    let second = publisher.publish(&own, &content(2), None);
+    let Err(PublishError::Refused { stream, reason, text }) = refused.await else {
+        panic!("it is published")
+    };
+    assert_eq!((stream, reason), (far, Reason::Invalid));
+    assert!(text.contains("region b") && text.contains("region a"), "{text}");
+    assert!(first.await.unwrap().seq <= second.await.unwrap().seq);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn head_middle_and_tail_end_in_turn_and_nothing_is_lost_or_repeated() {
     let env = Env::real();
     let (meta, _dir) = meta(&env).await;
@@ -170,4 +189,39 @@ async fn head_middle_and_tail_end_in_turn_and_nothing_is_lost_or_repeated() {
         }
     };
     assert_eq!((batch.after, batch.last), (published, published + 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_replica_ends_for_good_while_it_is_the_head_if_one_that_is_none_decides_the_chain() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let decides = ServerConfig { joins: false, ..config(&env, "a", ConfigurationAt::Here(meta)) };
+    let decides = Server::start(&env, listener, decides).unwrap();
+    let at = vec![decides.address().to_string()];
+    let there = ConfigurationAt::There(at[0].clone());
+    let chain_of = async |count: usize| {
+        decides.handle().until(move |snapshot| snapshot.chain.members.len() == count).await.unwrap().chain
+    };
+    let mut replicas = Vec::new();
+    for count in 1..=3 {
+        replicas.push(start(&env, "a", there.clone(), &[]).await);
+        chain_of(count).await;
+    }
+    let stream = Stream::parse("a/prices").unwrap();
+    let publisher = Publisher::new(&env, at.clone());
+    for n in 0..3 {
+        publisher.publish(&stream, &content(n), None).await.unwrap();
+        let chain = chain_of(3).await;
+        let is_head = |server: &Server| server.address().to_string() == chain.members[0].address;
+        drop(replicas.remove(replicas.iter().position(is_head).unwrap()));
+        chain_of(2).await;
+        replicas.push(start(&env, "a", there.clone(), &[]).await);
+        chain_of(3).await;
+    }
+    publisher.publish(&stream, &content(3), None).await.unwrap();
+    let mut listener = Listener::new(&env, at, Positions::start());
+    assert_eq!(numbers(&mut listener, 4).await, [0, 1, 2, 3]);
+    let snapshot = decides.handle().snapshot().await.unwrap();
+    assert_eq!((snapshot.place, snapshot.streams.len()), (0, 0));
 }

@@ -214,3 +214,114 @@ impl Observer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Content;
+
+    fn event(seq: u64, key: &'static str, collect: Option<Collect>) -> Event {
+        let content = Content { key: Some(Bytes::from_static(key.as_bytes())), ..Content::default() };
+        let kind = match collect {
+            None => Kind::Data(content),
+            Some(collect) => Kind::Collection(content, collect),
+        };
+        Event { seq, range: 1, time_ms: seq * 1_000, kind }
+    }
+
+    fn tombstone(seq: u64, range: u64) -> Event {
+        Event { seq, range, time_ms: 0, kind: Kind::Tombstone }
+    }
+
+    fn published(events: &[(&'static str, Option<Collect>)]) -> Published {
+        let mut published = Published::default();
+        (1..).zip(events).for_each(|(seq, (key, collect))| published.push(event(seq, key, collect.clone())));
+        published
+    }
+
+    /// What is wrong with what an observer was delivered, if anything is.
+    fn wrong(published: &Published, delivered: &[Event]) -> Option<Violation> {
+        let mut observer = Observer::new(0);
+        let told = delivered.iter().try_for_each(|event| observer.deliver(published, event));
+        told.and_then(|()| observer.finish(published)).err()
+    }
+
+    #[test]
+    fn what_is_missing_comes_twice_or_in_another_order_is_found() {
+        let published = published(&[("a", None), ("b", None), ("a", Some(Collect::SameKey))]);
+        let [one, two, three] = [1, 2, 3].map(|seq| published.get(seq).unwrap().clone());
+        let all = [one.clone(), two.clone(), three.clone()];
+        assert_eq!(wrong(&published, &all), None);
+        assert_eq!(wrong(&published, &[tombstone(1, 1), two.clone(), three.clone()]), None);
+        for (delivered, at, after, seq) in [
+            (vec![two.clone()], 0, 1, 2),
+            (vec![one.clone(), one.clone()], 1, 0, 1),
+            (vec![one.clone(), three], 1, 2, 3),
+            (vec![one, tombstone(2, 2)], 1, 0, 2),
+            (vec![tombstone(1, 0)], 0, 1, 1),
+            (vec![tombstone(1, 2)], 0, 0, 1),
+            (vec![Event { range: 2, ..two }], 0, 0, 2),
+        ] {
+            assert_eq!(wrong(&published, &delivered), Some(Violation::OutOfOrder { at, after, seq }));
+        }
+    }
+
+    #[test]
+    fn what_nobody_published_is_found() {
+        let published = published(&[("a", None)]);
+        let one = published.get(1).unwrap().clone();
+        for delivered in [
+            vec![event(1, "b", None)],
+            vec![event(1, "a", Some(Collect::SameKey))],
+            vec![Event { time_ms: 1_001, ..one.clone() }],
+        ] {
+            assert_eq!(wrong(&published, &delivered), Some(Violation::NotPublished { seq: 1 }));
+        }
+        for beyond in [event(2, "a", None), tombstone(2, 1)] {
+            let delivered = [one.clone(), beyond];
+            assert_eq!(wrong(&published, &delivered), Some(Violation::NotPublished { seq: 2 }));
+        }
+    }
+
+    #[test]
+    fn a_tombstone_that_nothing_delivered_later_explains_is_found() {
+        let collects = |collect| published(&[("a", None), ("b", None), ("a", Some(collect)), ("c", None)]);
+        for (collect, unexplained) in [
+            (Collect::SameKey, Some(2)),
+            (Collect::KeepLast(0), None),
+            (Collect::KeepLast(1), Some(2)),
+            (Collect::Before(2), Some(2)),
+            (Collect::Before(3), None),
+            (Collect::OlderThan(2_000), Some(2)),
+            (Collect::OlderThan(2_001), None),
+            (Collect::Matching(Bytes::from_static(b"key = \"a\"")), Some(2)),
+            (Collect::Matching(Bytes::from_static(b"seq < 9")), None),
+        ] {
+            let published = collects(collect.clone());
+            let [three, four] = [3, 4].map(|seq| published.get(seq).unwrap().clone());
+            let found = wrong(&published, &[tombstone(2, 2), three, four.clone()]);
+            assert_eq!(found, unexplained.map(|seq| Violation::Unexplained { seq }), "{collect:?}");
+            // What collects them is collected by nothing that is there.
+            let found = wrong(&published, &[tombstone(3, 3), four]);
+            assert_eq!(found, Some(Violation::Unexplained { seq: 3 }), "{collect:?}");
+        }
+    }
+
+    #[test]
+    fn a_collection_that_another_one_undoes_is_found() {
+        let first = Some(Collect::Matching(Bytes::from_static(b"key = \"a\"")));
+        let events = |last: Collect| published(&[("a", None), ("b", first.clone()), ("b", Some(last))]);
+        let undone = Err(Violation::Undone { seq: 1 });
+        for (last, checked) in [
+            (Collect::SameKey, undone.clone()),
+            (Collect::Matching(Bytes::from_static(b"key = \"b\"")), undone),
+            (Collect::Before(3), Ok(())),
+            (Collect::Before(2), Ok(())),
+            (Collect::Matching(Bytes::from_static(b"key = \"c\"")), Ok(())),
+        ] {
+            let published = events(last.clone());
+            assert_eq!(published.check_final(3), checked, "{last:?}");
+            assert_eq!(published.check_final(2), Ok(()), "it is not there yet");
+        }
+    }
+}

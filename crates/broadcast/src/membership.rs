@@ -26,7 +26,12 @@
 //!   however a fault comes and goes, publishers wait ever less often.
 //! - A chain that none of the members before it is in begins anew, with a lineage that is greater than that of the chain before and of
 //!   what any replica says it has: nobody left is sure to have what was acknowledged. It begins with the replica that has most, of those that want to join and of those that are kept out.
-//! - Every change has a greater epoch, which fences those that do not know it yet.
+//! - A service whose metadata has no chain can't tell a region's first start from metadata that is lost. It listens for as long as silence
+//!   may last before it begins one: replicas that were in another chain connect again meanwhile and say what they have. What a member
+//!   of the last chain has is all that was acknowledged, and one that was a member in a later epoch than another one misses
+//!   nothing that the other one has and was acknowledged. So of those that were heard it is the last lineage, then the last epoch, then most events.
+//! - Every change has a greater epoch, which fences those that do not know it yet. With metadata that is lost they go on from the clock
+//!   ([`unbegun`]), and from what any replica says that it knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +56,9 @@ struct Seen {
     heard: bool,
     /// What it waits for, once it said that in this epoch.
     waits: Option<Waits>,
-    /// What it has, as it said last.
+    /// What it has, as it said last, and of which epoch it knew.
     has: Has,
+    epoch: u64,
 }
 
 /// Who says of a replica that it does not move on.
@@ -92,22 +98,39 @@ pub struct Membership {
     /// When this service last decided, and when the chain was decided that is in force.
     now_ms: u64,
     changed_ms: u64,
+    /// Since when it listens before it begins a chain, until it has.
+    listens_ms: Option<u64>,
     silence_ms: u64,
     lost_ms: u64,
+}
+
+/// A chain that has not begun, for metadata that has none. There may have been other metadata, and replicas that know chains of that, here and
+/// in other regions. So its lineage and its epoch are made of the clock: milliseconds since 1970, and for the lineage 20 bits at random for
+/// two that begin together. What is counted up from them stays behind the clock.
+pub fn unbegun(region: &str, wall_ms: u64, random: u64) -> Chain {
+    let lineage = (wall_ms << 20 | random >> 44) & (u64::MAX >> 1);
+    Chain { epoch: wall_ms, lineage, region: region.to_owned(), ..Chain::default() }
+}
+
+/// A lineage or an epoch that is counted on from: none is so great that nothing comes after it.
+fn counted_on(number: u64) -> u64 {
+    if number >> 63 == 0 { number } else { 0 }
 }
 
 impl Membership {
     /// The service, with the chain that was last durable. A member that is silent for `silence_ms` is removed if
     /// there is another; the last one, if it kept its events in memory, is given up after `lost_ms`. Both count from
-    /// `now_ms` on for those that were not heard yet.
+    /// `now_ms` on for those that were not heard yet. A chain without members is begun after `silence_ms`.
     pub fn new(now_ms: u64, chain: Chain, silence_ms: u64, lost_ms: u64) -> Self {
         let replicas = chain.members.iter().chain(&chain.joining);
         let comes_back = |id: ReplicaId| id & 1 == 0;
+        let listens_ms = chain.members.is_empty().then_some(now_ms);
         let seen = replicas
             .map(|member| {
                 let durable = comes_back(member.id);
-                let has = Has::default();
-                (member.id, Seen { at_ms: now_ms, durable, heard: false, waits: None, has })
+                let seen =
+                    Seen { at_ms: now_ms, durable, heard: false, waits: None, has: Has::default(), epoch: 0 };
+                (member.id, seen)
             })
             .collect();
         Self {
@@ -121,6 +144,7 @@ impl Membership {
             leaves: None,
             now_ms,
             changed_ms: now_ms,
+            listens_ms,
             removed: BTreeMap::new(),
             kept_out: BTreeMap::new(),
             silence_ms,
@@ -139,14 +163,14 @@ impl Membership {
         if started && self.started.len() < MEMBERS_MAX {
             self.started.entry(member.id).or_insert(now_ms);
         }
-        let has = self.seen.get(&member.id).map(|seen| seen.has).unwrap_or_default();
+        let (has, epoch) = self.seen.get(&member.id).map(|seen| (seen.has, seen.epoch)).unwrap_or_default();
         if self.seen.len() >= SEEN_MAX {
             let Self { chain, joins, kept_out, .. } = self;
             let replicas = chain.members.iter().chain(&chain.joining).chain(&*joins).chain(kept_out.values());
             let known: BTreeSet<ReplicaId> = replicas.map(|member| member.id).collect();
             self.seen.retain(|id, _| known.contains(id));
         }
-        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None, has });
+        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None, has, epoch });
         if self.may_join(now_ms, member.id) {
             self.kept_out.remove(&member.id);
         } else {
@@ -164,6 +188,7 @@ impl Membership {
         if let Some(seen) = self.seen.get_mut(&id) {
             seen.at_ms = now_ms;
             seen.heard = true;
+            seen.epoch = epoch;
             // Of another chain it says nothing about this one.
             seen.waits = (epoch == self.chain.epoch).then_some(waits);
         }
@@ -187,12 +212,18 @@ impl Membership {
             *found_ms += ms;
         }
         self.changed_ms += ms;
+        self.listens_ms = self.listens_ms.map(|since_ms| since_ms + ms);
     }
 
     /// The chain that should be next, if another one than now; it is in force once [`Membership::changed`] was
     /// called with it.
     pub fn next(&mut self, now_ms: u64) -> Option<Chain> {
         self.now_ms = now_ms;
+        self.listens_ms =
+            self.listens_ms.filter(|since_ms| now_ms.saturating_sub(*since_ms) <= self.silence_ms);
+        if self.listens_ms.is_some() {
+            return None;
+        }
         let mut next = self.chain.clone();
         let silent = |id: ReplicaId| {
             let at_ms = self.seen.get(&id).map(|seen| seen.at_ms);
@@ -275,10 +306,12 @@ impl Membership {
         }
         let goes_on = next.members.iter().any(|member| self.chain.place(member.id).is_some());
         if !goes_on && !next.members.is_empty() {
-            // Of metadata that is lost nobody else knows the lineages. One that can't be of any says nothing.
-            let has = next.members.iter().chain(&next.joining).filter_map(|member| self.seen.get(&member.id));
-            let known = has.map(|seen| seen.has.lineage).filter(|lineage| lineage >> 63 == 0).max();
-            next.lineage = self.chain.lineage.max(known.unwrap_or(0)).wrapping_add(1);
+            // Of metadata that is lost nobody else knows the lineages and the epochs.
+            for seen in self.seen.values() {
+                next.lineage = next.lineage.max(counted_on(seen.has.lineage));
+                next.epoch = next.epoch.max(counted_on(seen.epoch)).max(counted_on(seen.has.epoch));
+            }
+            next.lineage = next.lineage.wrapping_add(1);
         }
         // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
         let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains_key(&member.id);
@@ -289,17 +322,17 @@ impl Membership {
             }
             return None;
         }
-        next.epoch = self.chain.epoch + 1;
+        next.epoch += 1;
         Some(next)
     }
 
-    /// The place of the replica that a chain should begin with: of what was acknowledged last rather than of another lineage, most
-    /// of it, and the first one of those that have as much.
+    /// The place of the replica that a chain should begin with: one that has events, of the last lineage, was a member last, has most,
+    /// and is the first one of those that have as much.
     fn who_has_most(&self, replicas: &[Member]) -> Option<usize> {
         let has = |place: &usize| {
             let seen = replicas.get(*place).and_then(|member| self.seen.get(&member.id));
-            let has = seen.map(|seen| seen.has).unwrap_or_default();
-            (has.events > 0 && has.lineage == self.chain.lineage, has.events)
+            let has = seen.map(|seen| seen.has).filter(|has| has.events > 0).unwrap_or_default();
+            (counted_on(has.lineage), counted_on(has.epoch), has.events)
         };
         (0..replicas.len()).rev().max_by_key(has)
     }
@@ -384,6 +417,11 @@ impl Membership {
         }
     }
 
+    /// How many events a replica says that it has.
+    pub fn events_of(&self, id: ReplicaId) -> u64 {
+        self.seen.get(&id).map_or(0, |seen| seen.has.events)
+    }
+
     /// Who is left out of the next chain because it does not move on.
     pub fn leaves(&self) -> Option<ReplicaId> {
         self.leaves.map(|(id, _)| id)
@@ -409,553 +447,4 @@ impl Membership {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn member(id: ReplicaId) -> Member {
-        Member { id, address: format!("127.0.0.1:{id}") }
-    }
-
-    fn ids(chain: &Chain) -> (Vec<ReplicaId>, Vec<ReplicaId>) {
-        let of = |members: &[Member]| members.iter().map(|member| member.id).collect();
-        (of(&chain.members), of(&chain.joining))
-    }
-
-    fn step(service: &mut Membership, now_ms: u64) -> Option<(Vec<ReplicaId>, Vec<ReplicaId>)> {
-        let next = service.next(now_ms)?;
-        assert_eq!(next.epoch, service.chain().epoch + 1);
-        service.changed(next.clone());
-        Some(ids(&next))
-    }
-
-    #[test]
-    fn replicas_join_at_the_end_when_they_caught_up_and_silent_ones_leave() {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
-        service.join(0, member(1), false, true);
-        assert_eq!(step(&mut service, 0), Some((vec![1], vec![])));
-        service.join(1, member(2), false, true);
-        service.join(1, member(3), false, true);
-        assert_eq!(step(&mut service, 1), Some((vec![1], vec![2, 3])));
-        assert_eq!(step(&mut service, 2), None);
-        let epoch = service.chain().epoch;
-        service.alive(3, 1, epoch, &[3], Waits::default());
-        assert_eq!(step(&mut service, 3), Some((vec![1, 3], vec![2])));
-        // What the tail of an earlier epoch says does not count.
-        service.alive(4, 3, epoch, &[2], Waits::default());
-        assert_eq!(step(&mut service, 4), None);
-        service.alive(900, 3, service.chain().epoch, &[2], Waits::default());
-        service.alive(900, 2, service.chain().epoch, &[], Waits::default());
-        assert_eq!(step(&mut service, 900), Some((vec![1, 3, 2], vec![])));
-        assert_eq!(step(&mut service, 1500), Some((vec![3, 2], vec![])));
-    }
-
-    #[test]
-    fn whoever_wants_to_join_a_full_chain_under_ever_other_numbers_takes_bounded_room() {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
-        for id in 1..100_000 {
-            service.join(0, member(id), true, true);
-            // As soon as it is full there is nothing to decide any more.
-            step(&mut service, 0);
-        }
-        let chain = service.chain();
-        assert_eq!(chain.members.len() + chain.joining.len(), MEMBERS_MAX);
-        assert!(service.seen.len() <= SEEN_MAX, "{}", service.seen.len());
-        let known = chain.members.iter().chain(&chain.joining);
-        assert!(known.clone().all(|member| service.seen.contains_key(&member.id)));
-    }
-
-    #[test]
-    fn nobody_is_silent_while_nobody_is_listened_to() {
-        let mut service = alive(3);
-        service.did_not_listen(2_000);
-        service.alive(2_010, 1, 5, &[], Waits::default());
-        assert_eq!(step(&mut service, 2_010), None);
-        assert_eq!(step(&mut service, 3_001), Some((vec![1], vec![])));
-    }
-
-    #[test]
-    fn a_joining_replica_that_started_again_has_not_caught_up_whatever_the_tail_says() {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
-        service.join(0, member(1), false, true);
-        service.join(0, member(2), true, false);
-        assert_eq!(step(&mut service, 0), Some((vec![1], vec![2])));
-        service.join(10, member(2), true, true);
-        // It has not heard of that yet.
-        service.alive(20, 1, service.chain().epoch, &[2], Waits::default());
-        assert_eq!(step(&mut service, 20), Some((vec![1], vec![2])), "it begins anew");
-        service.alive(30, 1, service.chain().epoch, &[2], Waits::default());
-        assert_eq!(step(&mut service, 30), Some((vec![1, 2], vec![])));
-    }
-
-    #[test]
-    fn a_member_that_started_again_goes_to_the_end_if_there_is_another() {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
-        service.join(0, member(1), true, true);
-        step(&mut service, 0);
-        service.join(1, member(1), true, true);
-        assert_eq!(step(&mut service, 1), None);
-        service.join(1, member(2), true, true);
-        step(&mut service, 1);
-        service.alive(2, 1, service.chain().epoch, &[2], Waits::default());
-        assert_eq!(step(&mut service, 2), Some((vec![1, 2], vec![])));
-        service.join(3, member(1), true, false);
-        assert_eq!(step(&mut service, 3), None);
-        service.join(4, member(1), true, true);
-        assert_eq!(step(&mut service, 4), None);
-        service.alive(5, 2, service.chain().epoch, &[], Waits::default());
-        assert_eq!(step(&mut service, 5), Some((vec![2], vec![1])));
-    }
-
-    /// Members 2, 4 and 6, which keep their events, and a service that has just started.
-    fn all_down() -> Membership {
-        let members = vec![member(2), member(4), member(6)];
-        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
-        Membership::new(0, chain, 1000, 60_000)
-    }
-
-    #[test]
-    fn when_all_members_started_again_the_first_goes_on_and_the_others_join_it() {
-        let mut service = all_down();
-        service.join(10, member(4), true, true);
-        assert_eq!(step(&mut service, 10), None);
-        service.join(20, member(2), true, true);
-        assert_eq!(step(&mut service, 20), None);
-        service.join(30, member(6), true, true);
-        assert_eq!(step(&mut service, 30), Some((vec![2], vec![4, 6])));
-        service.alive(40, 2, service.chain().epoch, &[4], Waits::default());
-        assert_eq!(step(&mut service, 40), Some((vec![2, 4], vec![6])));
-        assert_eq!(step(&mut service, 50), None);
-    }
-
-    #[test]
-    fn a_member_that_started_again_joins_the_others_if_they_are_there_and_goes_on_alone_if_they_stay_away() {
-        let mut service = all_down();
-        service.join(10, member(4), true, true);
-        assert_eq!(step(&mut service, 10), None);
-        service.join(20, member(6), true, false);
-        assert_eq!(step(&mut service, 20), Some((vec![2, 6], vec![4])));
-        let mut service = all_down();
-        service.join(10, member(4), true, true);
-        service.alive(900, 4, 5, &[], Waits::default());
-        assert_eq!(step(&mut service, 1000), None);
-        assert_eq!(step(&mut service, 1001), Some((vec![4], vec![])));
-    }
-
-    #[test]
-    fn one_that_starts_again_while_it_joins_gets_a_new_epoch() {
-        let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
-        service.join(0, member(2), true, true);
-        step(&mut service, 0);
-        service.join(1, member(4), true, true);
-        step(&mut service, 1);
-        service.join(2, member(4), true, false);
-        assert_eq!(step(&mut service, 2), None);
-        service.join(3, member(4), true, true);
-        assert_eq!(step(&mut service, 3), Some((vec![2], vec![4])));
-    }
-
-    #[test]
-    fn a_service_that_restarts_waits_for_members_that_can_come_back_and_replaces_those_that_can_not() {
-        for (last, replaced) in [(8, false), (7, true)] {
-            let chain = Chain {
-                epoch: 5,
-                lineage: 7,
-                region: "eu".into(),
-                members: vec![member(last)],
-                joining: vec![],
-            };
-            let mut service = Membership::new(0, chain, 1000, 3000);
-            service.join(0, member(2), false, true);
-            assert_eq!(step(&mut service, 0), Some((vec![last], vec![2])));
-            service.alive(4000, 2, 6, &[], Waits::default());
-            assert_eq!(step(&mut service, 4000), replaced.then(|| (vec![2], vec![])));
-        }
-    }
-
-    #[test]
-    fn a_replica_at_the_address_of_the_last_member_replaces_it_at_once_if_its_memory_is_gone() {
-        let members = vec![Member { id: 7, address: "127.0.0.1:9400".to_owned() }];
-        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
-        let mut service = Membership::new(0, chain, 1000, 60_000);
-        service.join(10, Member { id: 9, address: "127.0.0.1:9400".to_owned() }, false, true);
-        assert_eq!(step(&mut service, 10), Some((vec![9], vec![])));
-    }
-
-    #[test]
-    fn a_replica_at_the_address_of_the_last_member_replaces_it_later_if_it_had_a_disk() {
-        let members = vec![Member { id: 8, address: "127.0.0.1:9400".to_owned() }];
-        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
-        let mut service = Membership::new(0, chain, 1000, 60_000);
-        service.join(10, Member { id: 6, address: "127.0.0.1:9400".to_owned() }, true, true);
-        assert_eq!(step(&mut service, 10), Some((vec![8], vec![6])));
-        service.alive(60_000, 6, service.chain().epoch, &[], Waits::default());
-        assert_eq!(step(&mut service, 60_000), None);
-        assert_eq!(step(&mut service, 60_001), Some((vec![6], vec![])));
-    }
-
-    #[test]
-    fn the_last_member_stays_if_it_can_come_back_and_is_replaced_if_it_can_not() {
-        for durable in [true, false] {
-            let mut service =
-                Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
-            service.join(0, member(1), durable, true);
-            step(&mut service, 0);
-            assert_eq!(step(&mut service, 5000), None);
-            service.join(2000, member(2), durable, true);
-            assert_eq!(step(&mut service, 2000), Some((vec![1], vec![2])));
-            service.alive(5000, 2, 2, &[], Waits::default());
-            assert_eq!(step(&mut service, 5000), if durable { None } else { Some((vec![2], vec![])) });
-        }
-    }
-
-    fn has(lineage: u64, events: u64) -> Has {
-        Has { lineage, events }
-    }
-
-    #[test]
-    fn a_chain_that_no_member_goes_on_in_is_of_another_lineage_and_only_that() {
-        let chain = Chain { region: "eu".into(), lineage: 100, ..Chain::default() };
-        let mut service = Membership::new(0, chain, 1000, 3000);
-        service.join(0, member(2), true, true);
-        step(&mut service, 0);
-        assert_eq!(service.chain().lineage, 101);
-        service.join(1, member(4), true, true);
-        step(&mut service, 1);
-        service.alive(2, 2, service.chain().epoch, &[4], Waits::default());
-        assert_eq!(step(&mut service, 2), Some((vec![2, 4], vec![])));
-        // The first one is gone, and the second one has what its disk kept.
-        service.join(2_000, member(4), true, true);
-        assert_eq!(step(&mut service, 2_000), Some((vec![4], vec![])));
-        assert_eq!(service.chain().lineage, 101);
-        // Now its disk is gone as well.
-        service.join(4_000, Member { id: 6, ..member(4) }, true, true);
-        assert_eq!(step(&mut service, 4_000), Some((vec![4], vec![6])));
-        assert_eq!(service.chain().lineage, 101);
-        service.alive(6_000, 6, service.chain().epoch, &[], Waits::default());
-        assert_eq!(step(&mut service, 6_000), Some((vec![6], vec![])));
-        assert_eq!(service.chain().lineage, 102);
-    }
-
-    #[test]
-    fn a_new_lineage_is_greater_than_that_of_any_replica_that_is_there_unless_it_can_not_be() {
-        for (known, lineage) in [(3, 8), (7, 8), (90, 91), (1 << 63, 8)] {
-            let chain = Chain { region: "eu".into(), lineage: 7, ..Chain::default() };
-            let mut service = Membership::new(0, chain, 1000, 3000);
-            service.join(0, member(2), true, true);
-            service.join(0, member(4), true, true);
-            service.has(4, has(known, 5));
-            step(&mut service, 0);
-            assert_eq!(service.chain().lineage, lineage, "{known}");
-        }
-    }
-
-    #[test]
-    fn a_region_begins_anew_with_the_replica_that_has_most_of_what_was_there() {
-        for (of_2, of_3, of_4, first) in [
-            (has(0, 0), has(7, 5), has(7, 9), 4),
-            (has(7, 0), has(7, 5), has(6, 9), 3),
-            (has(0, 0), has(5, 5), has(6, 9), 4),
-            (has(7, 0), has(7, 0), has(0, 0), 2),
-        ] {
-            let (members, joining) = (vec![member(7)], vec![member(2), member(3), member(4)]);
-            let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining };
-            let mut service = Membership::new(0, chain, 1000, 3000);
-            for (id, has) in [(2, of_2), (3, of_3), (4, of_4)] {
-                service.alive(4_000, id, 5, &[], Waits::default());
-                service.has(id, has);
-            }
-            let others = [2, 3, 4].into_iter().filter(|id| *id != first).collect();
-            assert_eq!(step(&mut service, 4_000), Some((vec![first], others)));
-            assert_eq!(service.chain().lineage, 8);
-        }
-    }
-
-    #[test]
-    fn a_region_begins_anew_with_a_replica_that_is_kept_out_and_has_events_rather_than_with_an_empty_one() {
-        let mut service = alive(2);
-        assert_eq!(step_after(&mut service, 1_010, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
-        let mut now_ms = 1_020;
-        let kept_out = |service: &mut Membership, now_ms| {
-            service.join(now_ms, member(3), false, false);
-            service.has(3, has(7, 5));
-        };
-        kept_out(&mut service, now_ms);
-        assert_eq!(step(&mut service, now_ms), None);
-        // The last member is gone: an empty one has its address.
-        now_ms = 1_030;
-        service.join(now_ms, Member { id: 9, ..member(1) }, false, true);
-        assert_eq!(step(&mut service, now_ms), Some((vec![3], vec![9])));
-        assert_eq!(service.chain().lineage, 8);
-        // One that is silent is not waited for.
-        let mut service = alive(2);
-        step_after(&mut service, 1_010, &[(1, next(3, 5_000))]);
-        kept_out(&mut service, 1_020);
-        assert_eq!(step(&mut service, 1_020), None);
-        service.alive(2_500, 1, service.chain().epoch, &[], Waits::default());
-        service.join(2_500, Member { id: 9, ..member(1) }, false, true);
-        assert_eq!(step(&mut service, 2_500), Some((vec![9], vec![])));
-    }
-
-    /// Members 1, 3, 5 and so on, which say all the time that they are alive.
-    fn alive(members: u64) -> Membership {
-        let members = (0..members).map(|place| member(2 * place + 1)).collect();
-        let chain = Chain { epoch: 5, lineage: 7, region: "eu".into(), members, joining: vec![] };
-        let mut service = Membership::new(0, chain, 1000, 60_000);
-        say(&mut service, 0, &[]);
-        service
-    }
-
-    /// What some wait for; the others say that they are alive.
-    fn say(service: &mut Membership, now_ms: u64, waits: &[(ReplicaId, Waits)]) {
-        let Chain { epoch, members, joining, .. } = service.chain().clone();
-        for Member { id, .. } in members.iter().chain(&joining) {
-            let waits = waits.iter().find(|(of, _)| of == id).map(|(_, waits)| *waits).unwrap_or_default();
-            service.alive(now_ms, *id, epoch, &[], waits);
-        }
-    }
-
-    /// The chain after this was said for as long as silence may last, up to `now_ms`, if it is another one.
-    fn step_after(
-        service: &mut Membership,
-        now_ms: u64,
-        waits: &[(ReplicaId, Waits)],
-    ) -> Option<(Vec<ReplicaId>, Vec<ReplicaId>)> {
-        for at_ms in [now_ms - 1_000, now_ms - 1] {
-            say(service, at_ms, waits);
-            assert_eq!(step(service, at_ms), None, "at {at_ms}");
-        }
-        say(service, now_ms, waits);
-        step(service, now_ms)
-    }
-
-    /// Who is removed if this is said for as long as silence may last.
-    fn goes(members: u64, waits: &[(ReplicaId, Waits)]) -> Option<ReplicaId> {
-        let mut service = alive(members);
-        let before = ids(service.chain()).0;
-        let after = step_after(&mut service, 2_000, waits)?.0;
-        before.into_iter().find(|id| !after.contains(id))
-    }
-
-    fn disk(ms: u64) -> Waits {
-        Waits { disk_ms: ms, ..Waits::default() }
-    }
-
-    fn next(id: ReplicaId, ms: u64) -> Waits {
-        Waits { next: Some((id, ms)), ..Waits::default() }
-    }
-
-    fn cut(ms: u64) -> Waits {
-        Waits { before_ms: ms, ..Waits::default() }
-    }
-
-    #[test]
-    fn a_member_whose_disk_stands_still_is_removed_if_anothers_goes_on() {
-        assert_eq!(goes(3, &[(3, disk(4_999)), (1, next(3, 3_999))]), None);
-        for id in [1, 3, 5] {
-            let mut service = alive(3);
-            say(&mut service, 10, &[(id, disk(5_000))]);
-            let others = [1, 3, 5].into_iter().filter(|other| *other != id).collect();
-            assert_eq!(step(&mut service, 10), Some((others, vec![])), "its own word is enough");
-        }
-        assert_eq!(goes(1, &[(1, disk(50_000))]), None);
-        assert_eq!(goes(2, &[(1, disk(50_000)), (3, disk(4_000))]), None);
-    }
-
-    #[test]
-    fn of_those_that_wait_for_the_one_behind_the_last_one_knows_who_does_not_move_on() {
-        assert_eq!(goes(2, &[(1, next(3, 5_000))]), Some(3));
-        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 5_000))]), Some(7));
-        // The last one has not waited for long enough, and will have.
-        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 3_900))]), None);
-        assert_eq!(goes(4, &[(1, next(3, 6_000)), (3, next(5, 6_000)), (5, next(7, 1_000))]), Some(5));
-        // It waits for another one than that which is behind it now.
-        assert_eq!(goes(2, &[(1, next(9, 5_000))]), None);
-    }
-
-    #[test]
-    fn a_member_that_waits_for_its_own_disk_is_not_believed_about_another_one() {
-        let both = Waits { disk_ms: 4_000, ..next(5, 9_000) };
-        assert_eq!(goes(3, &[(3, both)]), None);
-        let mut service = alive(3);
-        say(&mut service, 10, &[(3, Waits { disk_ms: 5_000, ..both })]);
-        assert_eq!(step(&mut service, 10), Some((vec![1, 5], vec![])));
-        assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, both)]), Some(3));
-        assert_eq!(goes(3, &[(3, next(5, 9_000))]), Some(5));
-    }
-
-    #[test]
-    fn of_the_two_ends_of_a_broken_link_that_one_is_removed_which_nobody_else_reaches() {
-        // The link alone, between members that others reach: the one behind.
-        assert_eq!(goes(4, &[(3, next(5, 5_000)), (1, next(3, 5_000)), (5, cut(5_000))]), Some(5));
-        assert_eq!(goes(2, &[(1, next(3, 5_000)), (3, cut(5_000))]), Some(3));
-        // The head, which has no other neighbour, or nobody reaches the two.
-        assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, cut(5_000))]), Some(1));
-        // One in the middle that nobody reaches, whether or not it had something for the one behind it.
-        let alone = Waits { before_ms: 5_000, ..next(5, 5_000) };
-        for middle in [alone, cut(5_000)] {
-            assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, middle), (5, cut(5_000))]), Some(3));
-        }
-        assert_eq!(goes(3, &[(3, alone), (5, cut(5_000))]), Some(3), "nothing waits for it yet");
-        // The tail.
-        assert_eq!(goes(3, &[(1, next(3, 5_000)), (3, next(5, 5_000)), (5, cut(5_000))]), Some(5));
-    }
-
-    #[test]
-    fn one_whose_disk_stands_still_stays_until_another_one_is_heard_which_may_have_ended() {
-        let mut service = alive(2);
-        service.alive(10, 3, 5, &[], disk(5_000));
-        assert_eq!(step(&mut service, 10), None);
-        service.alive(500, 3, 5, &[], disk(5_500));
-        assert_eq!(step(&mut service, 500), None);
-        service.alive(600, 1, 5, &[], Waits::default());
-        assert_eq!(step(&mut service, 600), Some((vec![1], vec![])));
-    }
-
-    #[test]
-    fn one_that_keeps_another_waiting_stays_if_that_one_may_have_ended_meanwhile() {
-        let mut service = alive(2);
-        for now_ms in [10, 1_009] {
-            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
-            assert_eq!(step(&mut service, now_ms), None, "at {now_ms}");
-        }
-        service.alive(1_020, 3, 5, &[], Waits::default());
-        assert_eq!(step(&mut service, 1_020), None);
-        // Its own word comes after the other one's last.
-        service.alive(1_900, 3, 5, &[], disk(5_000));
-        assert_eq!(step(&mut service, 1_900), None);
-        service.alive(2_009, 3, 5, &[], Waits::default());
-        assert_eq!(step(&mut service, 2_009), None);
-        assert_eq!(step(&mut service, 2_010), Some((vec![3], vec![])));
-    }
-
-    #[test]
-    fn what_is_said_of_another_epoch_removes_nobody() {
-        let mut service = alive(2);
-        for now_ms in [10, 1_010] {
-            service.alive(now_ms, 3, 5, &[], Waits::default());
-            service.alive(now_ms, 1, 4, &[], next(3, 9_000));
-            assert_eq!(step(&mut service, now_ms), None);
-        }
-        assert_eq!(step_after(&mut service, 2_010, &[(1, next(3, 9_000))]), Some((vec![1], vec![])));
-    }
-
-    #[test]
-    fn nobody_is_removed_before_all_said_what_they_wait_for_or_had_the_time_to() {
-        let mut service = alive(3);
-        service.join(10, member(7), false, true);
-        assert_eq!(step(&mut service, 10), Some((vec![1, 3, 5], vec![7])));
-        for now_ms in [20, 1_020] {
-            service.alive(now_ms, 1, 6, &[], next(3, 5_000));
-            service.alive(now_ms, 3, 5, &[], Waits::default());
-            service.alive(now_ms, 5, 5, &[], Waits::default());
-            service.alive(now_ms, 7, 6, &[], Waits::default());
-            assert_eq!(step(&mut service, now_ms), None);
-        }
-        service.alive(1_030, 5, 6, &[], Waits::default());
-        service.alive(1_030, 3, 6, &[], next(5, 3_900));
-        assert_eq!(step(&mut service, 1_030), None, "the third one is it");
-        // The second one does not hear of the chain.
-        let mut service = alive(3);
-        service.join(10, member(7), false, true);
-        step(&mut service, 10);
-        for (now_ms, gone) in
-            [(900, false), (1_700, false), (2_509, false), (2_510, false), (3_509, false), (3_510, true)]
-        {
-            say(&mut service, now_ms, &[(1, next(3, 5_000))]);
-            service.alive(now_ms, 3, 5, &[], Waits::default());
-            assert_eq!(step(&mut service, now_ms), gone.then(|| (vec![1, 5], vec![7])));
-        }
-    }
-
-    #[test]
-    fn one_that_did_not_move_on_is_kept_out_for_longer_each_time_unless_nobody_else_is_left() {
-        let mut service = alive(2);
-        let mut now_ms = 10;
-        for out_ms in [5_000, 10_000, 20_000, 40_000, 80_000, 80_000] {
-            // It joins again before it knows.
-            now_ms += 1_000;
-            service.join(now_ms, member(3), false, false);
-            assert_eq!(step_after(&mut service, now_ms, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
-            let until_ms = now_ms + out_ms;
-            for (at_ms, joins) in [(now_ms + 1, false), (until_ms - 1, false), (until_ms, true)] {
-                say(&mut service, at_ms, &[]);
-                service.join(at_ms, member(3), false, false);
-                assert_eq!(step(&mut service, at_ms), joins.then(|| (vec![1], vec![3])), "after {out_ms}");
-            }
-            let epoch = service.chain().epoch;
-            service.alive(until_ms, 1, epoch, &[3], Waits::default());
-            assert_eq!(step(&mut service, until_ms), Some((vec![1, 3], vec![])));
-            now_ms = until_ms;
-        }
-        // Later it is a fault like the first one, and if the other one is lost it is not waited for.
-        now_ms += 4 * 80_000;
-        assert_eq!(step_after(&mut service, now_ms, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
-        service.join(now_ms + 1, Member { id: 3, ..member(1) }, false, false);
-        assert_eq!(step(&mut service, now_ms + 1), Some((vec![3], vec![])));
-    }
-
-    #[test]
-    fn a_joining_replica_that_is_handed_over_to_and_does_not_move_on_is_removed_and_never_the_tail() {
-        for waits in [disk(9_000), cut(9_000), Waits::default()] {
-            let mut service = alive(2);
-            service.join(10, member(7), false, true);
-            assert_eq!(step(&mut service, 10), Some((vec![1, 3], vec![7])));
-            assert_eq!(step_after(&mut service, 1_020, &[(7, waits)]), None, "it keeps nobody waiting");
-            let waits = [(1, next(3, 5_100)), (3, next(7, 5_000)), (7, waits)];
-            assert_eq!(step_after(&mut service, 2_030, &waits), Some((vec![1, 3], vec![])));
-            service.join(2_040, member(7), false, false);
-            assert_eq!(step(&mut service, 2_040), None);
-        }
-    }
-
-    #[test]
-    fn the_tail_stays_when_one_that_joined_and_kept_it_waiting_is_removed_and_the_head_hears_of_it_later() {
-        let mut service = alive(2);
-        service.join(10, member(7), false, true);
-        assert_eq!(step(&mut service, 10), Some((vec![1, 3], vec![7])));
-        let waits = [(1, next(3, 5_000)), (3, next(7, 5_000))];
-        assert_eq!(step_after(&mut service, 2_000, &waits), Some((vec![1, 3], vec![])));
-        // The tail holds everything at once, and the first one has not heard of that.
-        for now_ms in [2_010, 2_500, 2_990] {
-            say(&mut service, now_ms, &[(1, next(3, 6_000))]);
-            assert_eq!(step(&mut service, now_ms), None, "at {now_ms}");
-        }
-        say(&mut service, 3_000, &[]);
-        assert_eq!(step(&mut service, 3_000), None);
-        // From here on it is the tail.
-        assert_eq!(step_after(&mut service, 10_000, &[(1, next(3, 5_000))]), Some((vec![1], vec![])));
-    }
-
-    #[test]
-    fn a_member_that_reaches_the_service_anew_stays_though_it_has_not_said_yet_what_it_waits_for() {
-        let mut service = alive(3);
-        let waits = [(1, next(3, 4_500)), (3, next(5, 3_900))];
-        say(&mut service, 10, &waits);
-        assert_eq!(step(&mut service, 10), None);
-        service.join(20, member(3), false, false);
-        assert_eq!(step(&mut service, 20), None);
-        service.alive(30, 1, 5, &[], waits[0].1);
-        assert_eq!(step(&mut service, 30), None);
-        let waits = [(1, next(3, 5_000)), (3, next(5, 5_000))];
-        assert_eq!(step_after(&mut service, 1_100, &waits), Some((vec![1, 3], vec![])));
-    }
-
-    #[test]
-    fn a_member_whose_links_break_one_after_the_other_is_removed_and_no_neighbour_of_it() {
-        let from = |from_ms: u64, now_ms: u64| now_ms.saturating_sub(from_ms);
-        let later = [1_000, 2_400, 2_600, 3_900];
-        for (first_ms, second_ms) in later.into_iter().flat_map(|ms| [(0, ms), (ms, 0)]) {
-            let mut service = alive(3);
-            let gone = (0..=6_000).step_by(100).find_map(|now_ms| {
-                // From when its link to the first one is broken nothing comes through it, and what that one says of it begins with
-                // whichever breaks first.
-                let (before_ms, after_ms) = (from(first_ms, now_ms), from(second_ms, now_ms));
-                let middle = Waits { before_ms, ..next(5, if second_ms < first_ms { after_ms } else { 0 }) };
-                let waits = [(1, next(3, now_ms)), (3, middle), (5, cut(after_ms))];
-                say(&mut service, now_ms, &waits);
-                step(&mut service, now_ms)
-            });
-            assert_eq!(gone, Some((vec![1, 5], vec![])), "{first_ms} {second_ms}");
-        }
-    }
-}
+mod tests;

@@ -37,7 +37,7 @@ use crate::wire::{
 
 /// The version that [`Message::Hello`] carries; both ends need the same. A hello's own bytes are the same in all of them, so that each
 /// end can say which one the other has.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Bytes of a frame at most, without its length.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
@@ -126,11 +126,11 @@ impl Chain {
 /// Why a publish is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// This replica is not the head, or not of the stream's region: ask for the chain again.
+    /// This replica is not the head of its region's chain: ask for the chain again.
     NotHead,
     /// Events that the publisher published before, and was not answered, are missing here: send them again first.
     Gap,
-    /// It would undo an earlier garbage collection, or its predicate is no predicate.
+    /// It would undo an earlier garbage collection, its predicate is no predicate, or its stream is of another region.
     Invalid,
     /// A quota or a limit; nothing is wrong with the event.
     Limit,
@@ -368,6 +368,9 @@ pub struct Waits {
 pub struct Has {
     /// The lineage of it.
     pub lineage: u64,
+    /// The epoch of the last chain, as it knows, of which it was a member, or to which the tail had handed over: what that chain's
+    /// members acknowledged until then it has. 0 if there was none.
+    pub epoch: u64,
     /// The last numbers of all its streams, added up.
     pub events: u64,
 }
@@ -702,11 +705,12 @@ fn take_waits(from: &mut Reader) -> Result<Waits, BadMessage> {
 
 fn put_has(out: &mut BytesMut, has: &Has) {
     out.put_u64_le(has.lineage);
+    out.put_u64_le(has.epoch);
     out.put_u64_le(has.events);
 }
 
 fn take_has(from: &mut Reader) -> Result<Has, BadMessage> {
-    Ok(Has { lineage: from.u64()?, events: from.u64()? })
+    Ok(Has { lineage: from.u64()?, epoch: from.u64()?, events: from.u64()? })
 }
 
 fn put_counts(out: &mut BytesMut, counts: &[(Stream, Position)]) {
@@ -773,7 +777,7 @@ mod tests {
         let (region, text) = ("eu".to_owned(), "why".to_owned());
         let stream_again = stream.clone();
         let waits = Waits { disk_ms: 5, before_ms: 6, next: Some((7, 8)) };
-        let has = Has { lineage: 9, events: 10 };
+        let has = Has { lineage: 9, epoch: 11, events: 10 };
         vec![
             Message::Hello { version: VERSION, region: region.clone(), role: Role::Client(1 << 100) },
             Message::Hello { version: VERSION, region, role: Role::Replica(4) },

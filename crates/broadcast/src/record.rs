@@ -11,6 +11,7 @@
 //! 6      applied:     stream, u64 last
 //! 7      lineage:     u64 lineage, u8 1 if what was there before is of it
 //! 8      elsewhere:   text region, u64 lineage
+//! 9      member:      u64 epoch
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -74,6 +75,11 @@ pub enum Record {
         /// Which one.
         lineage: u64,
     },
+    /// The replica is a member of its chain, or as good as one ([`Has::epoch`](crate::message::Has::epoch)).
+    Member {
+        /// The chain's epoch.
+        epoch: u64,
+    },
 }
 
 impl Record {
@@ -119,6 +125,10 @@ impl Record {
                 put_text(out, region);
                 out.put_u64_le(*lineage);
             }
+            Record::Member { epoch } => {
+                out.put_u8(9);
+                out.put_u64_le(*epoch);
+            }
         }
     }
 
@@ -130,7 +140,7 @@ impl Record {
             | Record::Publishers { stream, .. }
             | Record::Applied { stream, .. } => Some(stream.region()),
             Record::Elsewhere { region, .. } => Some(region),
-            Record::Forgot | Record::Mark | Record::Lineage { .. } => None,
+            Record::Forgot | Record::Mark | Record::Lineage { .. } | Record::Member { .. } => None,
         }
     }
 
@@ -157,6 +167,7 @@ impl Record {
             6 => Record::Applied { stream: from.stream()?, last: from.u64()? },
             7 => Record::Lineage { lineage: from.u64()?, keeps: from.u8()? != 0 },
             8 => Record::Elsewhere { region: from.text()?, lineage: from.u64()? },
+            9 => Record::Member { epoch: from.u64()? },
             other => return Err(BadMessage(format!("kind {other} is unknown"))),
         };
         from.end()?;
@@ -188,6 +199,7 @@ mod tests {
             Record::Applied { stream, last: 9 },
             Record::Lineage { lineage: 9, keeps: true },
             Record::Elsewhere { region: "us".to_owned(), lineage: 9 },
+            Record::Member { epoch: 9 },
         ]
     }
 
@@ -219,12 +231,13 @@ mod tests {
         assert_eq!(encoded(&lineage), [7, 2, 1, 0, 0, 0, 0, 0, 0, 1][..]);
         let elsewhere = Record::Elsewhere { region: "us".to_owned(), lineage: 0x0102 };
         assert_eq!(encoded(&elsewhere), [&[8, 2][..], b"us", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
+        assert_eq!(encoded(&Record::Member { epoch: 0x0102 }), [9, 2, 1, 0, 0, 0, 0, 0, 0][..]);
     }
 
     proptest! {
         #[test]
         fn a_changed_record_is_refused_or_read_without_a_panic(
-            which in 0..9usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..10usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut bytes = encoded(&samples()[which]).to_vec();
             for (at, to) in changes {

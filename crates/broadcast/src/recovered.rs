@@ -57,6 +57,7 @@ impl Recovered {
                     false => {
                         self.streams.clear();
                         self.lineages.others.clear();
+                        self.lineages.member = 0;
                     }
                 }
             }
@@ -66,6 +67,7 @@ impl Recovered {
                     self.lineages.others.insert(region, lineage);
                 }
             }
+            Record::Member { epoch } => self.lineages.member = epoch.max(self.lineages.member),
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ fn before() -> Replica {
         Message::Publish { stream: stream(), client: 9, answered: 0, first: 1, batch: events.finish(0) };
     replica.receive(0, 1, publish);
     persist(&mut replica);
-    assert_eq!(replica.has(), Has { lineage: 7, events: 3 });
+    assert_eq!(replica.has(), Has { lineage: 7, epoch: 1, events: 3 });
     replica
 }
 
@@ -92,7 +92,7 @@ fn a_replica_that_joins_a_chain_of_another_lineage_drops_what_it_has_once_it_rea
     let mut replica = before();
     replica.configure(0, chain(5, 8, &[4], &[2]));
     persist(&mut replica);
-    assert_eq!(replica.has(), Has { lineage: 7, events: 3 }, "the next chain may begin with it");
+    assert_eq!(replica.has(), Has { lineage: 7, epoch: 1, events: 3 }, "the next chain may begin with it");
     let late = replica.stream(&stream()).map(|state| state.last());
     assert_eq!(late, Some(3));
 
@@ -109,7 +109,7 @@ fn a_replica_that_joins_a_chain_of_another_lineage_drops_what_it_has_once_it_rea
     let written = at(&Output::Persist { record, ticket: None });
     assert!(written > outputs.iter().position(|output| matches!(output, Output::SetAside(_))), "{outputs:?}");
     assert_eq!(follow_of(&outputs), Some(&Message::Follow { epoch: 5, lineage: 8, counts: Vec::new() }));
-    assert_eq!(replica.has(), Has { lineage: 8, events: 0 });
+    assert_eq!(replica.has(), Has { lineage: 8, epoch: 0, events: 0 });
 
     // From then on it is one of that chain, whoever its tail is.
     replica.configure(0, chain(6, 8, &[4], &[6, 2]));
@@ -164,7 +164,7 @@ fn a_region_that_begins_anew_begins_with_what_its_first_replica_has() {
     let outputs = persist(&mut replica);
     let record = Record::Lineage { lineage: 8, keeps: true };
     assert!(outputs.contains(&Output::Persist { record, ticket: None }), "{outputs:?}");
-    assert_eq!(replica.has(), Has { lineage: 8, events: 3 });
+    assert_eq!(replica.has(), Has { lineage: 8, epoch: 6, events: 3 });
 }
 
 /// Whether the tail, with three events of lineage 7, ends the connection of replica 4 that follows with so many.

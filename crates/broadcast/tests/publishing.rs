@@ -68,6 +68,20 @@ fn what_is_refused_begins_no_stream() {
     assert_eq!(head.streams().count(), 0);
 }
 
+#[test]
+fn an_event_of_another_region_s_stream_is_refused_for_good_by_the_head_and_by_others() {
+    let stream = Stream::parse("there/news").unwrap();
+    for members in [&[2][..], &[1, 2], &[]] {
+        let mut replica = member(2, members);
+        let refused = publish(&mut replica, &stream, 1, 1);
+        let Message::Refused { reason: Reason::Invalid, first: 1, text, .. } = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(text.contains("region there") && text.contains("region here"), "{text}");
+        assert_eq!(replica.streams().count(), 0);
+    }
+}
+
 /// A replica of a chain, with a publisher's connection.
 fn member(id: u64, members: &[u64]) -> Replica {
     let mut replica = Replica::new(Config::new("here", id));

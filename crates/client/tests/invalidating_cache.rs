@@ -58,6 +58,7 @@ fn start_on(
         advertised,
         regions,
         configuration,
+        joins: true,
         silence_ms: 1_000,
         lost_ms: 60_000,
         connections_max: 100,

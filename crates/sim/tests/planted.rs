@@ -241,6 +241,12 @@ fn a_replica_that_joins_before_it_has_everything_is_caught() {
 }
 
 #[test]
+fn a_configuration_service_that_begins_a_chain_before_it_has_listened_for_what_replicas_have_is_caught() {
+    let words = ["two events were published", "not what was published", "repeated", "misses what publisher"];
+    is_caught(Plant::ChainBegunAtOnce, "broadcast", &words);
+}
+
+#[test]
 fn replicas_that_are_not_told_that_their_region_has_begun_anew_are_caught() {
     let words = ["not what was published", "two events", "repeated"];
     is_caught(Plant::LineageNotTold, "broadcast-anew", &words);
@@ -274,11 +280,27 @@ fn replicas_that_say_what_they_waited_for_a_while_ago_are_caught() {
 }
 
 #[test]
+fn a_tail_that_does_not_say_how_old_its_knowledge_is_is_caught() {
+    is_caught(Plant::AgeNotTold, "broadcast", &["had been acknowledged before then"]);
+}
+
+#[test]
+fn event_times_that_go_back_are_caught() {
+    is_caught(Plant::TimesGoBack, "broadcast", &["before that of the one before it"]);
+}
+
+#[test]
 fn a_publisher_that_tries_again_as_another_is_caught() {
     is_caught(
         Plant::RetryAsAnother,
         "broadcast",
-        &["and is not there", "repeated", "not what was published", "not everything was delivered"],
+        &[
+            "and is not there",
+            "repeated",
+            "not what was published",
+            "not everything was delivered",
+            "misses what publisher",
+        ],
     );
 }
 

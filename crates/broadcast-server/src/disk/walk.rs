@@ -68,11 +68,10 @@ impl Walk {
         &mut self,
         state: impl FnOnce(&Stream) -> Option<&'a StreamState>,
     ) -> Option<Vec<Record>> {
-        if let Some(Lineages { own, others }) = self.lineages.take() {
+        if let Some(Lineages { own, member, others }) = self.lineages.take() {
+            let own = [Record::Lineage { lineage: own, keeps: true }, Record::Member { epoch: member }];
             let elsewhere = others.into_iter().map(|(region, lineage)| Record::Elsewhere { region, lineage });
-            return Some(
-                [Record::Lineage { lineage: own, keeps: true }].into_iter().chain(elsewhere).collect(),
-            );
+            return Some(own.into_iter().chain(elsewhere).collect());
         }
         let left = self.left.front_mut()?;
         let stream = left.stream.clone();

@@ -26,6 +26,7 @@ pub fn config(env: &Env, region: &str, configuration: ConfigurationAt) -> Server
         advertised: None,
         regions: BTreeMap::new(),
         configuration,
+        joins: true,
         silence_ms: 1_000,
         lost_ms: 60_000,
         connections_max: 100,

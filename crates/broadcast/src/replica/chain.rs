@@ -38,10 +38,10 @@ use crate::replica::{
 };
 
 impl Replica {
-    /// The configuration service says how the chain is. Older news are left out.
+    /// The configuration service says how the chain is. Older news are left out, and a chain that has not begun.
     pub fn configure(&mut self, now_ms: u64, chain: Chain) {
         self.now_ms = now_ms;
-        if chain.region != self.config.region || chain.epoch <= self.chain.epoch {
+        if chain.region != self.config.region || chain.epoch <= self.chain.epoch || chain.members.is_empty() {
             return;
         }
         let me = self.config.id;
@@ -74,6 +74,9 @@ impl Replica {
         self.token = (is_tail && ours).then_some(self.chain.epoch);
         if is_member && self.chain.members.len() == 1 {
             self.begin_lineage();
+        }
+        if is_member {
+            self.is_as_good_as_a_member();
         }
         if !self.is_tail() {
             for connection in self.connections.values_mut() {
@@ -300,6 +303,7 @@ impl Replica {
             self.token = Some(epoch);
             self.announce();
         } else {
+            self.is_as_good_as_a_member();
             self.send(from, Message::Ready { epoch });
         }
     }

@@ -30,6 +30,8 @@ use crate::replica::{Output, Replica};
 pub struct Lineages {
     /// Those of its own region; 0 before it was in a chain.
     pub own: u64,
+    /// The epoch of the last chain of which it was a member ([`Has::epoch`]).
+    pub member: u64,
     /// Those of other regions.
     pub others: BTreeMap<String, u64>,
 }
@@ -94,7 +96,7 @@ impl Replica {
     pub fn has(&self) -> Has {
         let local = self.streams.iter().filter(|(stream, _)| self.is_local(stream));
         let events = local.map(|(_, state)| state.last()).fold(0, u64::saturating_add);
-        Has { lineage: self.lineages.own, events }
+        Has { lineage: self.lineages.own, epoch: self.lineages.member, events }
     }
 
     /// This replica is its chain's only member: if that is of a new lineage, it begins with what this replica has.
@@ -123,6 +125,19 @@ impl Replica {
             self.outputs.push(Output::SetAside(dropped));
         }
         self.turn_to_lineage(false);
+    }
+
+    /// It is a member of its chain, or has been handed over to: what was acknowledged until now it has, and from now on nothing is
+    /// without it.
+    pub(super) fn is_as_good_as_a_member(&mut self) {
+        if self.lineages.member == self.chain.epoch {
+            return;
+        }
+        self.lineages.member = self.chain.epoch;
+        if self.config.durability.needs_disk() {
+            let record = Record::Member { epoch: self.chain.epoch };
+            self.outputs.push(Output::Persist { record, ticket: None });
+        }
     }
 
     fn turn_to_lineage(&mut self, keeps: bool) {

@@ -29,9 +29,17 @@ impl Replica {
             replica.counters.refused += count;
             replica.send(from, Message::Refused { stream: stream.clone(), first, reason, text });
         };
-        if !self.is_head() || !self.is_local(&stream) {
+        if !self.is_local(&stream) {
             let text = format!(
-                "this replica ({} of region {}) is not the head of the chain that {stream} belongs to",
+                "{stream} belongs to region {}, and this is the proxy of region {}: publish it to a replica of {0}",
+                stream.region(),
+                self.config.region
+            );
+            return refuse(self, Reason::Invalid, text);
+        }
+        if !self.is_head() {
+            let text = format!(
+                "replica {} is not the head of region {}'s chain",
                 self.config.id, self.config.region
             );
             return refuse(self, Reason::NotHead, text);

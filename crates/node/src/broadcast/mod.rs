@@ -64,8 +64,7 @@ impl Broadcast {
         let disk = open_disk(env, config, &data.join("broadcast"), progress).await?;
         let id = disk.as_ref().map_or_else(|| fresh_id(env), Disk::id);
         let configuration = match config.configuration.as_str() {
-            "" => ConfigurationAt::Here(Arc::clone(meta)),
-            there if there == config.reached_at() => ConfigurationAt::Here(Arc::clone(meta)),
+            _ if config.decides() => ConfigurationAt::Here(Arc::clone(meta)),
             there => ConfigurationAt::There(there.to_owned()),
         };
         let given = &config.quotas;
@@ -82,6 +81,7 @@ impl Broadcast {
             advertised: Some(config.advertised.clone()).filter(|advertised| !advertised.is_empty()),
             regions: config.regions.clone(),
             configuration,
+            joins: config.replica,
             silence_ms: config.silence_ms,
             lost_ms: config.lost_ms,
             connections_max: config.connections_max,
@@ -268,7 +268,7 @@ fn tombstone_ratio(held: u64, live: u64) -> f64 {
     if held == 0 { 0.0 } else { held.saturating_sub(live) as f64 / held as f64 }
 }
 
-/// The replica's disk in `dir`, if some streams are kept there.
+/// The replica's disk in `dir`, if this node is one and some streams are kept there.
 async fn open_disk(
     env: &Env,
     config: &BroadcastConfig,
@@ -276,6 +276,15 @@ async fn open_disk(
     progress: &Progress,
 ) -> anyhow::Result<Option<Disk>> {
     let durability = config.durabilities();
+    if !config.replica {
+        anyhow::ensure!(
+            env.disk().list(dir).is_err(),
+            "[broadcast] replica = false, but {0} has events that nobody else may have: once the region's other replicas have \
+             them as well, move {0} away",
+            dir.display()
+        );
+        return Ok(None);
+    }
     if !durability.needs_disk() {
         anyhow::ensure!(
             env.disk().list(dir).is_err(),

@@ -22,6 +22,8 @@ pub struct BroadcastConfig {
     pub region: String,
     /// The `host:port` of the replica that decides who is in this region's chain; empty is this node itself.
     pub configuration: String,
+    /// Whether this node has the region's events; if not, it only decides who is in the chain.
+    pub replica: bool,
     /// A replica of this region that says nothing for so many milliseconds is removed from the chain, as is one that does
     /// not move on for five times as many, and a proxy that says nothing is not waited for.
     pub silence_ms: u64,
@@ -168,6 +170,7 @@ impl Default for BroadcastConfig {
             advertised: String::new(),
             region: "local".to_owned(),
             configuration: String::new(),
+            replica: true,
             silence_ms: 1_000,
             lost_ms: 60_000,
             advertise_ms: 100,
@@ -189,6 +192,11 @@ impl BroadcastConfig {
     /// Where others reach this replica.
     pub fn reached_at(&self) -> String {
         if self.advertised.is_empty() { self.listen.to_string() } else { self.advertised.clone() }
+    }
+
+    /// Whether this node decides who is in the region's chain.
+    pub fn decides(&self) -> bool {
+        self.configuration.is_empty() || self.configuration == self.reached_at()
     }
 
     /// Which streams are kept on disk; the names were checked before.
@@ -238,6 +246,12 @@ impl BroadcastConfig {
             "[broadcast] listen = \"{}\" is no address that others could be told: set `advertised` to a host:port \
              by which they reach it",
             self.listen
+        );
+        anyhow::ensure!(
+            self.replica || self.decides(),
+            "[broadcast] replica = false leaves the node nothing to do, as configuration = \"{}\" is another one: leave one of \
+             them out",
+            self.configuration
         );
         let mut regions = vec![&self.region];
         regions.extend(self.regions.keys());

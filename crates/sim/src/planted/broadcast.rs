@@ -23,6 +23,16 @@ impl Plant {
                 let counts = counts.map(|(last, stream)| (stream, last)).collect();
                 Message::Held { epoch, counts }
             }
+            (Plant::AgeNotTold, Message::Advertise { epoch, answers, mut counts }) => {
+                counts.iter_mut().for_each(|told| told.age_ms = 0);
+                Message::Advertise { epoch, answers, counts }
+            }
+            (Plant::TimesGoBack, Message::Append { epoch, stream, lineage, origin, mut batch })
+                if batch.last.is_multiple_of(3) =>
+            {
+                batch.state.time_ms -= EARLIER_MS;
+                Message::Append { epoch, stream, lineage, origin, batch }
+            }
             (Plant::TombstoneForNothing, Message::Events { stream, lineage, batch }) => {
                 Message::Events { stream, lineage, batch: without_first(&batch) }
             }
@@ -98,6 +108,8 @@ impl Plant {
 
 /// What a replica says that it waits for is so many of its reports old.
 const LATE_REPORTS: usize = 60;
+/// So much earlier than it was.
+const EARLIER_MS: u64 = 10_000;
 /// Without a larger event a message counts for less when it has left than when it was sent: that would be another bug.
 const BYTES_MAX: usize = 4 << 10;
 

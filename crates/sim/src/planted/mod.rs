@@ -97,6 +97,8 @@ pub enum Plant {
     HeldTooEarly,
     /// A replica becomes a member of a broadcast chain before it has what the others have.
     JoinedBeforeCaughtUp,
+    /// A configuration service whose metadata is lost begins a chain at once, with whoever is heard first.
+    ChainBegunAtOnce,
     /// Replicas are not told that their region has begun anew.
     LineageNotTold,
     /// Proxies do not say to others in which lineage their events are.
@@ -109,6 +111,10 @@ pub enum Plant {
     BeforeNotTold,
     /// They say what they waited for a while ago.
     WaitsToldLate,
+    /// A tail says that what it knows is of now.
+    AgeNotTold,
+    /// A replica gives some events an earlier time than they have when it hands them on.
+    TimesGoBack,
     /// A publisher that tries again does so as another one.
     RetryAsAnother,
     /// A publisher takes another name at every gap that a head tells it of.

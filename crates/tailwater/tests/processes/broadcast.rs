@@ -403,6 +403,56 @@ fn head_middle_and_tail_are_killed_in_turn_under_load_and_nothing_is_lost_repeat
 }
 
 #[test]
+fn each_replica_is_killed_for_good_while_it_is_the_head_and_the_region_goes_on_if_another_node_decides_the_chain()
+ {
+    let dir = tempfile::tempdir().expect("a directory");
+    let decides = [("TAILWATER_BROADCAST__REGION", "eu"), ("TAILWATER_BROADCAST__REPLICA", "false")];
+    let decides = Node::start_at(&dir.path().join("decides"), &address(), &[], &decides);
+    let environment =
+        [("TAILWATER_BROADCAST__REGION", "eu"), ("TAILWATER_BROADCAST__CONFIGURATION", &*decides.broadcast)];
+    let start = |number: usize| {
+        let node = Node::start_at(&dir.path().join(number.to_string()), &address(), &[], &environment);
+        wait_until_in_chain(&node);
+        node
+    };
+    let mut nodes: Vec<Node> = (0..3).map(start).collect();
+    let load = Load::start(&decides, "prices", (5, Duration::from_millis(5)), |number| number.to_string());
+    let listener =
+        Follower::of(&mut decides.command(&["broadcast", "listen", "prices", "--format", "%n %v\\n"]));
+    let mut heard_to = 0u64;
+    let mut hear = |until: u64| {
+        while heard_to < until {
+            assert_eq!(listener.next(), format!("{} {heard_to}", heard_to + 1));
+            heard_to += 1;
+        }
+        heard_to
+    };
+    hear(100);
+    for number in 3..6 {
+        let head = wait_for("a chain of three", || Some(members(&decides)).filter(|chain| chain.len() == 3));
+        let head = nodes.iter().position(|node| node.broadcast == head[0]).expect("one of ours");
+        let mut killed = nodes.remove(head);
+        killed.process.kill();
+        wait_for("the chain to go on without it", || {
+            let chain = members(&decides);
+            (chain.len() == 2 && !chain.contains(&killed.broadcast)).then_some(())
+        });
+        let more = hear(0) + 100;
+        hear(more);
+        nodes.push(start(number));
+    }
+    let acknowledged = load.end();
+    let published = acknowledged.len() as u64;
+    hear(published);
+    let expected: Vec<String> = (0..published).map(|number| number.to_string()).collect();
+    for node in &nodes {
+        wait_for("it to hold all", || (view_of_stream(node) == Some(published)).then_some(()));
+        assert_eq!(heard(node, &["prices"]), expected);
+    }
+    assert_eq!(view_of_stream(&decides), None);
+}
+
+#[test]
 fn a_replica_that_stood_still_and_was_taken_for_dead_joins_again_with_what_it_missed() {
     let dir = tempfile::tempdir().expect("a directory");
     let nodes = start_chain(dir.path());

@@ -1,4 +1,6 @@
-//! Clients that crash, and come back with what they had kept; listeners that stop reading; slow links.
+//! Replicas that crash, and clients that do and come back with what they had kept; listeners that stop reading; slow links.
+
+use tailwater_broadcast::message::Member;
 
 use super::clients::{Client, Publisher};
 use super::net::{Pid, Slow};
@@ -10,6 +12,58 @@ use crate::checkers::Violation;
 const KEEPS_ONE_IN: usize = 20;
 
 impl Sim {
+    /// Whether another member of the chain is there and reaches everybody: without one, what the chain holds is
+    /// lost, or nobody can tell that it is not.
+    pub(super) fn can_spare(&self, region: usize, pid: Pid) -> bool {
+        let members = &self.regions[region].service.chain().members;
+        members.iter().any(|member| member.id != pid && self.reaches_everybody(member.id))
+    }
+
+    /// Whether a replica is there and reaches all of its region.
+    pub(super) fn reaches_everybody(&self, pid: Pid) -> bool {
+        let Some(node) = self.nodes.get(&pid) else { return false };
+        let me = site(node.region, node.slot);
+        let mut sites = (0..10).map(|place| site(node.region, place));
+        !sites.any(|at| self.net.cuts.contains(&(me.min(at), me.max(at))))
+    }
+
+    /// A replica dies, if another member of its chain is there, or all of them have their disks; its own may die as well if one is
+    /// there. So the last member that the configuration service waits for comes back.
+    pub(super) fn crash(&mut self, region: usize, slot: usize) {
+        let Some(pid) = self.regions[region].slots[slot].0 else { return };
+        let can_spare = self.can_spare(region, pid);
+        let super::Region { service, disks, durable, .. } = &self.regions[region];
+        let has_disk = |member: &Member| disks.values().any(|disk| disk.id == member.id);
+        let members = &service.chain().members;
+        let comes_back = *durable && !members.is_empty() && members.iter().all(has_disk);
+        if !can_spare && !comes_back {
+            return;
+        }
+        if let Some(disk) = self.regions[region].disks.get_mut(&slot) {
+            disk.crash(&mut self.rng);
+            if can_spare && self.rng.chance(200_000) {
+                self.regions[region].disks.remove(&slot);
+                self.report.count("disks lost", 1);
+            }
+        }
+        self.end(region, slot, pid);
+        self.regions[region].slots[slot].1 = self.now_ms + self.rng.between(50, 3_000);
+    }
+
+    /// A replica ends.
+    pub(super) fn end(&mut self, region: usize, slot: usize, pid: Pid) {
+        self.outside.record("crash", pid, 0);
+        self.report.count("crashes", 1);
+        for link in self.net.of(pid) {
+            self.broken(link);
+        }
+        self.nodes.remove(&pid);
+        if !self.regions[region].disks.contains_key(&slot) {
+            self.truths.gone(pid);
+        }
+        self.regions[region].slots[slot].0 = None;
+    }
+
     /// Some keep how far they are.
     pub(super) fn clients_keep(&mut self) {
         let pids: Vec<Pid> = self.clients.keys().copied().collect();
