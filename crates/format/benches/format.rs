@@ -89,12 +89,17 @@ fn iteration() {
 }
 
 fn checksums() {
-    println!("checksums             XXH3-64            CRC32C (crc-fast)    CRC-64/NVME (crc-fast)");
+    println!(
+        "checksums   XXH3-64 (xxhash-rust)  (twox-hash)            CRC32C (crc-fast)    CRC-64/NVME (crc-fast)"
+    );
     for len in [80, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20] {
         let bytes = filler(len, 1);
         let repeats = (64 << 20) / (len + 1000);
         let xxh3 = best_ns(repeats, || {
             black_box(xxhash_rust::xxh3::xxh3_64(black_box(&bytes)));
+        });
+        let twox = best_ns(repeats, || {
+            black_box(twox_hash::XxHash3_64::oneshot(black_box(&bytes)));
         });
         let crc32 = best_ns(repeats, || {
             black_box(crc_fast::crc32_iscsi(black_box(&bytes)));
@@ -103,7 +108,7 @@ fn checksums() {
             black_box(crc_fast::crc64_nvme(black_box(&bytes)));
         });
         print!("  {len:>8} B");
-        for ns in [xxh3, crc32, crc64] {
+        for ns in [xxh3, twox, crc32, crc64] {
             print!("  {ns:>8.0} ns {:>5.1} GB/s", len as f64 / ns);
         }
         println!();

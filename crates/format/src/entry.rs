@@ -6,7 +6,7 @@
 //! ```text
 //! offset size field              (little-endian)
 //!      0    4 magic              "TWen"
-//!      4    2 version            1
+//!      4    2 version            2
 //!      6    2 zero
 //!      8    4 len                of the whole entry, header included
 //!     12    4 record_count       0 exactly if there is no body
@@ -17,7 +17,7 @@
 //!     48    8 entry_id           counted from 0 in each segment
 //!     56    8 base_offset        of the first record; of the next one to come in a control entry
 //!     64    8 transaction_id     largest of the shard up to and including this entry (signed)
-//!     72    8 checksum           CRC-64/NVME of the body
+//!     72    8 checksum           XXH3-64 of the body
 //!     80    8 header_checksum    XXH3-64 of bytes 0..80
 //!     88      body: len - 88 bytes of record batches, one after the other
 //! ```
@@ -26,18 +26,16 @@
 //! - The header has a checksum of its own, which covers the body's checksum: together they cover every byte. So
 //!   a length can be believed as soon as the 88 bytes are there, and garbage is told from "not all here yet"
 //!   without waiting for a body that never comes.
-//! - Both have 64 bits and are what is fastest at their length (`cargo bench -p tailwater-format` prints it): of a
-//!   64 KiB body CRC-64/NVME and CRC32C take half of XXH3's time, because `crc-fast` finds out at run time what the
-//!   CPU can do; of 80 bytes XXH3 takes a quarter of CRC-64's. The batches inside keep Kafka's CRC32C, which
-//!   Kafka's clients check.
+//! - Both have 64 bits and are what is fastest (`cargo bench -p tailwater-format` prints it): `twox-hash` finds out at run time what the
+//!   processor can do, and where that has no AVX-512 a CRC-64 takes four times as long. The batches inside keep Kafka's CRC32C,
+//!   which Kafka's clients check.
 //! - Nothing here allocates while parsing, and no input makes it panic.
 //!
 //! Entries are written by a segment's one writer; recovery, the tail readers and the copies parse them.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use crc_fast::crc64_nvme;
+use twox_hash::XxHash3_64;
 use uuid::Uuid;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bytes_at::{
     bytes16, i64_le, put_i64_le, put_u16_le, put_u32_le, put_u64_le, u16_le, u32_le, u64_le,
@@ -53,7 +51,7 @@ pub const ENTRY_HEADER_BYTES: usize = 88;
 /// Length of the longest entry in bytes, header included.
 pub const ENTRY_BYTES_MAX: usize = ENTRY_HEADER_BYTES + ENTRY_BODY_BYTES_MAX;
 /// The version that [`encode_entry`] writes, and the only one that is read.
-pub const ENTRY_VERSION: u16 = 1;
+pub const ENTRY_VERSION: u16 = 2;
 
 const MAGIC: [u8; 4] = *b"TWen";
 const AT_VERSION: usize = 4;
@@ -109,7 +107,7 @@ pub struct EntryHeader {
     pub record_count: u32,
     /// Largest transaction id of the shard up to and including this entry.
     pub transaction_id: TransactionId,
-    /// CRC-64/NVME of the body.
+    /// XXH3-64 of the body.
     pub checksum: u64,
 }
 
@@ -329,8 +327,8 @@ pub fn encode_entry_with<'a>(
     put_u64_le(header, AT_ENTRY_ID, fields.entry_id.0);
     put_u64_le(header, AT_BASE_OFFSET, fields.base_offset.0);
     put_i64_le(header, AT_TRANSACTION_ID, fields.transaction_id.0);
-    put_u64_le(header, AT_CHECKSUM, crc64_nvme(body));
-    let header_checksum = xxh3_64(&header[..AT_HEADER_CHECKSUM]);
+    put_u64_le(header, AT_CHECKSUM, XxHash3_64::oneshot(body));
+    let header_checksum = XxHash3_64::oneshot(&header[..AT_HEADER_CHECKSUM]);
     put_u64_le(header, AT_HEADER_CHECKSUM, header_checksum);
     entry.freeze()
 }
@@ -351,7 +349,7 @@ pub fn parse_entry_header(bytes: &[u8]) -> Result<EntryHeader, EntryError> {
         return Err(EntryCorrupt::Version { found: version }.into());
     }
     let found = u64_le(header, AT_HEADER_CHECKSUM);
-    let computed = xxh3_64(&header[..AT_HEADER_CHECKSUM]);
+    let computed = XxHash3_64::oneshot(&header[..AT_HEADER_CHECKSUM]);
     if found != computed {
         return Err(EntryCorrupt::HeaderChecksum { found, computed }.into());
     }
@@ -389,7 +387,7 @@ pub fn parse_entry(bytes: &[u8]) -> Result<Entry<'_>, EntryError> {
     let Some(batches) = bytes.get(ENTRY_HEADER_BYTES..len) else {
         return Err(EntryError::Incomplete { needed: len });
     };
-    let computed = crc64_nvme(batches);
+    let computed = XxHash3_64::oneshot(batches);
     if header.checksum != computed {
         let found = header.checksum;
         return Err(EntryCorrupt::BodyChecksum { found, computed, body_bytes: batches.len() }.into());

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tailwater_env::Env;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, UnixStream};
 
 use crate::address::Address;
 use crate::connection::Connection;
@@ -94,9 +94,9 @@ impl From<frame::FrameError> for Failure {
 async fn greet(env: &Env, address: &Address) -> Result<Arc<dyn Connection>, Failure> {
     let stream = match address {
         Address::Tcp(address) => {
-            let socket = TcpStream::connect(address).await?;
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             tune_tcp(&socket)?;
-            Stream::Tcp(socket)
+            Stream::Tcp(socket.connect(*address).await?)
         }
         Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
     };

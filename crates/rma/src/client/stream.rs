@@ -1,7 +1,7 @@
 //! A connected stream socket of either family, on tokio's reactor.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use bytes::{BufMut, BytesMut};
 use rustix::net::RecvFlags;
@@ -21,6 +21,16 @@ impl Stream {
             Self::Tcp(socket) => socket.readable().await,
             Self::Unix(socket) => socket.readable().await,
         }
+    }
+
+    /// As [`Stream::readable`], once as many bytes are there, as far as the kernel sees to that; `before` is what it was told last.
+    pub(crate) async fn readable_from(&self, bytes: usize, before: &mut usize) -> io::Result<()> {
+        if let Self::Tcp(socket) = self
+            && std::mem::replace(before, bytes) != bytes
+        {
+            set_readable_from(socket.as_fd(), bytes);
+        }
+        self.readable().await
     }
 
     pub(crate) async fn writable(&self) -> io::Result<()> {
@@ -92,4 +102,15 @@ impl Stream {
             }
         }
     }
+}
+
+/// A TCP socket that has fewer than `bytes` bytes counts as one that has none, unless no more will come. The kernel makes the room
+/// that it takes to have as many, and takes fewer for enough if it can't. A wish: where it is not taken, every byte counts.
+fn set_readable_from(socket: BorrowedFd<'_>, bytes: usize) {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let len = size_of_val(&bytes) as libc::socklen_t;
+    let (socket, value) = (socket.as_raw_fd(), (&raw const bytes).cast());
+    // SAFETY: `value` points to `len` bytes that live until the call is over, and the kernel only reads them; the descriptor
+    // is borrowed for as long.
+    let _ = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
 }

@@ -42,6 +42,8 @@ impl Listener {
         let socket = socket_with(family, SocketType::STREAM, flags(), None)?;
         // A server that is restarted takes its port again while connections of its predecessor linger.
         sockopt::set_socket_reuseaddr(&socket, true)?;
+        // What it accepts has all of it from the beginning.
+        tune_tcp(&socket)?;
         bind(&socket, &address)?;
         listen(&socket, BACKLOG)?;
         let address = SocketAddr::try_from(getsockname(&socket)?)?;
@@ -70,7 +72,6 @@ impl Listener {
         let (socket, from) = acceptfrom_with(self, flags())?;
         match self {
             Self::Tcp { at, .. } => {
-                tune_tcp(&socket)?;
                 let from = from.and_then(|from: SocketAddrAny| SocketAddr::try_from(from).ok());
                 let address = from.map_or_else(|| "tcp:?".to_owned(), |from| format!("tcp:{from}"));
                 Ok(Accepted { socket, peer: anonymous(address), at: Arc::clone(at), unix: false })
