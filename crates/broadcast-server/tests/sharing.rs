@@ -108,7 +108,7 @@ async fn thirty_listeners_get_everything_and_less_than_half_of_it_from_the_proxy
     let region = snapshot.region;
     assert!(region.events >= 3_000 && region.events * 2 < all.delivered, "{region:?}");
     assert!(region.bytes > 8 * 3_000 && region.requests > 0 && region.view > 0, "{region:?}");
-    for listener in &listeners {
+    for listener in &mut listeners {
         assert_eq!(listener.positions().streams[&stream()].seq, 3_000);
     }
 }

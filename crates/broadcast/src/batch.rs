@@ -342,74 +342,84 @@ impl<'a> Cursor<'a> {
     #[allow(clippy::should_implement_trait)]
     #[inline]
     pub fn next(&mut self) -> Result<Option<EventRef<'_>>, Malformed> {
-        let mut rest = &self.bytes[self.position..];
-        let Some((&flags, after)) = rest.split_first() else { return Ok(None) };
-        rest = after;
-        let cut = Malformed("an event is cut off or too large");
-        let mut skipped = 0;
-        if flags & (SKIP | TIME | 0x80) != 0 {
-            if flags & 0x80 != 0 {
-                return Err(Malformed("an event has an unknown flag"));
-            }
-            if flags & SKIP != 0 {
-                skipped = varint::take(&mut rest).ok_or(cut.clone())?;
-                if skipped == 0 {
-                    return Err(Malformed("an event says that it skips nothing"));
-                }
-            }
-            if flags & TIME != 0 {
-                let delta = varint::unzigzag(varint::take(&mut rest).ok_or(cut.clone())?);
-                self.state.time_ms = self.state.time_ms.wrapping_add_signed(delta);
+        read_event(self.bytes, &mut self.position, &mut self.state, &mut self.seq)
+    }
+}
+
+/// Reads the event at `position` behind the one with number `seq`, and moves both behind it.
+#[inline(always)]
+fn read_event<'a>(
+    bytes: &'a [u8],
+    position: &mut usize,
+    state: &'a mut State,
+    last: &mut u64,
+) -> Result<Option<EventRef<'a>>, Malformed> {
+    let mut rest = &bytes[*position..];
+    let Some((&flags, after)) = rest.split_first() else { return Ok(None) };
+    rest = after;
+    let cut = Malformed("an event is cut off or too large");
+    let mut skipped = 0;
+    if flags & (SKIP | TIME | 0x80) != 0 {
+        if flags & 0x80 != 0 {
+            return Err(Malformed("an event has an unknown flag"));
+        }
+        if flags & SKIP != 0 {
+            skipped = varint::take(&mut rest).ok_or(cut.clone())?;
+            if skipped == 0 {
+                return Err(Malformed("an event says that it skips nothing"));
             }
         }
-        let seq = self
-            .seq
-            .checked_add(skipped)
-            .and_then(|seq| seq.checked_add(1))
-            .ok_or(Malformed("its numbers overflow"))?;
-        let collects = match flags & COLLECT {
-            0 => false,
-            1 => {
-                if self.state.collect.is_none() {
-                    return Err(Malformed("an event collects as one before that collects nothing"));
-                }
-                true
-            }
-            code => {
-                self.state.collect = Some(take_collect(code, &mut rest)?);
-                true
-            }
-        };
-        let key = match flags & KEY {
-            0 => None,
-            _ => Some(text(&mut rest, KEY_BYTES_MAX).ok_or(cut.clone())?),
-        };
-        let headers = if flags & HEADERS == 0 {
-            &rest[..0]
-        } else {
-            let count = varint::take(&mut rest).ok_or(cut.clone())?;
-            if count == 0 || count > HEADERS_MAX as u64 {
-                return Err(Malformed("an event has no or too many headers"));
-            }
-            let start = rest;
-            for _ in 0..2 * count {
-                text(&mut rest, HEADER_BYTES_MAX).ok_or(cut.clone())?;
-            }
-            &start[..start.len() - rest.len()]
-        };
-        let payload = text(&mut rest, PAYLOAD_BYTES_MAX).ok_or(cut)?;
-        self.position = self.bytes.len() - rest.len();
-        self.seq = seq;
-        Ok(Some(EventRef {
-            seq,
-            skipped,
-            time_ms: self.state.time_ms,
-            collect: if collects { self.state.collect.as_ref() } else { None },
-            key,
-            headers,
-            payload,
-        }))
+        if flags & TIME != 0 {
+            let delta = varint::unzigzag(varint::take(&mut rest).ok_or(cut.clone())?);
+            state.time_ms = state.time_ms.wrapping_add_signed(delta);
+        }
     }
+    let seq = last
+        .checked_add(skipped)
+        .and_then(|seq| seq.checked_add(1))
+        .ok_or(Malformed("its numbers overflow"))?;
+    let collects = match flags & COLLECT {
+        0 => false,
+        1 => {
+            if state.collect.is_none() {
+                return Err(Malformed("an event collects as one before that collects nothing"));
+            }
+            true
+        }
+        code => {
+            state.collect = Some(take_collect(code, &mut rest)?);
+            true
+        }
+    };
+    let key = match flags & KEY {
+        0 => None,
+        _ => Some(text(&mut rest, KEY_BYTES_MAX).ok_or(cut.clone())?),
+    };
+    let headers = if flags & HEADERS == 0 {
+        &rest[..0]
+    } else {
+        let count = varint::take(&mut rest).ok_or(cut.clone())?;
+        if count == 0 || count > HEADERS_MAX as u64 {
+            return Err(Malformed("an event has no or too many headers"));
+        }
+        let start = rest;
+        for _ in 0..2 * count {
+            text(&mut rest, HEADER_BYTES_MAX).ok_or(cut.clone())?;
+        }
+        &start[..start.len() - rest.len()]
+    };
+    let payload = text(&mut rest, PAYLOAD_BYTES_MAX).ok_or(cut)?;
+    *position = bytes.len() - rest.len();
+    *last = seq;
+    Ok(Some(EventRef {
+        seq,
+        skipped,
+        time_ms: state.time_ms,
+        collect: if collects { state.collect.as_ref() } else { None },
+        key,
+        headers,
+        payload,
+    }))
 }
 
 #[cold]

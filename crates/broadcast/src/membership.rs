@@ -177,8 +177,10 @@ impl Membership {
             self.kept_out.insert(member.id, member.clone());
         }
         self.caught_up.remove(&member.id);
-        self.joins.retain(|other| other.id != member.id);
-        if self.joins.len() < MEMBERS_MAX {
+        // Whoever asks again keeps its turn: of several that have nothing the first one is the head.
+        if let Some(known) = self.joins.iter_mut().find(|other| other.id == member.id) {
+            *known = member;
+        } else if self.joins.len() < MEMBERS_MAX {
             self.joins.push(member);
         }
     }

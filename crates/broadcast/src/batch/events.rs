@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Batch, Cursor, EventRef, Malformed};
+use super::{Batch, EventRef, Malformed, read_event};
 use crate::event::{Content, Event, Kind};
 
 /// The events of a batch, with tombstones. It holds the batch, and each event is made when it is asked for: what it carries are
@@ -29,7 +29,7 @@ impl Events {
 impl Iterator for Events {
     type Item = Result<Event, Malformed>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pending.is_some() {
             return self.pending.take().map(Ok);
@@ -40,31 +40,27 @@ impl Iterator for Events {
         let before = self.batch.state.time_ms;
         let tombstone = |seq, range| Event { seq, range, time_ms: before, kind: Kind::Tombstone };
         let bytes = &self.batch.bytes;
-        let mut cursor = Cursor::new(self.at, std::mem::take(&mut self.batch.state), bytes);
-        cursor.position = self.position;
-        let event = match cursor.next() {
-            Ok(event) => event.map(|event| (event.skipped, owned(bytes, &event))),
+        match read_event(bytes, &mut self.position, &mut self.batch.state, &mut self.at) {
+            Ok(Some(event)) if event.skipped == 0 => Some(Ok(owned(bytes, &event))),
+            Ok(Some(event)) => {
+                let first = tombstone(event.seq - 1, event.skipped);
+                self.pending = Some(owned(bytes, &event));
+                Some(Ok(first))
+            }
+            Ok(None) => {
+                self.ended = true;
+                let range = self.batch.last.saturating_sub(self.at);
+                (range > 0).then(|| Ok(tombstone(self.batch.last, range)))
+            }
             Err(error) => {
                 self.ended = true;
-                return Some(Err(error));
+                Some(Err(error))
             }
-        };
-        (self.position, self.batch.state) = (cursor.position, cursor.state);
-        let Some((skipped, event)) = event else {
-            self.ended = true;
-            let range = self.batch.last.saturating_sub(self.at);
-            return (range > 0).then(|| Ok(tombstone(self.batch.last, range)));
-        };
-        self.at = event.seq;
-        if skipped == 0 {
-            return Some(Ok(event));
         }
-        let first = tombstone(event.seq - 1, skipped);
-        self.pending = Some(event);
-        Some(Ok(first))
     }
 }
 
+#[inline(always)]
 fn owned(bytes: &Bytes, event: &EventRef<'_>) -> Event {
     let content = Content {
         key: event.key.map(|key| bytes.slice_ref(key)),

@@ -32,11 +32,19 @@ const REFUSED: Duration = Duration::from_secs(1);
 pub struct Listener {
     received: mpsc::Receiver<Came>,
     positions: Positions,
-    /// What [`Listener::get_event`] has not answered yet of the last batch.
-    unread: Option<(Stream, Events)>,
+    unread: Option<Unread>,
     newest: Arc<Hears>,
     stats: Option<watch::Receiver<SharingStats>>,
     _task: Task,
+}
+
+/// What [`Listener::get_event`] has not answered yet of the last batch.
+#[derive(Debug)]
+struct Unread {
+    stream: Stream,
+    /// The number of the last event that it answered, if its position does not have it yet.
+    reached: Option<u64>,
+    events: Events,
 }
 
 /// What came, and if it is events, of which lineage they are.
@@ -199,6 +207,7 @@ impl Listener {
 
     /// What comes next. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Result<Received, ListenError> {
+        self.settle();
         let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
         let received = received?;
         match &received {
@@ -217,22 +226,20 @@ impl Listener {
     /// and no allocation but for its headers.
     pub async fn get_event(&mut self) -> Result<(Stream, Event), ListenError> {
         loop {
-            if let Some((stream, events)) = &mut self.unread {
-                if let Some(event) = events.next() {
+            if let Some(unread) = &mut self.unread {
+                if let Some(event) = unread.events.next() {
                     let event = event?;
-                    // It is there since the batch came.
-                    if let Some(position) = self.positions.streams.get_mut(stream) {
-                        position.seq = event.seq;
-                    }
-                    return Ok((stream.clone(), event));
+                    unread.reached = Some(event.seq);
+                    return Ok((unread.stream.clone(), event));
                 }
+                self.settle();
                 self.unread = None;
             }
             let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
             match received? {
                 Received::Events(stream, batch) => {
                     self.positions.streams.entry(stream.clone()).or_default().lineage = lineage;
-                    self.unread = Some((stream, batch.events()));
+                    self.unread = Some(Unread { stream, reached: None, events: batch.events() });
                 }
                 Received::Began(positions) => self.began(&positions),
                 Received::Anew { region, lineage } => {
@@ -250,8 +257,20 @@ impl Listener {
     }
 
     /// How far it got, to go on from there later: what [`Listener::next`] and [`Listener::get_event`] answered.
-    pub fn positions(&self) -> &Positions {
+    pub fn positions(&mut self) -> &Positions {
+        self.settle();
         &self.positions
+    }
+
+    /// Notes how far [`Listener::get_event`] got in the last batch, which is not worth a look for each event.
+    fn settle(&mut self) {
+        // Its position is there since the batch came.
+        if let Some(unread) = &mut self.unread
+            && let Some(seq) = unread.reached.take()
+            && let Some(position) = self.positions.streams.get_mut(&unread.stream)
+        {
+            position.seq = seq;
+        }
     }
 }
 

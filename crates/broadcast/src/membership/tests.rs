@@ -47,6 +47,16 @@ fn replicas_join_at_the_end_when_they_caught_up_and_silent_ones_leave() {
 }
 
 #[test]
+fn of_several_that_have_nothing_the_first_that_asked_is_the_head_however_often_it_asks() {
+    let mut service = Membership::new(0, Chain { region: "eu".into(), ..Chain::default() }, 1000, 3000);
+    for (at_ms, id) in [(0, 1), (10, 2), (500, 1), (510, 3), (900, 2), (901, 1), (902, 3)] {
+        service.join(at_ms, member(id), true, true);
+        assert_eq!(step(&mut service, at_ms), None, "it listens");
+    }
+    assert_eq!(step(&mut service, 1_001), Some((vec![1], vec![2, 3])));
+}
+
+#[test]
 fn whoever_wants_to_join_a_full_chain_under_ever_other_numbers_takes_bounded_room() {
     let mut service = first_start();
     for id in 1..100_000 {

@@ -170,7 +170,7 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
             match received {
                 Received::Began(positions) => live.ring.lock().begin(&positions),
                 Received::Events(stream, batch) => {
-                    let lineage = lineage_of(&listener, &stream);
+                    let lineage = lineage_of(&mut listener, &stream);
                     if live.take(&stream, lineage, batch).await.is_err() {
                         break;
                     }
@@ -217,7 +217,7 @@ impl Live {
 }
 
 /// The lineage of the events of a stream that a listener has just answered.
-fn lineage_of(listener: &Listener, stream: &Stream) -> u64 {
+fn lineage_of(listener: &mut Listener, stream: &Stream) -> u64 {
     listener.positions().streams.get(stream).map_or(0, |position| position.lineage)
 }
 
@@ -359,7 +359,7 @@ impl Feed {
                     Some(turn) => {
                         let received = turn.listener.next().await;
                         let lineage = match &received {
-                            Ok(Received::Events(stream, _)) => lineage_of(&turn.listener, stream),
+                            Ok(Received::Events(stream, _)) => lineage_of(&mut turn.listener, stream),
                             _ => 0,
                         };
                         (received, lineage)
