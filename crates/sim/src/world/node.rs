@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tailwater_env::{Clock, Disk, Env, Instant, Random, Task, Tasks};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::disk::SimDisk;
 use crate::rng::Rng;
@@ -35,8 +35,8 @@ pub(crate) struct NodeState {
     /// The incarnation that is up, or none.
     up: Option<u64>,
     incarnation_next: u64,
-    /// Counts deaths.
-    deaths: watch::Sender<u64>,
+    /// Rung at each death. A watch would wake futures of one task that wait for it in any order.
+    deaths: Arc<Notify>,
     wall_skew_ms: i64,
     rng: Rng,
     disk: SimDisk,
@@ -68,7 +68,7 @@ impl Node {
                 name,
                 up: Some(0),
                 incarnation_next: 1,
-                deaths: watch::Sender::new(0),
+                deaths: Arc::default(),
                 wall_skew_ms: 0,
                 rng: Rng::new(shared.seed, name),
                 disk,
@@ -180,12 +180,13 @@ impl Node {
 
     /// Completes when the process with that number is gone.
     pub(crate) async fn died_as(&self, incarnation: u64) {
-        let mut deaths = self.shared.with(|core| core.nodes[self.id].deaths.subscribe());
-        while self.is_incarnation(incarnation) {
-            // The sender lives as long as the world.
-            if deaths.changed().await.is_err() {
+        let deaths = self.shared.with(|core| core.nodes[self.id].deaths.clone());
+        loop {
+            let death = deaths.notified();
+            if !self.is_incarnation(incarnation) {
                 return;
             }
+            death.await;
         }
     }
 
@@ -229,7 +230,7 @@ pub(crate) fn kill(shared: &Shared, owner: Owner, how: Crash) {
     let Some(disk) = disk else { return };
     shared.kill_tasks(owner);
     disk.crash(how);
-    shared.with(|core| core.nodes[owner.node].deaths.clone()).send_modify(|deaths| *deaths += 1);
+    shared.with(|core| core.nodes[owner.node].deaths.clone()).notify_waiters();
 }
 
 /// For tasks that belong to no node and survive all crashes.

@@ -3,6 +3,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tailwater_env::OpenMode;
 use tokio::sync::{mpsc, watch};
@@ -258,5 +260,28 @@ fn the_order_in_which_one_change_wakes_many_tasks_does_not_matter() {
     };
     for seed in 0..10 {
         assert_eq!(traced(seed), traced(seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn the_futures_of_one_task_that_wait_for_a_death_are_woken_in_the_order_in_which_they_came() {
+    for _ in 0..10 {
+        let world = World::new(1);
+        let mortal = world.node("mortal");
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let all: FuturesUnordered<_> = (0..40)
+            .map(|number| {
+                let (mortal, told) = (mortal.clone(), told.clone());
+                async move {
+                    mortal.died().await;
+                    told.lock().push(number);
+                }
+            })
+            .collect();
+        world.node("a").env().spawn("waiters", all.for_each(|()| std::future::ready(()))).detach();
+        world.run_for(Duration::from_micros(10)).expect("a timer is set");
+        mortal.crash(Crash::Process);
+        world.run_for(Duration::from_micros(10)).expect("a timer is set");
+        assert_eq!(*told.lock(), (0..40).collect::<Vec<_>>());
     }
 }
