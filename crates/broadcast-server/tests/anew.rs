@@ -54,7 +54,7 @@ async fn heard(env: &Env, server: &Server, count: usize) -> Vec<Bytes> {
 async fn next(listener: &mut Listener, count: usize) -> Vec<Bytes> {
     let mut all = Vec::new();
     while all.len() < count {
-        let (_, event) = listener.get_event().await.unwrap();
+        let event = listener.get_event().await.unwrap().to_event();
         all.push(event.content().expect("nothing is collected").payload.clone());
     }
     all
@@ -176,7 +176,7 @@ async fn listeners_of_another_region_are_told_that_one_began_anew_and_get_all_it
     for listener in [&mut stays, &mut shares] {
         anew(listener, &new).await;
     }
-    assert_eq!(paper.get_event().await, Err(ListenError::Anew("a".to_owned())));
+    assert_eq!(paper.get_event().await.unwrap_err(), ListenError::Anew("a".to_owned()));
     assert_eq!(next(&mut paper, new.len()).await, new);
     // One that was away, and then shares or not.
     let back = || Positions::parse(&token).unwrap();

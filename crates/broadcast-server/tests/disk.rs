@@ -110,7 +110,7 @@ async fn heard(env: &Env, server: &Server, from: Positions, last: u64) -> Vec<(u
     let mut listener = Listener::new(env, vec![server.address().to_string()], from);
     let mut all = Vec::new();
     loop {
-        let (_, event) = listener.get_event().await.unwrap();
+        let event = listener.get_event().await.unwrap().to_event();
         all.push((event.seq, event.content().map(|content| content.payload.clone())));
         if event.seq == last {
             return all;

@@ -51,7 +51,7 @@ async fn a_listener_that_names_too_many_streams_is_told_how_many_it_may_and_ends
     let mut listener = Listener::new(&env, addresses.clone(), Positions::of(streams(STREAMS_MAX)));
     let last = streams(STREAMS_MAX).last().unwrap();
     Publisher::new(&env, addresses).publish(&last, &Content::default(), None).await.unwrap();
-    assert_eq!(listener.get_event().await.unwrap().0, last);
+    assert_eq!(*listener.get_event().await.unwrap().stream, last);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +104,7 @@ async fn a_listener_for_whose_streams_there_is_no_room_is_told_so_and_gets_them_
     let heard = loop {
         match listener.get_event().await {
             Err(ListenError::Refused(_)) => {}
-            heard => break heard.unwrap().0,
+            heard => break heard.unwrap().stream.clone(),
         }
     };
     assert_eq!(heard, last);

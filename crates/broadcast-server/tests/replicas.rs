@@ -36,10 +36,9 @@ fn content(n: u64) -> Content {
 async fn numbers(listener: &mut Listener, count: u64) -> Vec<u64> {
     let mut all = Vec::new();
     while (all.len() as u64) < count {
-        let (_, event) = listener.get_event().await.unwrap();
-        let payload = event.content().expect("nothing is collected").payload.as_ref().try_into().unwrap();
-        all.push(u64::from_le_bytes(payload));
-        assert_eq!(event.seq, all.len() as u64);
+        let event = listener.get_event().await.unwrap();
+        all.push(u64::from_le_bytes(event.payload().try_into().expect("nothing is collected")));
+        assert_eq!(event.seq(), all.len() as u64);
     }
     all
 }
@@ -104,7 +103,7 @@ async fn a_refused_event_is_its_publishers_alone_and_nobody_says_what_time_it_is
     let mut listener = Listener::new(&env, addresses, Positions::of([stream]));
     let now_ms = env.wall_ms() as u64;
     for n in 0..=22 {
-        let (_, event) = listener.get_event().await.unwrap();
+        let event = listener.get_event().await.unwrap().to_event();
         assert_eq!(event.content(), Some(&content(n)));
         assert!(event.time_ms <= now_ms, "{}", event.time_ms);
     }

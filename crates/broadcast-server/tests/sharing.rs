@@ -40,10 +40,9 @@ async fn share(env: &Env, addresses: &[String], positions: Positions, options: O
 /// Waits until a listener has heard the events with the numbers (`after`, `last`], in order and without a gap.
 async fn hear(listener: &mut Listener, after: u64, last: u64) {
     for seq in after + 1..=last {
-        let (_, event) = listener.get_event().await.unwrap();
-        assert_eq!(event.seq, seq);
-        let payload = event.content().expect("nothing is collected").payload.clone();
-        assert_eq!(payload, seq.to_le_bytes().as_slice());
+        let event = listener.get_event().await.unwrap();
+        assert_eq!((event.seq(), event.is_tombstone()), (seq, false));
+        assert_eq!(event.payload(), seq.to_le_bytes());
     }
 }
 

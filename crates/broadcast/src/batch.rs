@@ -346,7 +346,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Reads the event at `position` behind the one with number `seq`, and moves both behind it.
+/// Reads the event at `position` behind the one with number `last`, and moves both behind it.
 #[inline(always)]
 fn read_event<'a>(
     bytes: &'a [u8],
@@ -354,6 +354,36 @@ fn read_event<'a>(
     state: &'a mut State,
     last: &mut u64,
 ) -> Result<Option<EventRef<'a>>, Malformed> {
+    let parts = read_parts(bytes, position, state, last)?;
+    Ok(parts.map(|Parts { seq, skipped, collects, key, headers, payload }| EventRef {
+        seq,
+        skipped,
+        time_ms: state.time_ms,
+        collect: if collects { state.collect.as_ref() } else { None },
+        key,
+        headers,
+        payload,
+    }))
+}
+
+/// What an event itself says: its time and its collection are in the [`State`].
+struct Parts<'a> {
+    seq: u64,
+    skipped: u64,
+    collects: bool,
+    key: Option<&'a [u8]>,
+    headers: &'a [u8],
+    payload: &'a [u8],
+}
+
+/// As [`read_event`]; what it answers does not hold the state.
+#[inline(always)]
+fn read_parts<'a>(
+    bytes: &'a [u8],
+    position: &mut usize,
+    state: &mut State,
+    last: &mut u64,
+) -> Result<Option<Parts<'a>>, Malformed> {
     let mut rest = &bytes[*position..];
     let Some((&flags, after)) = rest.split_first() else { return Ok(None) };
     rest = after;
@@ -411,15 +441,7 @@ fn read_event<'a>(
     let payload = text(&mut rest, PAYLOAD_BYTES_MAX).ok_or(cut)?;
     *position = bytes.len() - rest.len();
     *last = seq;
-    Ok(Some(EventRef {
-        seq,
-        skipped,
-        time_ms: state.time_ms,
-        collect: if collects { state.collect.as_ref() } else { None },
-        key,
-        headers,
-        payload,
-    }))
+    Ok(Some(Parts { seq, skipped, collects, key, headers, payload }))
 }
 
 #[cold]

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use tailwater_client::broadcast::{
-    Collect, Content, Event, Kind, ListenError, Listener, Positions, Publisher, Stream, listen_with,
+    Collect, Content, HeardEvent, ListenError, Listener, Positions, Publisher, Stream, listen_with,
 };
 use tailwater_env::Env;
 
@@ -35,14 +35,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             };
             let mut listener = Listener::new(&env, vec![address.to_owned()], positions);
             let mut left: u64 = count.parse()?;
-            let mut heard = |stream: &Stream, event: Event| {
+            let mut heard = |event: HeardEvent<'_>| {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                match &event.kind {
-                    Kind::Data(content) | Kind::Collection(content, _) => {
-                        let key = content.key.as_deref().map(text).unwrap_or_default();
-                        println!("{stream} {}: {key} is {}", event.seq, text(&content.payload));
-                    }
-                    Kind::Tombstone => println!("{stream} {} to {}: obsolete", event.after() + 1, event.seq),
+                if event.is_tombstone() {
+                    println!("{} {} to {}: obsolete", event.stream, event.after() + 1, event.seq());
+                } else {
+                    let key = event.key().map(text).unwrap_or_default();
+                    println!("{} {}: {key} is {}", event.stream, event.seq(), text(event.payload()));
                 }
                 left = left.saturating_sub(1);
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -13,8 +13,8 @@
 //!
 //! let mut listener = Listener::new(&env, proxy, Positions::start());      // or Listener::sharing
 //! loop {
-//!     let (stream, event) = listener.get_event().await?;
-//!     println!("{stream} {event:?}");
+//!     let event = listener.get_event().await?;                            // in place; `to_event` makes one to keep
+//!     println!("{} {} {:?}", event.stream, event.seq(), event.payload());
 //! }
 //! # }
 //! ```
@@ -25,7 +25,8 @@ use std::ops::ControlFlow;
 
 pub use invalidating::{Cached, InvalidatingCache, InvalidatingConfig, Load};
 pub use tailwater_broadcast::client::{
-    Acknowledged, Count, ListenError, Listener, PublishError, Publisher, Received, Sharing, SharingStats,
+    Acknowledged, Count, HeardEvent, ListenError, Listener, PublishError, Publisher, Received, Sharing,
+    SharingStats,
 };
 pub use tailwater_broadcast::region::{Options as RegionOptions, Stats as RegionStats};
 pub use tailwater_broadcast::{Collect, Content, Event, Kind, Position, Positions, Stream};
@@ -35,11 +36,10 @@ pub use tailwater_broadcast::{Collect, Content, Event, Kind, Position, Positions
 /// listener's positions then say where to go on.
 pub async fn listen_with(
     listener: &mut Listener,
-    mut callback: impl FnMut(&Stream, Event) -> ControlFlow<()>,
+    mut callback: impl FnMut(HeardEvent<'_>) -> ControlFlow<()>,
 ) -> Result<(), ListenError> {
     loop {
-        let (stream, event) = listener.get_event().await?;
-        if callback(&stream, event).is_break() {
+        if callback(listener.get_event().await?).is_break() {
             return Ok(());
         }
     }

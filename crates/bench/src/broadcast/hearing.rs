@@ -63,7 +63,7 @@ pub(super) async fn listen(
 
 async fn take_events(mut listener: Listener, mut checks: Checks, run: &Run) -> Result<(), ListenError> {
     loop {
-        let (stream, event) = match listener.get_event().now_or_never() {
+        let event = match listener.get_event().now_or_never() {
             Some(event) => event?,
             None => {
                 // Before it waits.
@@ -71,17 +71,15 @@ async fn take_events(mut listener: Listener, mut checks: Checks, run: &Run) -> R
                 listener.get_event().await?
             }
         };
-        let stream = checks.stream(&stream);
-        match event.content() {
-            None => checks.tombstone(stream, event.after(), event.seq),
-            Some(content) => {
-                let made_us = made_us(&content.payload);
-                if made_us != checks.made_us {
-                    checks.handed(run);
-                }
-                checks.event(stream, event.seq, &content.payload);
-            }
+        let stream = checks.stream(event.stream);
+        if event.is_tombstone() {
+            checks.tombstone(stream, event.after(), event.seq());
+            continue;
         }
+        if made_us(event.payload()) != checks.made_us {
+            checks.handed(run);
+        }
+        checks.event(stream, event.seq(), event.payload());
     }
 }
 

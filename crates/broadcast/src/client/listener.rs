@@ -11,11 +11,11 @@ use std::time::Duration;
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::{mpsc, watch};
 
-use crate::batch::{Batch, Events, Malformed};
+use crate::batch::{Batch, Events, HeaderIter, Malformed};
 use crate::client::asking::{Asking, Next};
 use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
 use crate::client::sharing::{self, Sharing, SharingStats};
-use crate::event::Event;
+use crate::event::{Collect, Event};
 use crate::message::{AGE_UNKNOWN, Advertised, Message, Reason};
 use crate::name::Stream;
 use crate::positions::{Heard, Position, Positions, TooManyStreams};
@@ -38,13 +38,74 @@ pub struct Listener {
     _task: Task,
 }
 
-/// What [`Listener::get_event`] has not answered yet of the last batch.
+/// The batch that [`Listener::get_event`] is in.
 #[derive(Debug)]
 struct Unread {
     stream: Stream,
-    /// The number of the last event that it answered, if its position does not have it yet.
-    reached: Option<u64>,
+    batch: Batch,
+    /// At the event that it has answered last.
     events: Events,
+}
+
+/// An event that [`Listener::get_event`] has answered, in the batch that it came in.
+#[derive(Clone, Copy, Debug)]
+pub struct HeardEvent<'a> {
+    /// Its stream.
+    pub stream: &'a Stream,
+    /// At the event.
+    events: &'a Events,
+}
+
+impl<'a> HeardEvent<'a> {
+    /// [`Event::seq`].
+    pub fn seq(&self) -> u64 {
+        self.events.seq()
+    }
+
+    /// [`Event::range`].
+    pub fn range(&self) -> u64 {
+        self.events.range()
+    }
+
+    /// The number before the first one that it covers.
+    pub fn after(&self) -> u64 {
+        self.events.seq() - self.events.range()
+    }
+
+    /// [`Event::time_ms`].
+    pub fn time_ms(&self) -> u64 {
+        self.events.time_ms()
+    }
+
+    /// Whether it stands for collected events; then it has no key, no headers and no payload.
+    pub fn is_tombstone(&self) -> bool {
+        self.events.is_tombstone()
+    }
+
+    /// What it is about, if it says so.
+    pub fn key(&self) -> Option<&'a [u8]> {
+        self.events.key()
+    }
+
+    /// Its headers' names and values.
+    pub fn headers(&self) -> HeaderIter<'a> {
+        self.events.headers()
+    }
+
+    /// Its payload.
+    pub fn payload(&self) -> &'a [u8] {
+        self.events.payload()
+    }
+
+    /// Which earlier events it makes obsolete.
+    pub fn collect(&self) -> Option<&'a Collect> {
+        self.events.collect()
+    }
+
+    /// The event to keep. What it carries stays in the batch's memory, which is kept as long.
+    pub fn to_event(&self) -> Event {
+        self.events.to_event()
+    }
 }
 
 /// What came, and if it is events, of which lineage they are.
@@ -205,9 +266,15 @@ impl Listener {
         stats.wait_for(holds).await.ok().map(|stats| *stats)
     }
 
-    /// What comes next. Cancelling it loses nothing.
+    /// What comes next; first what [`Listener::get_event`] has left of a batch. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Result<Received, ListenError> {
         self.settle();
+        if let Some(Unread { stream, batch, events }) = self.unread.take()
+            && let Some(rest) = batch.rest(events.seq())?
+        {
+            self.positions.streams.entry(stream.clone()).or_default().seq = rest.last;
+            return Ok(Received::Events(stream, rest));
+        }
         let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
         let received = received?;
         match &received {
@@ -222,33 +289,43 @@ impl Listener {
     }
 
     /// The next event (the paper's `getEvent`), or [`ListenError::Anew`] before the first one of a region that has begun anew.
-    /// Cancelling it loses nothing. An event is made out of the batch that it came in when it is asked for, which takes no lock,
-    /// and no allocation but for its headers.
-    pub async fn get_event(&mut self) -> Result<(Stream, Event), ListenError> {
-        loop {
-            if let Some(unread) = &mut self.unread {
-                if let Some(event) = unread.events.next() {
-                    let event = event?;
-                    unread.reached = Some(event.seq);
-                    return Ok((unread.stream.clone(), event));
-                }
-                self.settle();
-                self.unread = None;
-            }
-            let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
-            match received? {
-                Received::Events(stream, batch) => {
-                    self.positions.streams.entry(stream.clone()).or_default().lineage = lineage;
-                    self.unread = Some(Unread { stream, reached: None, events: batch.events() });
-                }
-                Received::Began(positions) => self.began(&positions),
-                Received::Anew { region, lineage } => {
-                    self.positions.begin_anew(&region, lineage);
-                    return Err(ListenError::Anew(region));
-                }
-                Received::Counts(_) | Received::Lost => {}
-            }
+    /// Cancelling it loses nothing. The event is looked at in the batch that it came in, which takes no lock and no allocation;
+    /// [`HeardEvent::to_event`] makes one to keep.
+    pub async fn get_event(&mut self) -> Result<HeardEvent<'_>, ListenError> {
+        while !self.advance()? {
+            // Apart, so that what is made for each event is small.
+            Box::pin(self.take_in()).await?;
         }
+        let Unread { stream, events, .. } = self.unread.as_ref().expect("it is at an event");
+        Ok(HeardEvent { stream, events })
+    }
+
+    /// Goes on to the next event of the last batch; `false` if there is none.
+    fn advance(&mut self) -> Result<bool, ListenError> {
+        match &mut self.unread {
+            Some(unread) => Ok(unread.events.advance()?),
+            None => Ok(false),
+        }
+    }
+
+    /// Waits for what comes next, when all of the last batch was answered.
+    async fn take_in(&mut self) -> Result<(), ListenError> {
+        let Came { received, lineage } = self.received.recv().await.ok_or(ListenError::Ended)?;
+        self.settle();
+        self.unread = None;
+        match received? {
+            Received::Events(stream, batch) => {
+                self.positions.streams.entry(stream.clone()).or_default().lineage = lineage;
+                self.unread = Some(Unread { stream, events: batch.events(), batch });
+            }
+            Received::Began(positions) => self.began(&positions),
+            Received::Anew { region, lineage } => {
+                self.positions.begin_anew(&region, lineage);
+                return Err(ListenError::Anew(region));
+            }
+            Received::Counts(_) | Received::Lost => {}
+        }
+        Ok(())
     }
 
     /// From here on a token says the number that "now" was, so that who resumes from it misses nothing.
@@ -265,11 +342,10 @@ impl Listener {
     /// Notes how far [`Listener::get_event`] got in the last batch, which is not worth a look for each event.
     fn settle(&mut self) {
         // Its position is there since the batch came.
-        if let Some(unread) = &mut self.unread
-            && let Some(seq) = unread.reached.take()
+        if let Some(unread) = &self.unread
             && let Some(position) = self.positions.streams.get_mut(&unread.stream)
         {
-            position.seq = seq;
+            position.seq = unread.events.seq();
         }
     }
 }
@@ -444,15 +520,41 @@ mod tests {
         let received = Received::Events(stream.clone(), batch);
         came.send(Came { received: Ok(received), lineage: 3 }).await.unwrap();
         for seq in 1..=COUNT {
-            let (of, event) = listener.get_event().await.unwrap();
-            assert_eq!((&of, event.seq, event.range), (&stream, seq, 1));
-            let payload = &event.content().unwrap().payload;
+            let event = listener.get_event().await.unwrap();
+            assert_eq!((event.stream, event.seq(), event.range()), (&stream, seq, 1));
+            assert_eq!((event.payload(), event.collect()), (&b"4.20"[..], Some(&Collect::SameKey)));
+            let kept = event.to_event();
+            let payload = &kept.content().unwrap().payload;
             assert!(payload == "4.20" && bytes.contains(&payload.as_ptr()));
             assert_eq!(listener.positions().streams[&stream], Position { lineage: 3, seq });
         }
-        let (_, last) = listener.get_event().await.unwrap();
-        assert_eq!((last.after(), last.seq), (COUNT, COUNT + 5));
+        let last = listener.get_event().await.unwrap();
+        assert!(last.is_tombstone());
+        assert_eq!((last.after(), last.seq()), (COUNT, COUNT + 5));
         drop(came);
-        assert_eq!(listener.get_event().await, Err(ListenError::Ended));
+        assert_eq!(listener.get_event().await.unwrap_err(), ListenError::Ended);
+    }
+
+    #[tokio::test]
+    async fn who_goes_on_by_batches_gets_first_what_it_has_not_taken_out_of_the_last_one() {
+        let (came, received) = mpsc::channel(WAITING_MAX);
+        let task = Env::real().spawn("nothing", async {});
+        let mut listener = Listener::of(received, Positions::start(), Arc::default(), None, task);
+        let stream = Stream::parse("eu/prices").unwrap();
+        for after in [0, 10] {
+            let mut events = Writer::new(after);
+            let content = |n: u64| Content { payload: n.to_string().into(), ..Content::default() };
+            (1..=10).for_each(|n| events.publish(&content(after + n), None).unwrap());
+            let received = Received::Events(stream.clone(), events.finish(after + 10));
+            came.send(Came { received: Ok(received), lineage: 3 }).await.unwrap();
+        }
+        for seq in 1..=4 {
+            assert_eq!(listener.get_event().await.unwrap().seq(), seq);
+        }
+        for (after, last) in [(4, 10), (10, 20)] {
+            let Ok(Received::Events(_, batch)) = listener.next().await else { panic!("no events") };
+            assert_eq!((batch.after, batch.last, u64::from(batch.count)), (after, last, last - after));
+            assert_eq!(listener.positions().streams[&stream], Position { lineage: 3, seq: last });
+        }
     }
 }

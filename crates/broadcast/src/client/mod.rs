@@ -12,7 +12,7 @@ pub mod queue;
 mod sharing;
 
 pub use link::Newest;
-pub use listener::{Count, ListenError, Listener, Received};
+pub use listener::{Count, HeardEvent, ListenError, Listener, Received};
 pub use publisher::{PublishError, Publisher};
 pub use queue::Acknowledged;
 pub use sharing::{Sharing, SharingStats};

@@ -166,7 +166,7 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
                 }
             }
         };
-        let (stream, event) = match event {
+        let event = match event {
             Err(anew @ ListenError::Anew(_)) => {
                 out.flush()?;
                 eprintln!("{anew}");
@@ -177,6 +177,7 @@ pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> 
             }
             event => event?,
         };
+        let (stream, event) = (event.stream.clone(), event.to_event());
         count -= 1;
         let reached = listener.positions().streams.get(&stream);
         if let Some(left) = &mut left
