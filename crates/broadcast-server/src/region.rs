@@ -31,6 +31,8 @@ pub struct Region {
     seed: u64,
     /// While this replica is the tail.
     proxy: Option<ProxyPeer>,
+    /// The lineage of what the proxy was told of.
+    lineage: u64,
     members: BTreeMap<ConnectionId, Joined>,
     /// Where a member is connected.
     connections: BTreeMap<u64, ConnectionId>,
@@ -81,6 +83,7 @@ impl Region {
             options: Options { view_max: VIEW_MAX, notify_ms: NOTIFY_MS, ..Options::default() },
             seed,
             proxy: None,
+            lineage: 0,
             members: BTreeMap::new(),
             connections: BTreeMap::new(),
             look_at_ms: 0,
@@ -255,23 +258,26 @@ impl Region {
         self.outputs.push(Output::Send(id, message));
     }
 
-    /// Begins or ends to serve the members as the replica becomes the tail, or is not it any more.
+    /// Begins or ends to serve the members as the replica becomes the tail, or is not it any more. A tail with which its region
+    /// begins anew has what it had, and its members have to hear that all of that is of another lineage.
     fn follow_role(&mut self, now_ms: u64, replica: &Replica) {
-        if replica.is_tail() == self.proxy.is_some() {
+        let is_tail = replica.is_tail();
+        let begins_anew = is_tail && replica.lineage() != self.lineage;
+        if is_tail != self.proxy.is_some() {
+            // Members were told the chain, and come again; whoever is here has to say who it is.
+            self.members.clear();
+            self.connections.clear();
+            self.outbox.clear();
+            self.proxy = is_tail.then(|| ProxyPeer::new(self.me.clone(), &self.options, self.seed ^ now_ms));
+        } else if !begins_anew {
             return;
         }
-        // Members were told the chain, and come again; whoever is here has to say who it is.
-        self.members.clear();
-        self.connections.clear();
-        self.outbox.clear();
-        let outbox = &mut self.outbox;
-        self.proxy = replica.is_tail().then(|| {
-            let mut proxy = ProxyPeer::new(self.me.clone(), &self.options, self.seed ^ now_ms);
+        self.lineage = replica.lineage();
+        if let Some(proxy) = &mut self.proxy {
             for (stream, _) in replica.streams() {
-                proxy.appended(stream, held(replica, stream), outbox);
+                proxy.appended(stream, held(replica, stream), &mut self.outbox);
             }
-            proxy
-        });
+        }
     }
 
     /// What it has counted.
