@@ -318,6 +318,10 @@ impl Sim {
         let recovered = disk.load(self.plant)?;
         let (lineages, streams) = (recovered.lineages().clone(), recovered.into_streams());
         self.truths.holds(disk.id, |stream| streams.get(stream).map_or(0, |state| state.last()));
+        for (stream, state) in &streams {
+            // It may have forgotten it, and numbered others so, and the disk does not have that.
+            state.unsettled().for_each(|entry| self.truths.stored(disk.id, stream, &entry.batch));
+        }
         let config = Config { durability: Durability::Fsync.into(), ..Config::new(name, disk.id) };
         Ok((disk.id, Replica::recovered(config, lineages, streams)))
     }
@@ -408,6 +412,8 @@ impl Sim {
             node.has_news = true;
             node.links.insert(link, acceptor);
             node.replica.connected(self.now_ms, link, Peer::Out(region, acceptor));
+            // With the one before it it may begin anew.
+            self.truths.holds(dialer, |stream| last_of(&node.replica, stream));
         } else if let Some(client) = self.clients.get_mut(&dialer) {
             client.linked(link, at);
         }
