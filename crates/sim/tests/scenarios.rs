@@ -56,6 +56,13 @@ const FOUND: &[(&str, u64)] = &[
     ("broadcast-sharing", 300_135),
     // The scenario itself took a chain for whole one of whose replicas had just ended.
     ("broadcast-sharing", 400_965),
+    // A tail with which its region began anew did not tell those that share of streams in which nothing came.
+    ("broadcast-sharing", 72),
+    // The scenario itself took a replica to have what it had dropped with a lineage.
+    ("broadcast", 1899),
+    ("broadcast-sharing", 668),
+    // The scenario itself took a replica to have what it had numbered, and its disk, which had lost that, had numbered otherwise before.
+    ("broadcast-sharing", 689),
     // The scenario itself took a message that another receiver had deleted for one that is there.
     ("queue-cassandra", 1055),
     // A message that another front end was just moving to the dead-letter queue was received once more than it may be.
