@@ -5,7 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
@@ -114,6 +114,21 @@ impl Mapping {
         let filled = out.len() + len;
         // SAFETY: the capacity is there, and the copy has initialised all bytes up to `filled`.
         unsafe { out.set_len(filled) };
+    }
+
+    /// Puts the pages of a range into a pipe, as far as it has room for them without waiting; how many bytes.
+    ///
+    /// # Errors
+    /// Of kind `WouldBlock` if there is no room.
+    ///
+    /// # Panics
+    /// If the range does not lie in the mapping.
+    pub(crate) fn put_into(&self, offset: usize, len: usize, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        let range = libc::iovec { iov_base: self.at(offset, len).cast(), iov_len: len };
+        // SAFETY: `at` checked that the range lies in the mapping, which is there until the call is over; from then on
+        // the kernel holds pages, not addresses, and reads them only. Whoever reads the pipe expects any bytes.
+        let put = unsafe { libc::vmsplice(pipe.as_raw_fd(), &range, 1, libc::SPLICE_F_NONBLOCK) };
+        usize::try_from(put).map_err(|_| io::Error::last_os_error())
     }
 
     /// Copies into the mapping.

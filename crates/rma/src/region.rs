@@ -129,6 +129,18 @@ impl Region {
         self.memory.append_to(place(offset), len as usize, out);
     }
 
+    /// Puts the pages with `len` bytes from `offset` on into a pipe, as far as it has room for them without waiting; how
+    /// many bytes. What is taken out of the pipe is what is there then.
+    ///
+    /// # Errors
+    /// Of kind `WouldBlock` if there is no room.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
+    pub(crate) fn put_into(&self, offset: u64, len: usize, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        self.memory.put_into(place(offset), len, pipe)
+    }
+
     /// Stores a word in one piece, visible only together with everything written before it.
     ///
     /// # Panics

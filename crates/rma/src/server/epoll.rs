@@ -4,15 +4,17 @@
 //! ([`TURN_BYTES`]); then the next one is.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use tailwater_env::HashMap;
 
 use crate::server::driver::{Driver, Gone, Turn};
+use crate::server::output::Next;
+use crate::server::pipe::Pipe;
 use crate::server::session::Session;
 
 /// Bytes that one connection may receive and be sent before the others have their turn.
@@ -40,6 +42,7 @@ pub(crate) struct Epoll {
     /// For all sockets by turns: what was just received, and what is just being sent.
     receive: Vec<u8>,
     output: Vec<u8>,
+    pipe: Pipe,
 }
 
 impl Epoll {
@@ -50,6 +53,7 @@ impl Epoll {
             events: Vec::with_capacity(EVENTS),
             receive: vec![0; RECEIVE_BYTES],
             output: Vec::new(),
+            pipe: Pipe::new()?,
         })
     }
 }
@@ -100,7 +104,7 @@ impl Driver for Epoll {
     fn turn(&mut self, id: u64, turn: &mut Turn<'_>) -> Result<bool, Gone> {
         let socket = self.sockets.get_mut(&id).expect("sockets go with their connections");
         turn.session.lend_output(&mut self.output);
-        let again = move_bytes(socket, &mut self.receive, turn);
+        let again = move_bytes(socket, &self.pipe, &mut self.receive, turn);
         turn.session.return_output(&mut self.output);
         let again = again?;
         socket.watch_for(turn.session, &self.epoll, id)?;
@@ -114,7 +118,12 @@ impl Driver for Epoll {
 }
 
 /// Receives, answers and sends until there is nothing to do; `true` if only the turn's end stopped it.
-fn move_bytes(socket: &mut Socket, receive: &mut [u8], turn: &mut Turn<'_>) -> Result<bool, Gone> {
+fn move_bytes(
+    socket: &mut Socket,
+    pipe: &Pipe,
+    receive: &mut [u8],
+    turn: &mut Turn<'_>,
+) -> Result<bool, Gone> {
     let mut turn_bytes = 0;
     loop {
         let mut progress = false;
@@ -136,7 +145,11 @@ fn move_bytes(socket: &mut Socket, receive: &mut [u8], turn: &mut Turn<'_>) -> R
         while socket.writable && turn.session.next_output().is_some() {
             let sent = match (turn.send_files(&socket.fd), turn.session.next_output()) {
                 (Some(sent), _) => sent,
-                (None, Some(next)) => next.send(&socket.fd),
+                (None, Some(Next::LastBytes(bytes))) => {
+                    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                    rustix::net::send(&socket.fd, bytes, flags).map_err(io::Error::from)
+                }
+                (None, Some(_)) => pipe.send(turn.session.output_ahead(), socket.fd.as_fd()),
                 (None, None) => break,
             };
             match sent {

@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod mailbox;
 mod output;
+mod pipe;
 #[allow(unsafe_code)]
 mod ring;
 mod session;

@@ -1,15 +1,13 @@
 //! What one connection is owed, in order: bytes, and stretches of regions that go out from where they lie.
 //!
-//! A stretch is a promise of so many bytes, not of what they are: the kernel takes them out of the region's memory
-//! file when it sends them, or later still. Readers know that what they read may be torn, whichever way it comes.
+//! A stretch is a promise of so many bytes, not of what they are: the kernel takes them out of the region's pages
+//! when it sends them, or later still. Readers know that what they read may be torn, whichever way it comes.
 //! It saves two copies of every byte; below [`STRETCH_BYTES_MIN`] the copies cost less than the system call.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-
-use rustix::net::SendFlags;
 
 use crate::region::Region;
 
@@ -106,7 +104,16 @@ impl Output {
         self.taken + self.tail.capacity() + self.ahead.iter().map(held).sum::<usize>()
     }
 
-    /// The next `count` bytes went: of what was taken or, if nothing was, of what [`Output::next`] answers.
+    /// What goes before the last bytes, beginning with what is to be sent next.
+    pub(crate) fn ahead(&self) -> impl Iterator<Item = Next<'_>> {
+        let mut sent = self.sent;
+        self.ahead.iter().map(move |piece| match piece {
+            Piece::Bytes(bytes) => Next::Bytes(&bytes[std::mem::take(&mut sent)..]),
+            Piece::Stretch(stretch) => Next::Stretch(stretch),
+        })
+    }
+
+    /// The next `count` bytes went: of what was taken or, if nothing was, of all that is there.
     ///
     /// # Panics
     /// If those are fewer.
@@ -115,32 +122,36 @@ impl Output {
             self.taken = self.taken.checked_sub(count).expect("no more is sent than was taken");
             return;
         }
-        let is_over = match self.ahead.front_mut() {
-            Some(Piece::Bytes(bytes)) => {
-                self.sent += count;
-                assert!(self.sent <= bytes.len(), "no more is sent than there is");
-                self.ahead_bytes -= count;
-                self.sent == bytes.len()
-            }
-            Some(Piece::Stretch(stretch)) => {
-                stretch.len = stretch.len.checked_sub(count).expect("no more is sent than there is");
-                stretch.offset += count as u64;
-                self.ahead_bytes -= count;
-                stretch.len == 0
-            }
-            None => {
-                self.sent += count;
-                assert!(self.sent <= self.tail.len(), "no more is sent than there is");
-                if self.sent == self.tail.len() {
-                    self.sent = 0;
-                    self.tail.clear();
+        let mut left = count;
+        while left > 0 {
+            let (part, is_over) = match self.ahead.front_mut() {
+                Some(Piece::Bytes(bytes)) => {
+                    let part = left.min(bytes.len() - self.sent);
+                    self.sent += part;
+                    (part, self.sent == bytes.len())
                 }
-                return;
+                Some(Piece::Stretch(stretch)) => {
+                    let part = left.min(stretch.len);
+                    stretch.len -= part;
+                    stretch.offset += part as u64;
+                    (part, stretch.len == 0)
+                }
+                None => {
+                    self.sent += left;
+                    assert!(self.sent <= self.tail.len(), "no more is sent than there is");
+                    if self.sent == self.tail.len() {
+                        self.sent = 0;
+                        self.tail.clear();
+                    }
+                    return;
+                }
+            };
+            left -= part;
+            self.ahead_bytes -= part;
+            if is_over {
+                self.sent = 0;
+                self.ahead.pop_front();
             }
-        };
-        if is_over {
-            self.sent = 0;
-            self.ahead.pop_front();
         }
     }
 
@@ -187,30 +198,18 @@ impl Output {
     }
 }
 
-impl Next<'_> {
-    /// Sends what a socket that does not block takes of it; how many bytes.
+impl Stretch {
+    /// How many bytes it is.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts the pages that it lies in into a pipe, as far as there is room; how many bytes.
     ///
     /// # Errors
-    /// Of kind `WouldBlock` if it takes none.
-    pub(crate) fn send(&self, socket: impl AsFd) -> io::Result<usize> {
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match self {
-            // Not in a packet of its own.
-            Self::Bytes(bytes) => Ok(rustix::net::send(socket, bytes, flags | SendFlags::MORE)?),
-            Self::LastBytes(bytes) => Ok(rustix::net::send(socket, bytes, flags)?),
-            Self::Stretch(stretch) => stretch.send(socket),
-        }
-    }
-}
-
-impl Stretch {
-    fn send(&self, socket: impl AsFd) -> io::Result<usize> {
-        let file = self.region.file().expect("only regions with a file have stretches");
-        let mut offset = self.offset;
-        match rustix::fs::sendfile(socket, file, Some(&mut offset), self.len)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            sent => Ok(sent),
-        }
+    /// Of kind `WouldBlock` if there is none.
+    pub(crate) fn put_into(&self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        self.region.put_into(self.offset, self.len, pipe)
     }
 }
 

@@ -180,6 +180,11 @@ impl Session {
         self.peer.output.next()
     }
 
+    /// What goes out together: all but the last bytes.
+    pub(crate) fn output_ahead(&self) -> impl Iterator<Item = Next<'_>> {
+        self.peer.output.ahead()
+    }
+
     /// The first so many bytes of it were taken by the socket.
     pub(crate) fn sent(&mut self, count: usize, now: Instant) {
         self.peer.output_moved = now;

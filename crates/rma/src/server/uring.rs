@@ -22,6 +22,7 @@ use crate::frame;
 use crate::limits::OUTPUT_BYTES_KEPT;
 use crate::server::driver::{Driver, Gone, Turn};
 use crate::server::output::Next;
+use crate::server::pipe::Pipe;
 use crate::server::ring::{Completion, Ring, is};
 use crate::server::session::Session;
 
@@ -66,6 +67,7 @@ pub(crate) struct Uring {
     watched: HashMap<u64, Watched>,
     sockets: HashMap<u64, Socket>,
     spares: Vec<Vec<u8>>,
+    pipe: Pipe,
 }
 
 impl Uring {
@@ -79,6 +81,7 @@ impl Uring {
             watched: HashMap::default(),
             sockets: HashMap::default(),
             spares: Vec::new(),
+            pipe: Pipe::new()?,
         })
     }
 
@@ -184,7 +187,7 @@ impl Driver for Uring {
         }
         let mut again = false;
         if socket.sending.is_none() {
-            again = socket.rest.is_none() && socket.send_stretches(turn)?;
+            again = socket.rest.is_none() && socket.send_stretches(&self.pipe, turn)?;
             let next = socket.rest.take().or_else(|| Some((turn.session.take_output()?, 0)));
             if let Some((buffer, from)) = next {
                 self.ring.send(socket.fd.as_fd(), id, buffer, from)?;
@@ -219,23 +222,23 @@ impl Driver for Uring {
 
 impl Socket {
     /// Sends everything up to the last stretch, as far as the socket takes it at once: the ring would have another
-    /// thread of the kernel send a stretch. What is left goes through the ring, as a copy. Whether anything went, and
+    /// thread of the kernel splice. What is left goes through the ring, as a copy. Whether anything went, and
     /// with it made room for further answers, of which no completion will tell.
-    fn send_stretches(&self, turn: &mut Turn<'_>) -> Result<bool, Gone> {
+    fn send_stretches(&self, pipe: &Pipe, turn: &mut Turn<'_>) -> Result<bool, Gone> {
         let is_due =
             |session: &Session| matches!(session.next_output(), Some(Next::Bytes(_) | Next::Stretch(_)));
         if !is_due(turn.session) {
             return Ok(false);
         }
-        // Sending from a file has no flag of its own for this. The ring's operations on the socket are none the
-        // wiser: whether they wait is settled when they begin.
+        // Splicing has no flag of its own for the socket. The ring's operations on it are none the wiser: whether
+        // they wait is settled when they begin.
         rustix::io::ioctl_fionbio(&self.fd, true)?;
         let mut some = false;
         let result = loop {
-            let Some(next) = turn.session.next_output().filter(|_| is_due(turn.session)) else {
+            if !is_due(turn.session) {
                 break Ok(some);
-            };
-            match next.send(&self.fd) {
+            }
+            match pipe.send(turn.session.output_ahead(), self.fd.as_fd()) {
                 Ok(sent) => {
                     turn.session.sent(sent, turn.world.now);
                     some = true;
