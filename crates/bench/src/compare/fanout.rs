@@ -245,9 +245,7 @@ impl System {
     fn args(self) -> &'static str {
         match self {
             // A process reads on one thread: two of them for two cores.
-            System::TailwaterEach => {
-                "--transport tcp --connection-each --processes 2 --every-us 5000 --window-kib 2048"
-            }
+            System::TailwaterEach => "--transport tcp --connection-each --processes 2 --every-us 5000",
             System::TailwaterShared => "--transport tcp --every-us 5000",
             System::KafkaClient => "--reader client",
             System::KafkaMinimal => "--reader minimal",
@@ -269,9 +267,10 @@ impl System {
     fn settings(self) -> Vec<Setting> {
         match self {
             System::TailwaterEach => [
-                "--flush 5 --chunk-bytes 65536 --lengths-every-us 20000",
-                "--flush 5",
-                "--flush 20 --chunk-bytes 65536 --lengths-every-us 50000",
+                "--flush 5 --chunk-bytes 65536 --lengths-every-us 80000 --window-kib 4096",
+                "--flush 5 --chunk-bytes 65536 --lengths-every-us 20000 --window-kib 2048",
+                "--flush 5 --window-kib 2048",
+                "--flush 20 --chunk-bytes 65536 --lengths-every-us 50000 --window-kib 2048",
             ]
             .map(|args| Setting { args: words(args), name: args.to_owned() })
             .to_vec(),
