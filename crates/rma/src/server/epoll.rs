@@ -104,7 +104,7 @@ impl Driver for Epoll {
     fn turn(&mut self, id: u64, turn: &mut Turn<'_>) -> Result<bool, Gone> {
         let socket = self.sockets.get_mut(&id).expect("sockets go with their connections");
         turn.session.lend_output(&mut self.output);
-        let again = move_bytes(socket, &self.pipe, &mut self.receive, turn);
+        let again = move_bytes(socket, &mut self.pipe, &mut self.receive, turn);
         turn.session.return_output(&mut self.output);
         let again = again?;
         socket.watch_for(turn.session, &self.epoll, id)?;
@@ -120,7 +120,7 @@ impl Driver for Epoll {
 /// Receives, answers and sends until there is nothing to do; `true` if only the turn's end stopped it.
 fn move_bytes(
     socket: &mut Socket,
-    pipe: &Pipe,
+    pipe: &mut Pipe,
     receive: &mut [u8],
     turn: &mut Turn<'_>,
 ) -> Result<bool, Gone> {

@@ -187,7 +187,7 @@ impl Driver for Uring {
         }
         let mut again = false;
         if socket.sending.is_none() {
-            again = socket.rest.is_none() && socket.send_stretches(&self.pipe, turn)?;
+            again = socket.rest.is_none() && socket.send_stretches(&mut self.pipe, turn)?;
             let next = socket.rest.take().or_else(|| Some((turn.session.take_output()?, 0)));
             if let Some((buffer, from)) = next {
                 self.ring.send(socket.fd.as_fd(), id, buffer, from)?;
@@ -224,7 +224,7 @@ impl Socket {
     /// Sends everything up to the last stretch, as far as the socket takes it at once: the ring would have another
     /// thread of the kernel splice. What is left goes through the ring, as a copy. Whether anything went, and
     /// with it made room for further answers, of which no completion will tell.
-    fn send_stretches(&self, pipe: &Pipe, turn: &mut Turn<'_>) -> Result<bool, Gone> {
+    fn send_stretches(&self, pipe: &mut Pipe, turn: &mut Turn<'_>) -> Result<bool, Gone> {
         let is_due =
             |session: &Session| matches!(session.next_output(), Some(Next::Bytes(_) | Next::Stretch(_)));
         if !is_due(turn.session) {
