@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{
     batch, config, create, faulty, in_world, log_start, losing, open, open_with, read_all, shard, until,
-    values, values_of,
+    until_some, values, values_of,
 };
 use futures::future::join_all;
 use tailwater_env::{Env, OpenMode, Progress, Stage};
@@ -61,12 +61,7 @@ fn whoever_waits_for_a_log_is_told_how_far_it_is_until_all_its_shards_are_open()
         }
         log.close().await;
         drop(log);
-        let lock = loop {
-            match tailwater_store::lock_data_dir(&env, dir.path()) {
-                Ok(lock) => break lock,
-                Err(_) => env.sleep(Duration::from_millis(1)).await,
-            }
-        };
+        let lock = until_some(&env, async || tailwater_store::lock_data_dir(&env, dir.path()).ok()).await;
         let (progress, mut others) = (Progress::default(), |_, _, _: &[u8]| Ok(()));
         let log = Log::open_locked(&env, config(), dir.path(), lock, None, &mut others, &progress).await;
         let _log = log.expect("it opens");
@@ -767,9 +762,7 @@ fn a_full_disk_refuses_appends_with_a_reason_and_service_resumes() {
             "what was acknowledged stays readable"
         );
         faults.full.store(false, Ordering::SeqCst);
-        while log.append(stream, SHARD, values(&[&large])).await.is_err() {
-            env.sleep(Duration::from_millis(5)).await;
-        }
+        until_some(&env, async || log.append(stream, SHARD, values(&[&large])).await.ok()).await;
         assert_eq!(read_all(&log, shard(stream, 0)).await.len(), count + 1);
     });
 }
@@ -800,9 +793,7 @@ fn a_start_on_a_disk_without_room_opens_and_is_read_and_what_it_left_undone_is_d
         }
         let log = open(&env, dir.path()).await;
         faults.journal_full.store(false, Ordering::SeqCst);
-        while log.append(stream, SHARD, values(&["after"])).await.is_err() {
-            env.sleep(Duration::from_millis(5)).await;
-        }
+        until_some(&env, async || log.append(stream, SHARD, values(&["after"])).await.ok()).await;
         until(&env, || log.store().info(&segment).expect("it is there").sealed).await;
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["kept", "after"]);
     });

@@ -34,17 +34,15 @@ struct Place {
     is_tombstone: bool,
     /// As its batch's state says.
     collects: bool,
-    has_key: bool,
-    key: Range<u32>,
+    key: Option<Range<u32>>,
     headers: Range<u32>,
     payload: Range<u32>,
 }
 
 impl Place {
     fn without_content(seq: u64, range: u64, time_ms: u64) -> Self {
-        let (collects, has_key) = (false, false);
-        let (key, headers, payload) = (0..0, 0..0, 0..0);
-        Self { seq, range, time_ms, is_tombstone: true, collects, has_key, key, headers, payload }
+        let (headers, payload) = (0..0, 0..0);
+        Self { seq, range, time_ms, is_tombstone: true, collects: false, key: None, headers, payload }
     }
 }
 
@@ -78,8 +76,7 @@ impl Events {
                     time_ms: self.batch.state.time_ms,
                     is_tombstone: false,
                     collects: parts.collects,
-                    has_key: parts.key.is_some(),
-                    key: parts.key.map_or(0..0, within),
+                    key: parts.key.map(within),
                     headers: within(parts.headers),
                     payload: within(parts.payload),
                 };
@@ -133,7 +130,7 @@ impl Events {
     /// [`Content::key`] of the event that it is at.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
-        self.at.has_key.then(|| self.part(&self.at.key))
+        self.at.key.as_ref().map(|key| self.part(key))
     }
 
     /// [`Content::headers`] of the event that it is at.

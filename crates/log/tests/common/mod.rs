@@ -43,13 +43,12 @@ pub async fn open(env: &Env, dir: &Path) -> Log {
 
 /// Opens a log; if the directory is still held by the tasks of one that was dropped a moment ago, again.
 pub async fn open_with(env: &Env, dir: &Path, config: LogConfig) -> Log {
-    loop {
-        match Log::open(env, config.clone(), dir, None).await {
-            Ok(log) => return log,
-            Err(error) if error.to_string().contains("in use") => env.sleep(Duration::from_millis(1)).await,
-            Err(error) => panic!("{error}"),
-        }
-    }
+    until_some(env, async || match Log::open(env, config.clone(), dir, None).await {
+        Ok(log) => Some(log),
+        Err(error) if error.to_string().contains("in use") => None,
+        Err(error) => panic!("{error}"),
+    })
+    .await
 }
 
 pub async fn create(log: &Log, name: &str, config: StreamConfig) -> StreamId {
@@ -147,7 +146,15 @@ pub async fn values_of(log: &Log, id: ShardId) -> Vec<String> {
 
 /// Waits until `holds`; what it waits for is bound to come.
 pub async fn until(env: &Env, mut holds: impl FnMut() -> bool) {
-    while !holds() {
+    until_some(env, async || holds().then_some(())).await;
+}
+
+/// Tries until there is something; what it waits for is bound to come, and nobody tells of it.
+pub async fn until_some<T>(env: &Env, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(there) = attempt().await {
+            return there;
+        }
         env.sleep(Duration::from_millis(1)).await;
     }
 }

@@ -21,7 +21,6 @@ use tailwater_env::HashMap;
 use crate::frame;
 use crate::limits::OUTPUT_BYTES_KEPT;
 use crate::server::driver::{Driver, Gone, Turn};
-use crate::server::output::Next;
 use crate::server::pipe::Pipe;
 use crate::server::ring::{Completion, Ring, is};
 use crate::server::session::Session;
@@ -225,8 +224,7 @@ impl Socket {
     /// thread of the kernel splice. What is left goes through the ring, as a copy. Whether anything went, and
     /// with it made room for further answers, of which no completion will tell.
     fn send_stretches(&self, pipe: &mut Pipe, turn: &mut Turn<'_>) -> Result<bool, Gone> {
-        let is_due =
-            |session: &Session| matches!(session.next_output(), Some(Next::Bytes(_) | Next::Stretch(_)));
+        let is_due = |session: &Session| session.output_ahead().next().is_some();
         if !is_due(turn.session) {
             return Ok(false);
         }
