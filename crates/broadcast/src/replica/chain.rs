@@ -34,7 +34,8 @@ use crate::replica::follower::Follower;
 use crate::replica::greeting::Greeting;
 use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{
-    ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, Ticket, WAITING_BYTES_MAX, size_of_message,
+    Connection, ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, Ticket, WAITING_BYTES_MAX,
+    size_of_message,
 };
 
 impl Replica {
@@ -152,6 +153,7 @@ impl Replica {
         }
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.follows = Some(Follower::new(epoch, lineage, counts.into_iter().collect()));
+            self.receivers.insert(from);
             self.look_at_follower(from);
         }
     }
@@ -432,10 +434,21 @@ impl Replica {
     pub(super) fn pump(&mut self) {
         let (epoch, me, is_tail) = (self.chain.epoch, self.config.id, self.is_tail());
         let Self {
-            config, streams, connections, outputs, chain, handover, persisted: on_disk, lineages, ..
+            config,
+            streams,
+            connections,
+            receivers,
+            outputs,
+            chain,
+            handover,
+            persisted: on_disk,
+            lineages,
+            ..
         } = self;
         let lineage_of = |stream: &Stream| lineages.of(&config.region, stream);
-        for (&id, connection) in connections.iter_mut() {
+        receivers.retain(|id| connections.get(id).is_some_and(Connection::receives));
+        for &id in receivers.iter() {
+            let Some(connection) = connections.get_mut(&id) else { continue };
             let follower = match &connection.peer {
                 Peer::In(_, Role::Replica(replica)) => Some(*replica),
                 _ => None,

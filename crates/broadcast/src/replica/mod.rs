@@ -29,7 +29,7 @@ pub mod publishers;
 pub mod stream;
 mod waits;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::durability::{Durabilities, Durability};
 use crate::history::{Budget, HistoryOptions};
@@ -164,6 +164,13 @@ struct Connection {
     told_ms: u64,
 }
 
+impl Connection {
+    /// Whether it may be sent events.
+    fn receives(&self) -> bool {
+        self.follows.is_some() || !self.subscriptions.is_empty()
+    }
+}
+
 /// A publish that is not answered yet.
 #[derive(Debug)]
 struct Answer {
@@ -188,6 +195,8 @@ pub struct Replica {
     token: Option<u64>,
     streams: BTreeMap<Stream, StreamState>,
     connections: BTreeMap<ConnectionId, Connection>,
+    /// Those of them that may be sent events: most clients that share are sent none.
+    receivers: BTreeSet<ConnectionId>,
     expects: BTreeMap<Stream, proxy::Expects>,
     answers: BTreeMap<Stream, VecDeque<Answer>>,
     /// How old it is what is known of each stream, and when this replica was last the head and handed over to nobody.
@@ -256,6 +265,7 @@ impl Replica {
             token: None,
             streams: BTreeMap::new(),
             connections: BTreeMap::new(),
+            receivers: BTreeSet::new(),
             expects: BTreeMap::new(),
             answers: BTreeMap::new(),
             known: BTreeMap::new(),
@@ -515,8 +525,9 @@ impl Replica {
     fn state_of(&mut self, stream: &Stream) -> &mut StreamState {
         let options = &self.config.history;
         self.streams.entry(stream.clone()).or_insert_with(|| {
-            for connection in self.connections.values_mut().filter(|c| c.listens_to_all) {
+            for (id, connection) in self.connections.iter_mut().filter(|(_, c)| c.listens_to_all) {
                 connection.subscriptions.entry(stream.clone()).or_insert(Position::START);
+                self.receivers.insert(*id);
             }
             StreamState::new(options.clone())
         })

@@ -353,6 +353,7 @@ impl Replica {
             && let Some(connection) = self.connections.get_mut(&from)
         {
             connection.subscriptions.insert(stream, after);
+            self.receivers.insert(from);
         }
     }
 
@@ -380,6 +381,7 @@ impl Replica {
         let begins: Vec<_> = positions.into_iter().map(|at| self.begins(at)).collect();
         let Some(connection) = self.connections.get_mut(&from) else { return };
         connection.subscriptions = begins.iter().cloned().collect();
+        self.receivers.insert(from);
         connection.absent = absent;
         connection.listens_to_all = others;
         if others {
