@@ -340,7 +340,7 @@ impl<'a> Cursor<'a> {
 
     /// The next event; `None` at the end. (No `Iterator`: the event borrows the cursor's state.)
     #[allow(clippy::should_implement_trait)]
-    #[inline]
+    #[inline(always)]
     pub fn next(&mut self) -> Result<Option<EventRef<'_>>, Malformed> {
         read_event(self.bytes, &mut self.position, &mut self.state, &mut self.seq)
     }
@@ -385,6 +385,18 @@ fn read_parts<'a>(
     last: &mut u64,
 ) -> Result<Option<Parts<'a>>, Malformed> {
     let mut rest = &bytes[*position..];
+    // Most events of most batches: nothing but a payload, and as the one before it in all else.
+    if let Some(&[flags, len]) = rest.first_chunk()
+        && flags <= u8::from(state.collect.is_some())
+        && len < 0x80
+        && let Some(payload) = rest.get(2..2 + usize::from(len))
+        && let Some(seq) = last.checked_add(1)
+    {
+        *position += 2 + payload.len();
+        *last = seq;
+        let (skipped, collects, key, headers) = (0, flags == 1, None, &rest[..0]);
+        return Ok(Some(Parts { seq, skipped, collects, key, headers, payload }));
+    }
     let Some((&flags, after)) = rest.split_first() else { return Ok(None) };
     rest = after;
     let cut = Malformed("an event is cut off or too large");
