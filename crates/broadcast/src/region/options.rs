@@ -63,7 +63,7 @@ impl Default for Options {
             view_max: 12,
             fanout: 4,
             feeds: 6,
-            feed_ms: 40,
+            feed_ms: 50,
             gossip_ms: 20_000,
             proxy_rounds: 10,
             shuffle_ms: 30,

@@ -8,7 +8,7 @@ use crate::positions::Position;
 
 use super::fetch::{Answer, Fetcher, Has};
 use super::message::{Member, Message, Progress, UNFED};
-use super::notify::Notifier;
+use super::notify::{FED_HERE, Notifier};
 use super::options::{Options, Stats};
 use super::rng::Rng;
 use super::serve::{Server, Source, empty};
@@ -305,7 +305,7 @@ impl Peer {
         // The proxy has everything, and has told so.
         let neighbours = self.view.members().filter(|member| member.id != self.proxy.id);
         let knows = |id, stream: &Stream, index| match self.server.feeds(id, stream) {
-            true => u64::MAX,
+            true => FED_HERE,
             false => self.fetcher.known(id, index),
         };
         let busy = |id| self.server.paused(id);

@@ -7,7 +7,7 @@ use crate::name::Stream;
 use crate::positions::Position;
 
 use super::message::{Member, Message, Progress};
-use super::notify::Notifier;
+use super::notify::{FED_HERE, Notifier};
 use super::options::{Options, Stats};
 use super::peer::Output;
 use super::rng::Rng;
@@ -213,7 +213,7 @@ impl ProxyPeer {
             return;
         }
         let busy = |id| self.server.paused(id);
-        let knows = |id, stream: &Stream, _| if self.server.feeds(id, stream) { u64::MAX } else { 0 };
+        let knows = |id, stream: &Stream, _| if self.server.feeds(id, stream) { FED_HERE } else { 0 };
         self.notifier.flush(now_ms, &mut self.rng, self.view.members(), knows, busy, send);
     }
 }

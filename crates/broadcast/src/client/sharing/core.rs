@@ -86,7 +86,14 @@ impl Core {
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
         let mut burst = Vec::with_capacity(BURST);
         let events = self.events.clone();
+        // Most often something comes before it is due, and it can stay as it is; a wake too many does no harm.
+        let mut wake_at = self.due();
+        let mut wake = self.env.sleep_until(wake_at);
         loop {
+            let due = self.due();
+            if due < wake_at || wake_at <= self.env.now() {
+                (wake_at, wake) = (due, self.env.sleep_until(due));
+            }
             tokio::select! {
                 biased;
                 permit = events.reserve(), if !self.waiting.is_empty() => {
@@ -103,7 +110,7 @@ impl Core {
                         self.take(input);
                     }
                 }
-                () = self.env.sleep_until(self.due()) => {}
+                () = &mut wake => {}
             }
             self.carry_out();
         }
