@@ -23,7 +23,7 @@ use crate::batch::Batch;
 use crate::name::Stream;
 use crate::positions::Position;
 
-use self::feed::{Feed, take_back};
+use self::feed::{Due, Feed, take_back};
 use super::message::{Message, Progress, STANDING, UNFED, batch_size};
 use super::options::{Begin, Options, Stats};
 use super::peer::Output;
@@ -45,6 +45,12 @@ const NEWEST_ONE_IN: usize = 4;
 const DOUBT_MS: u64 = 100;
 /// Members whose progress is known.
 const KNOWN_MAX: usize = 512;
+/// Whoever brings something, but not yet what others have, has so many times as long as one that brings nothing; so has everybody
+/// where this client itself is late. Where all have too much to do nobody else would be sooner, and what is on its way would come
+/// twice.
+const LATE_TIMES: u64 = 2;
+/// So many milliseconds after what was due a client is late.
+const LATE_MS: u64 = 50;
 /// How often the time that others have to answer is doubled at most: as long as a request waits for its answer there.
 const PATIENCE_MAX: u32 = 2;
 
@@ -114,8 +120,36 @@ struct Ask {
     of: u64,
     after: u64,
     up_to: u64,
-    at_ms: u64,
+    by: Deadline,
+}
+
+/// Until when a member has time.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    since_ms: u64,
     until_ms: u64,
+    latest_ms: u64,
+}
+
+impl Deadline {
+    fn new(now_ms: u64, timeout_ms: u64) -> Self {
+        let latest_ms = now_ms + LATE_TIMES * timeout_ms;
+        Self { since_ms: now_ms, until_ms: now_ms + timeout_ms, latest_ms }
+    }
+
+    /// It has so much longer from now on, within bounds.
+    fn extend(&mut self, now_ms: u64, by_ms: u64) {
+        self.until_ms = self.until_ms.max(self.latest_ms.min(now_ms + by_ms));
+    }
+
+    /// Whether less than half of the time has passed.
+    fn is_early(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.since_ms) < (self.latest_ms - self.since_ms) / LATE_TIMES / 2
+    }
+
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.until_ms <= now_ms
+    }
 }
 
 #[derive(Debug)]
@@ -198,7 +232,7 @@ impl Fetcher {
             let fetch = &mut self.streams[index];
             fetch.horizon = count.min(STANDING - 1).max(fetch.horizon);
             if let Some(feed) = fetch.feed.as_mut().filter(|feed| feed.after < count) {
-                feed.due.get_or_insert((count, now_ms + timeout_ms));
+                feed.due.get_or_insert(Due::new(count, now_ms, timeout_ms));
             }
             self.prefer(now_ms, index, from, hops, out);
             self.pursue(now_ms, rng, index, Some(from), out);
@@ -321,7 +355,7 @@ impl Fetcher {
         let Answer { from, after, mut has, stands, batches } = answer;
         let room = if stands {
             let last = batches.last().map_or(0, |batch| batch.last).max(after).max(has.held.min(has.count));
-            self.fed(index, from, last, has.hops, out)
+            self.fed(now_ms, index, from, last, has.hops, out)
         } else {
             let is_end = has.hops == UNFED && batches.is_empty();
             self.answered_once(now_ms, index, from, after, is_end)
@@ -358,7 +392,7 @@ impl Fetcher {
                 known.asks = known.asks.saturating_sub(1);
             }
             let ask = fetch.asks.swap_remove(at);
-            if from != self.proxy && now_ms.saturating_sub(ask.at_ms) < self.options.request_timeout_ms / 2 {
+            if from != self.proxy && ask.by.is_early(now_ms) {
                 self.change_patience(now_ms, self.patience.saturating_sub(1));
             }
             return ask.up_to;
@@ -528,7 +562,7 @@ impl Fetcher {
         let has = known.of(index).count;
         // The proxy may have more than it has told of, but nobody else is asked for what it has not.
         let up_to = if proxy { up_to } else { up_to.min(has) };
-        fetch.asks.push(Ask { of, after, up_to, at_ms: now_ms, until_ms: now_ms + timeout_ms });
+        fetch.asks.push(Ask { of, after, up_to, by: Deadline::new(now_ms, timeout_ms) });
         *(if proxy { &mut self.stats.requests_to_proxy } else { &mut self.stats.requests_to_peers }) += 1;
         let (stream, lineage) = self.recv.named(index);
         let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
@@ -541,8 +575,8 @@ impl Fetcher {
     pub(super) fn due_ms(&self) -> u64 {
         let mut due_ms = self.look_again_ms;
         for fetch in &self.streams {
-            let asks = fetch.asks.iter().map(|ask| ask.until_ms);
-            let feeds = fetch.feeds().filter_map(|feed| Some(feed.due?.1));
+            let asks = fetch.asks.iter().map(|ask| ask.by.until_ms);
+            let feeds = fetch.feeds().filter_map(|feed| Some(feed.due?.by.until_ms));
             due_ms = asks.chain(feeds).fold(due_ms, u64::min);
         }
         due_ms
@@ -550,18 +584,19 @@ impl Fetcher {
 
     /// Gives up requests that are not answered, and asks others. Whether there was something to do.
     pub(super) fn tick(&mut self, now_ms: u64, rng: &mut Rng, out: &mut Vec<Output>) -> bool {
-        if now_ms < self.due_ms() {
-            return false;
+        let Some(late_ms) = now_ms.checked_sub(self.due_ms()) else { return false };
+        if late_ms >= LATE_MS {
+            self.postpone(now_ms, late_ms);
         }
         let look_again = self.look_again_ms <= now_ms;
         if look_again {
             self.look_again_ms = u64::MAX;
         }
         for index in 0..self.streams.len() {
-            let due = |ask: &Ask| ask.until_ms <= now_ms;
+            let due = |ask: &Ask| ask.by.is_over(now_ms);
             let given_up = self.streams[index].asks.iter().any(due);
             let left =
-                self.leave_if(now_ms, index, |feed| feed.due.is_some_and(|(_, until)| until <= now_ms), out);
+                self.leave_if(now_ms, index, |feed| feed.due.is_some_and(|due| due.by.is_over(now_ms)), out);
             if given_up || left {
                 self.change_patience(now_ms, (self.patience + 1).min(PATIENCE_MAX));
             }
@@ -571,6 +606,16 @@ impl Fetcher {
             }
         }
         true
+    }
+
+    /// This client itself is late by so much: others have as much longer, as what they sent may not have been read yet.
+    fn postpone(&mut self, now_ms: u64, late_ms: u64) {
+        for fetch in &mut self.streams {
+            let feeds = fetch.feed.iter_mut().chain(&mut fetch.wanted);
+            let dues = feeds.filter_map(|feed| feed.due.as_mut()).map(|due| &mut due.by);
+            let deadlines = fetch.asks.iter_mut().map(|ask| &mut ask.by).chain(dues);
+            deadlines.filter(|by| by.is_over(now_ms)).for_each(|by| by.extend(now_ms, late_ms));
+        }
     }
 
     /// Milliseconds after which others than the proxy are given up.

@@ -9,7 +9,7 @@ use crate::region::message::{Message, STANDING, UNFED};
 use crate::region::peer::Output;
 use crate::region::rng::Rng;
 
-use super::{Fetch, Fetcher, NOTHING};
+use super::{Deadline, Fetch, Fetcher, NOTHING};
 
 /// Milliseconds for which a member that did not want to feed this one, or stopped bringing anything, is not asked to.
 const REFUSED_MS: u64 = 5_000;
@@ -26,13 +26,36 @@ pub(super) struct Feed {
     pub(super) after: u64,
     /// The feeder's.
     pub(super) hops: u8,
-    /// What others have told of, and since when the feed may take to bring it.
-    pub(super) due: Option<(u64, u64)>,
+    pub(super) due: Option<Due>,
+}
+
+/// What others have told of, and a feeder is to bring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    /// The last number of it.
+    count: u64,
+    /// Until when it may bring nothing of it, and at the latest, not all.
+    pub(super) by: Deadline,
+}
+
+impl Due {
+    pub(super) fn new(count: u64, now_ms: u64, timeout_ms: u64) -> Self {
+        Self { count, by: Deadline::new(now_ms, timeout_ms) }
+    }
 }
 
 impl Fetcher {
     /// As above, for a request that stands: it was answered up to `last`.
-    pub(super) fn fed(&mut self, index: usize, from: u64, last: u64, hops: u8, out: &mut Vec<Output>) -> u64 {
+    pub(super) fn fed(
+        &mut self,
+        now_ms: u64,
+        index: usize,
+        from: u64,
+        last: u64,
+        hops: u8,
+        out: &mut Vec<Output>,
+    ) -> u64 {
+        let timeout_ms = self.timeout_ms();
         let (stream, lineage) = self.recv.named(index);
         let fetch = &mut self.streams[index];
         if let Some(wanted) = fetch.wanted.take_if(|wanted| wanted.of == from) {
@@ -46,8 +69,13 @@ impl Fetcher {
             return 0;
         };
         feed.hops = hops;
-        feed.after = feed.after.max(last);
-        feed.due = feed.due.filter(|(count, _)| feed.after < *count);
+        if last > feed.after {
+            feed.after = last;
+            feed.due.iter_mut().for_each(|due| due.by.extend(now_ms, timeout_ms));
+        }
+        if feed.due.take_if(|due| due.count <= last).is_some_and(|due| due.by.is_early(now_ms)) {
+            self.change_patience(now_ms, self.patience.saturating_sub(1));
+        }
         STANDING
     }
 
@@ -65,7 +93,8 @@ impl Fetcher {
         }
     }
 
-    /// Moves to a member that is closer to the proxy than what feeds this one.
+    /// Moves to a member that is closer to the proxy than what feeds this one; not where others have too much to do, as what is on
+    /// its way would come twice.
     pub(super) fn prefer(&mut self, now_ms: u64, index: usize, to: u64, hops: u8, out: &mut Vec<Output>) {
         let fetch = &self.streams[index];
         let Some(feed) = &fetch.feed else { return };
@@ -74,6 +103,7 @@ impl Fetcher {
             && feed.of != to
             && fetch.wanted.is_none()
             && !refuses
+            && self.patience == 0
             && now_ms >= fetch.moves_at_ms
         {
             let after = feed.after;
@@ -83,7 +113,7 @@ impl Fetcher {
 
     /// Asks a member to feed this one with what comes after a number.
     fn want(&mut self, now_ms: u64, index: usize, of: u64, after: u64, out: &mut Vec<Output>) {
-        let due = Some((STANDING, now_ms + self.timeout_ms()));
+        let due = Some(Due::new(STANDING, now_ms, self.timeout_ms()));
         let fetch = &mut self.streams[index];
         fetch.moves_at_ms = now_ms + MOVE_MS;
         fetch.wanted = Some(Feed { of, after, hops: UNFED, due });

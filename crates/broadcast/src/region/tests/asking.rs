@@ -77,3 +77,57 @@ fn others_that_answer_late_get_longer_until_they_answer_soon_again() {
     told(&mut peer, 16_000, 17);
     assert_eq!(given_up(&mut peer, 16_500), before + 1, "as long as in the beginning");
 }
+
+/// A client that 11 feeds from 10 on, and that 12 told at 1,000 ms that there are 100.
+fn fed_and_behind() -> Peer {
+    let options = Options { request_timeout_ms: 500, ..small() };
+    let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), options, 1);
+    let tell = |peer: &mut Peer, now: u64, from: u64, count: u64| {
+        let progress = Progress { stream: stream(0), lineage: 0, held: 0, count, hops: 1 };
+        peer.receive(now, from, Message::Notify(vec![progress]), &mut Vec::new());
+    };
+    tell(&mut peer, 0, 11, 10);
+    brings(&mut peer, 1, (0, 10), false);
+    brings(&mut peer, 2, (10, 10), true);
+    assert_eq!(peer.stats().fed, 1);
+    tell(&mut peer, 1_000, 12, 100);
+    peer
+}
+
+/// 11 brings the numbers (after, last], as the answer to a request or as the feeder.
+fn brings(peer: &mut Peer, now: u64, (after, last): (u64, u64), stands: bool) {
+    let history = History(BTreeMap::from([(stream(0), vec![false; 100])]), 0);
+    let batches = history.read(&stream(0), after, last, 10_000).into_iter().collect();
+    let (held, count, hops) = (0, last, 1);
+    let events = Message::Events { stream: stream(0), lineage: 0, after, held, count, hops, stands, batches };
+    peer.receive(now, 11, events, &mut Vec::new());
+}
+
+/// Whether the feeder was left by then.
+fn is_left(peer: &mut Peer, now: u64) -> bool {
+    peer.tick(now, &mut Vec::new());
+    peer.stats().timeouts > 0
+}
+
+#[test]
+fn a_feeder_that_brings_some_of_what_others_have_has_twice_as_long_as_one_that_brings_nothing() {
+    let mut peer = fed_and_behind();
+    assert!(!is_left(&mut peer, 1_499) && is_left(&mut peer, 1_500));
+    let mut peer = fed_and_behind();
+    brings(&mut peer, 1_400, (10, 20), true);
+    assert!(!is_left(&mut peer, 1_899));
+    brings(&mut peer, 1_899, (20, 30), true);
+    assert!(!is_left(&mut peer, 1_999) && is_left(&mut peer, 2_000));
+    let mut peer = fed_and_behind();
+    brings(&mut peer, 1_400, (10, 100), true);
+    assert!(!is_left(&mut peer, 5_000), "it has brought all");
+}
+
+#[test]
+fn one_that_is_late_itself_gives_others_as_much_longer_as_it_is_late() {
+    let mut peer = fed_and_behind();
+    assert!(!is_left(&mut peer, 1_700), "what came meanwhile may not have been read yet");
+    assert!(!is_left(&mut peer, 1_899) && is_left(&mut peer, 1_900));
+    let mut peer = fed_and_behind();
+    assert!(is_left(&mut peer, 2_000), "but twice the time at most");
+}
