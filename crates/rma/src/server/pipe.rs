@@ -7,18 +7,40 @@
 //!
 //! Nothing stays in it between two calls: what the socket does not take is dropped, and is in the output still. A pipe
 //! that could not be emptied is not used again.
+//!
+//! Not every kernel that runs Linux' programs can do that (gVisor has no `vmsplice`): there every byte is copied.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::LazyLock;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use crate::region::{Backing, Region};
 use crate::server::output::Next;
 
 /// What it is to hold: what the kernel lets anybody have.
 const BYTES: usize = 1 << 20;
+
+/// Whether a region's bytes can go to a socket through a pipe here; tried once.
+pub(crate) fn works() -> bool {
+    static WORKS: LazyLock<bool> = LazyLock::new(|| {
+        try_out()
+            .inspect_err(|error| tracing::info!(%error, "regions' bytes are copied before they are sent"))
+            .is_ok()
+    });
+    *WORKS
+}
+
+fn try_out() -> io::Result<()> {
+    let region = Region::create("try", 1, 0, Backing::Shared)?;
+    let (ends, (socket, _other)) = (Ends::new()?, UnixStream::pair()?);
+    let held = region.put_into(0, 1, ends.back.as_fd())?;
+    ends.empty_into(socket.as_fd(), held).map(drop)
+}
 
 /// One engine's pipe.
 #[derive(Debug)]
@@ -118,11 +140,9 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
     use super::*;
-    use crate::region::{Backing, Region};
     use crate::server::output::{Output, STRETCH_BYTES_MIN};
 
     /// Stretches of one region of numbers, each behind its number, and then the bytes that have to come.
@@ -140,6 +160,12 @@ mod tests {
             all.extend_from_slice(&bytes[offset as usize..][..LEN as usize]);
         }
         (output, all)
+    }
+
+    #[test]
+    fn linux_lends_a_regions_pages() {
+        try_out().unwrap();
+        assert!(works());
     }
 
     #[test]
