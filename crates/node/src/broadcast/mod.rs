@@ -337,3 +337,26 @@ pub fn streams(snapshot: &Snapshot) -> Vec<BroadcastStreamView> {
     };
     snapshot.streams.iter().map(view).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use tailwater_broadcast::Durability;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_that_would_leave_events_unused_on_its_disk_does_not_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let refusal = async |change: fn(&mut BroadcastConfig)| {
+            let mut config = BroadcastConfig::default();
+            change(&mut config);
+            let opened = open_disk(&Env::real(), &config, dir.path(), &Progress::default()).await;
+            opened.map(drop).expect_err("refused").to_string()
+        };
+        let path = dir.path().display().to_string();
+        let text = refusal(|config| config.replica = false).await;
+        assert!(text.contains("replica = false") && text.contains(&format!("move {path} away")), "{text}");
+        let text = refusal(|config| config.durability = Durability::Memory).await;
+        assert!(text.contains("durability = \"memory\"") && text.contains(&path), "{text}");
+    }
+}

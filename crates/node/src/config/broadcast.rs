@@ -296,6 +296,10 @@ mod tests {
         );
         assert!(refusal(|c| c.listen = SocketAddr::from(([0, 0, 0, 0], 9400))).contains("advertised"));
         assert!(refusal(|c| c.advertise_ms = 900).contains("advertise_ms"));
+        let decides_nothing = |c: &mut BroadcastConfig| {
+            (c.replica, c.configuration) = (false, "10.0.0.1:9400".to_owned());
+        };
+        assert!(refusal(decides_nothing).contains("nothing to do, as configuration = \"10.0.0.1:9400\""));
         let stream = |c: &mut BroadcastConfig| {
             let of = BroadcastStreamConfig { durability: Durability::Fsync };
             c.streams.insert("no region".to_owned(), of);
