@@ -29,7 +29,7 @@ fn a_proxy_of_broadcasts_and_nothing_else_reserves_no_memory_for_cells_and_its_s
     assert_eq!(node.run(&["broadcast", "listen", "news", "--exit-at-end"]), "first\n");
 
     // A node with cells has touched all that they may hold.
-    assert!(shared_bytes(node.process.id()) < 64 << 20, "{}", shared_bytes(node.process.id()));
+    assert!(shared_bytes(node.process.id()) < 32 << 20, "{}", shared_bytes(node.process.id()));
     assert_eq!(node.run(&["cache", "ls", "-o", "json"]), "");
     assert!(!data.join("data-cell.sock").exists() && !data.join("metadata-cell.sock").exists());
     assert_eq!(node.metric("tailwater_backend_entries{cell=\"data\"}"), None);
