@@ -186,7 +186,8 @@ impl Notifier {
                     rest_ms = rest_ms.min(if until_ms > 0 { until_ms } else { u64::MAX });
                     until_ms == 0
                 });
-                self.asleep_ms = asleep_ms;
+                // Who is fed may be left, which is not heard of here.
+                self.asleep_ms = asleep_ms.min(now_ms + self.again_ms);
             }
             let fanout = self.fanout.min(ids.len());
             rng.draw(&mut ids, fanout);
