@@ -8,14 +8,15 @@ use tokio::io::AsyncRead;
 use crate::frame::FrameReader;
 use crate::message::Message;
 
-/// How often the tail is asked how far it is.
-const ASK: Duration = Duration::from_millis(500);
-/// How long it may say nothing: it is asked how far it is more often than that.
+/// How often the tail is asked how far it is, if nothing else is said.
+pub(super) const ASK: Duration = Duration::from_millis(500);
+/// How long it may say nothing: it is asked how far it is at least thrice meanwhile.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// When a tail is asked how far it is, and for how long it was silent.
 pub(super) struct Asking {
     env: Env,
+    every: Duration,
     ask_at: Instant,
     /// Begins when it is waited for: what it said before had to be dealt with first.
     silence: Option<Silence>,
@@ -30,9 +31,9 @@ pub(super) enum Next {
 }
 
 impl Asking {
-    /// It is asked at once, and then again and again.
-    pub(super) fn new(env: &Env) -> Self {
-        Self { env: env.clone(), ask_at: env.now(), silence: None }
+    /// It is asked at once, and then again and again, `every` so often, but within a third of what it may be silent for.
+    pub(super) fn new(env: &Env, every: Duration) -> Self {
+        Self { env: env.clone(), every: every.min(SILENCE / 3), ask_at: env.now(), silence: None }
     }
 
     /// Waits for what the tail at `address` says next, or until it is to be asked.
@@ -48,7 +49,7 @@ impl Asking {
             let silence = self.silence.get_or_insert_with(|| Silence::new(&self.env, reader));
             let now = self.env.now();
             if now >= self.ask_at {
-                self.ask_at = now + ASK;
+                self.ask_at = now + self.every;
                 return Ok(Next::Ask(Message::Ask { at: now.as_ns() / 1_000_000 }));
             }
             match self.env.timeout(silence.until.min(self.ask_at).since(now), reader.next()).await {

@@ -12,7 +12,7 @@ use tailwater_env::{Env, Instant, Task};
 use tokio::sync::{mpsc, watch};
 
 use crate::batch::{Batch, Events, HeaderIter, Malformed};
-use crate::client::asking::{Asking, Next};
+use crate::client::asking::{ASK, Asking, Next};
 use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
 use crate::client::sharing::{self, Sharing, SharingStats};
 use crate::event::{Collect, Event};
@@ -417,7 +417,7 @@ impl State {
 
     /// Listens through one connection. Answers `Ok` if it is refused for good.
     async fn serve(&mut self, mut link: Link) -> anyhow::Result<()> {
-        let mut asking = Asking::new(&self.env);
+        let mut asking = Asking::new(&self.env, ASK);
         loop {
             self.newest.hear(&link.chain);
             let (positions, others) = (self.positions.named(), self.positions.others);

@@ -29,6 +29,8 @@ use tokio::sync::Notify;
 
 use self::applied::Applied;
 
+/// How often the proxy is asked how far it is at least.
+const ASK_EVERY: Duration = Duration::from_millis(500);
 /// A pause after it could not listen for others.
 const RETRY: Duration = Duration::from_secs(1);
 /// Answers of the proxy that wait until all that it had is applied.
@@ -329,6 +331,7 @@ async fn begin<V>(shared: &Shared<V>, addresses: &[String], stream: &Stream) -> 
     let Some(sharing) = &shared.config.sharing else {
         return Listener::new(&shared.env, addresses.to_vec(), positions());
     };
+    let sharing = Sharing { ask_every: sharing.ask_every.min(ASK_EVERY), ..sharing.clone() };
     loop {
         match Listener::sharing(&shared.env, addresses.to_vec(), positions(), sharing.clone()).await {
             Ok(listener) => return listener,

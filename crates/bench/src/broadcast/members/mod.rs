@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, default_value_t = 10)]
     duration_s: u64,
     /// How long to run before, in seconds. In the first half of it the rate rises to what it will be, so that listeners find
-    /// each other before they have much to carry. If not given, 25 for 1,000 clients, as many for each of them where they are
+    /// each other before they have much to carry. If not given, 40 for 1,000 clients, as many for each of them where they are
     /// more or fewer, and 3 at least.
     #[arg(long)]
     warmup_s: Option<u64>,
@@ -76,7 +76,7 @@ pub struct Args {
 
 impl Args {
     fn warmup_s(&self) -> u64 {
-        self.warmup_s.unwrap_or_else(|| (self.clients as u64 / 40).max(3))
+        self.warmup_s.unwrap_or_else(|| (self.clients as u64 / 25).max(3))
     }
 }
 

@@ -20,6 +20,7 @@ mod proxy;
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tailwater_env::{Env, Task};
 use tokio::net::TcpListener;
@@ -46,6 +47,9 @@ pub struct Sharing {
     pub advertised: Option<String>,
     /// Connections to other listeners, and as many from them; from 1.
     pub links_max: usize,
+    /// How often the proxy is asked how far it is, which [`Received::Counts`](crate::client::Received::Counts) tells; each second at least. It is
+    /// asked by every listener of the region. A cache asks twice a second.
+    pub ask_every: Duration,
     /// Of the protocol. `streams` and `begin` follow from the listener's positions.
     pub options: Options,
 }
@@ -53,7 +57,8 @@ pub struct Sharing {
 impl Default for Sharing {
     fn default() -> Self {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        Self { listen, advertised: None, links_max: 64, options: Options::default() }
+        let ask_every = Duration::from_secs(1);
+        Self { listen, advertised: None, links_max: 64, ask_every, options: Options::default() }
     }
 }
 
@@ -126,7 +131,7 @@ pub(super) async fn start(
         let accepting = connection::accept(env.clone(), listener, me.clone(), links_max, inputs.clone());
         tasks.push(env.spawn("broadcast-sharing-accept", accepting));
     }
-    let proxy = proxy::Proxy::new(env, addresses, me.clone(), &positions, inputs.clone());
+    let proxy = proxy::Proxy::new(env, addresses, me.clone(), &positions, sharing.ask_every, inputs.clone());
     tasks.push(env.spawn("broadcast-sharing-proxy", proxy.run()));
     let options = Options {
         streams: (!positions.others).then(|| positions.streams.keys().cloned().collect()),

@@ -22,6 +22,7 @@ pub(super) struct Proxy {
     me: Member,
     /// Where the listener began; what "now" is once the tail has said it, and where a region has begun anew since.
     positions: Positions,
+    ask_every: Duration,
     inputs: mpsc::Sender<Input>,
 }
 
@@ -31,9 +32,10 @@ impl Proxy {
         addresses: Vec<String>,
         me: Member,
         positions: &Positions,
+        ask_every: Duration,
         inputs: mpsc::Sender<Input>,
     ) -> Self {
-        Self { env: env.clone(), addresses, me, positions: positions.clone(), inputs }
+        Self { env: env.clone(), addresses, me, positions: positions.clone(), ask_every, inputs }
     }
 
     /// Runs until it is dropped, or nobody takes its inputs any more.
@@ -61,7 +63,7 @@ impl Proxy {
         let inputs = self.inputs.clone();
         let reading = async {
             outbox.send(self.share());
-            let mut asking = Asking::new(&self.env);
+            let mut asking = Asking::new(&self.env, self.ask_every);
             loop {
                 let message = match asking.next(&mut reader, &address).await? {
                     Next::Ask(ask) => {
