@@ -33,3 +33,5 @@ pub use options::{Begin, Options, Stats};
 pub use peer::{Output, Peer};
 pub use proxy::ProxyPeer;
 pub use serve::Source;
+
+pub(crate) use notify::AGAIN_MS;

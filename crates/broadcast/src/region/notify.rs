@@ -11,7 +11,7 @@ use super::options::Options;
 use super::rng::Rng;
 
 /// Milliseconds after which a member that was told of progress and asked for nothing is told again.
-const AGAIN_MS: u64 = 5_000;
+pub(crate) const AGAIN_MS: u64 = 5_000;
 /// What a member knows of a stream with which it is fed from here: all, also what is to come.
 pub(super) const FED_HERE: u64 = u64::MAX;
 /// Members outside the view that are told.
@@ -177,14 +177,17 @@ impl Notifier {
             if self.again_ms > 0 {
                 // Most are fed, and are told of progress seldom: it is no use to choose those.
                 let mut asleep_ms = if self.direct.is_empty() { u64::MAX } else { 0 };
+                let is_fed = |id: u64| {
+                    self.streams.iter().enumerate().all(|(at, of)| knows(id, &of.stream, at) == FED_HERE)
+                };
                 ids.retain(|id| {
-                    let until_ms = self.due_news(now_ms, *id, &knows).map_or_else(|until_ms| until_ms, |_| 0);
-                    let is_fed = || {
-                        self.streams.iter().enumerate().all(|(at, of)| knows(*id, &of.stream, at) == FED_HERE)
-                    };
-                    asleep_ms = asleep_ms.min(if until_ms < u64::MAX || is_fed() { until_ms } else { 0 });
-                    rest_ms = rest_ms.min(if until_ms > 0 { until_ms } else { u64::MAX });
-                    until_ms == 0
+                    let news = self.due_news(now_ms, *id, &knows);
+                    let until_ms = news.as_ref().err().copied();
+                    rest_ms = rest_ms.min(until_ms.unwrap_or(u64::MAX));
+                    // Who has just been told all, and is not fed, is told of the next news at once.
+                    let waits = until_ms.filter(|until_ms| *until_ms < u64::MAX || is_fed(*id));
+                    asleep_ms = asleep_ms.min(waits.unwrap_or(0));
+                    news.is_ok()
                 });
                 // Who is fed may be left, which is not heard of here.
                 self.asleep_ms = asleep_ms.min(now_ms + self.again_ms);

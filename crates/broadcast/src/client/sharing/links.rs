@@ -10,14 +10,15 @@ use tailwater_env::Task;
 use super::LinkId;
 use super::outbox::{Outbox, WAITING_BYTES_MAX};
 use crate::message::Message;
+use crate::region::AGAIN_MS;
 
 /// Bytes after which it is ended: it makes us answer what is not held back.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// How long a link may leave unread what waits for it, in milliseconds.
 const STALLED_MS: u64 = 5_000;
-/// How long a link may be silent if its listener is in the view, and if it is not, in milliseconds: the latter more than twice as long
-/// as after what others tell of progress again, who would have to connect anew each time.
-const IDLE_MS: (u64, u64) = (60_000, 12_000);
+/// How long a link may be silent if its listener is in the view, and if it is not, in milliseconds. Whoever tells it of progress
+/// again would have to connect anew each time if that were shorter.
+const IDLE_MS: (u64, u64) = (60_000, 2 * AGAIN_MS + 2_000);
 /// How long a goodbye may take to leave, in milliseconds.
 const BYE_MS: u64 = 1_000;
 
