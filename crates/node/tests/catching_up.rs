@@ -4,8 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use tailwater_client::{Client, ProducerConfig};
@@ -16,6 +15,7 @@ use tailwater_format::call::{
 };
 use tailwater_node::{Config, Node};
 use tailwater_rma::{Address, CallError, Connection};
+use tokio::sync::Semaphore;
 
 /// Of a read of a reader that catches up.
 const READ_BYTES: u32 = 64 << 10;
@@ -88,7 +88,7 @@ fn one_that_asks_for_much_holds_back_neither_who_asks_for_little_nor_who_is_at_t
         assert!(last.len > 8 << 20, "{last:?}");
 
         // As many as may wait for one connection, all the time.
-        let [answered, ended] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let [answered, ended] = [(); 2].map(|()| Arc::new(Semaphore::new(0)));
         let enough = Arc::new(AtomicBool::new(false));
         for _ in 0..GREEDY_READS {
             let (greedy, segment, enough) = (Arc::clone(&greedy), segment.clone(), Arc::clone(&enough));
@@ -97,15 +97,13 @@ fn one_that_asks_for_much_holds_back_neither_who_asks_for_little_nor_who_is_at_t
                 while !enough.load(Ordering::Relaxed) {
                     let answer = read(&*greedy, segment.clone(), 0).await;
                     assert!(answer.is_ok() || is_overloaded(&answer), "{answer:?}");
-                    answered.fetch_add(answer.is_ok().into(), Ordering::Relaxed);
+                    answered.add_permits(answer.is_ok().into());
                 }
-                ended.fetch_add(1, Ordering::Relaxed);
+                ended.add_permits(1);
             };
             env.spawn("greedy", asking).detach();
         }
-        while answered.load(Ordering::Relaxed) == 0 {
-            env.sleep(Duration::from_millis(1)).await;
-        }
+        drop(answered.acquire().await.unwrap());
         let near = read(&*at_the_tail, segment.clone(), last.len - u64::from(READ_BYTES)).await.unwrap();
         assert_eq!(near.len(), READ_BYTES as usize);
         let (mut got, mut refused) = (0, 0);
@@ -117,10 +115,8 @@ fn one_that_asks_for_much_holds_back_neither_who_asks_for_little_nor_who_is_at_t
             assert!(refused < 10, "it never has a turn");
         }
         enough.store(true, Ordering::Relaxed);
-        while ended.load(Ordering::Relaxed) < GREEDY_READS {
-            env.sleep(Duration::from_millis(1)).await;
-        }
-        got + answered.load(Ordering::Relaxed)
+        drop(ended.acquire_many(GREEDY_READS as u32).await.unwrap());
+        got + answered.available_permits()
     });
     let metrics = ureq::get(format!("http://{admin}/metrics")).call().unwrap().body_mut().read_to_string();
     let metrics = metrics.unwrap();
