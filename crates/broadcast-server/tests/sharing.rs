@@ -90,10 +90,13 @@ async fn thirty_listeners_get_everything_and_less_than_half_of_it_from_the_proxy
     let server = start(&env, ConfigurationAt::Here(meta)).await;
     let addresses = vec![server.address().to_string()];
     let mut listeners = Vec::new();
-    for _ in 0..30 {
+    for n in 0..30 {
         // Nobody turns to the proxy because others have to wait for a processor.
         let options = Options { request_timeout_ms: 30_000, ..options() };
-        listeners.push(share(&env, &addresses, Positions::start(), options).await);
+        // Those that have no socket for their host connect through TCP, and so do others to them.
+        let sharing = Sharing { options, host_sockets: n % 2 == 0, ..Sharing::default() };
+        listeners
+            .push(Listener::sharing(&env, addresses.clone(), Positions::start(), sharing).await.unwrap());
     }
     wait_for(&server, |snapshot| snapshot.region.members == 30).await;
     wait_for_views(&listeners, 5).await;

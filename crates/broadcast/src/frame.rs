@@ -1,13 +1,17 @@
 //! Messages on a byte stream.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tailwater_env::{Env, Instant};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -19,10 +23,8 @@ use crate::wire::BadMessage;
 
 /// Read at once from a connection.
 const READ_BYTES: usize = 256 << 10;
-/// The same where there are many connections with little on each; more, as much as it lacks, if a message is larger.
-const READ_BYTES_SPARING: usize = 4 << 10;
-/// Room beyond what is expected: a read that does not fill its buffer was the last one, and need not be tried again.
-const BEYOND_BYTES: usize = 64;
+/// The same where there are many connections with little on each: of a thread, through which what comes to any of them is read.
+const READ_BYTES_SPARING: usize = 64 << 10;
 /// Longer messages are not copied for their own sake; shorter ones are, so that who keeps one does not keep all that was
 /// read with it.
 const COPIED_BYTES_MAX: usize = 64 << 10;
@@ -35,23 +37,33 @@ const STEP_BYTES: usize = 64 << 10;
 /// for an hour, and from nobody.
 const SLOW_STEP_BYTES: usize = 4 << 10;
 
+thread_local! {
+    /// Where those that are sparing read.
+    static READ: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES_SPARING]);
+}
+
 /// What was sent and not acknowledged for so long ends a connection.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 
-/// Sets a connection up: no delay, and an end to it when what was sent is not acknowledged for some seconds.
+/// Sets a connection up, as [`set_up`] does, for messages.
 ///
 /// # Errors
 /// What the system says where the connection is broken already.
 pub fn split(
     stream: TcpStream,
 ) -> std::io::Result<(FrameReader<OwnedReadHalf>, FrameWriter<OwnedWriteHalf>)> {
-    stream.set_nodelay(true)?;
-    let socket = socket2::SockRef::from(&stream);
-    // Where bbr is the default it caps a loopback stream near 10 Gbit/s; where cubic is not there, so be it.
-    let _ = socket.set_tcp_congestion(b"cubic");
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    set_up(&stream)?;
     let (read, write) = stream.into_split();
     Ok((FrameReader::new(read), FrameWriter::new(write)))
+}
+
+/// Sets a connection up: no delay, and an end to it when what was sent is not acknowledged for some seconds.
+pub(crate) fn set_up(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    // Where bbr is the default it caps a loopback stream near 10 Gbit/s; where cubic is not there, so be it.
+    let _ = socket.set_tcp_congestion(b"cubic");
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))
 }
 
 /// Why no more messages come.
@@ -135,8 +147,6 @@ pub struct FrameReader<R> {
     longest: usize,
     arrivals: Option<Arrivals>,
     arrival: Option<Arrival>,
-    /// Bytes of the last message, as which the next one may be.
-    last: usize,
     /// Reads that brought something.
     reads: u64,
 }
@@ -145,7 +155,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// A reader of what comes from `from`.
     pub fn new(from: R) -> Self {
         let (buffer, longest) = (BytesMut::new(), FRAME_BYTES_MAX);
-        Self { from, buffer, sparing: false, longest, arrivals: None, arrival: None, last: 0, reads: 0 }
+        Self { from, buffer, sparing: false, longest, arrivals: None, arrival: None, reads: 0 }
     }
 
     /// From now on no message may be longer.
@@ -158,7 +168,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { arrivals: Some(arrivals), ..self }
     }
 
-    /// For one of many connections: it keeps a small buffer, which the last message would have fitted into.
+    /// For one of many connections: it has no buffer while nothing has begun to come, and who keeps a message keeps little else.
     pub fn sparing(self) -> Self {
         Self { sparing: true, ..self }
     }
@@ -181,12 +191,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
             self.make_room().await;
             let is_small = self.arrivals.is_some() && self.arrival.is_none();
-            self.buffer.reserve(match self.sparing {
-                false if is_small => SMALL_BYTES,
-                false => READ_BYTES,
-                true => self.missing().clamp(READ_BYTES_SPARING, READ_BYTES) + BEYOND_BYTES,
-            });
-            if self.read().await? == 0 {
+            let read = if self.sparing {
+                self.read_sparing().await?
+            } else {
+                self.buffer.reserve(if is_small { SMALL_BYTES } else { READ_BYTES });
+                self.read().await?
+            };
+            if read == 0 {
                 if self.buffer.is_empty() {
                     return Ok(None);
                 }
@@ -194,6 +205,19 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
             self.reads += 1;
         }
+    }
+
+    /// Adds the messages that came together with the last one.
+    ///
+    /// # Errors
+    /// If what came is no message; those before it were added.
+    pub fn take_buffered(&mut self, to: &mut Vec<Message>) -> Result<(), FrameError> {
+        while self.arrival.is_none()
+            && let Some(frame) = self.buffered()?
+        {
+            to.push(Message::decode(frame)?);
+        }
+        Ok(())
     }
 
     /// As [`FrameReader::next`]; `None` if nothing comes for `limit`, or at most twice as long. Where the link is slow a message may
@@ -252,14 +276,24 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.reads
     }
 
-    /// Bytes that the message lacks whose beginning is there, or that the next one may have.
-    fn missing(&self) -> usize {
-        let expected = self.length().unwrap_or(if self.last <= COPIED_BYTES_MAX {
-            self.last + self.last / 4
-        } else {
-            0
-        });
-        (4 + expected).saturating_sub(self.buffer.len())
+    /// Reads once: what has come, or the rest of a message that has begun to.
+    async fn read_sparing(&mut self) -> std::io::Result<usize> {
+        let Self { from, buffer, .. } = self;
+        if buffer.is_empty() {
+            let read = poll_fn(|context| {
+                READ.with_borrow_mut(|room| {
+                    let mut room = ReadBuf::new(room);
+                    ready!(Pin::new(&mut *from).poll_read(context, &mut room))?;
+                    Poll::Ready(std::io::Result::Ok(BytesMut::from(room.filled())))
+                })
+            });
+            *buffer = read.await?;
+            return Ok(buffer.len());
+        }
+        let length = buffer.first_chunk().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+        let missing = (4 + length).saturating_sub(buffer.len()).min(READ_BYTES);
+        buffer.reserve(missing);
+        from.read_buf(&mut buffer.limit(missing)).await
     }
 
     /// The length of the message whose beginning is there.
@@ -276,10 +310,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Ok(None);
         }
         self.buffer.advance(4);
-        self.last = length;
         // Nothing else is in there, so that it may as well have the buffer.
-        let alone = self.buffer.len() == length && self.buffer.capacity() <= 2 * length;
-        if length <= COPIED_BYTES_MAX && !alone {
+        if self.buffer.len() == length && self.buffer.capacity() <= 2 * length {
+            return Ok(Some(std::mem::take(&mut self.buffer).freeze()));
+        }
+        if length <= COPIED_BYTES_MAX {
             let frame = Bytes::copy_from_slice(&self.buffer[..length]);
             self.buffer.advance(length);
             return Ok(Some(frame));
@@ -305,6 +340,11 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     pub fn add(&mut self, message: &Message) -> usize {
         self.pieces.add(message);
         self.pieces.remaining()
+    }
+
+    /// Where it writes to. What was added and not written is lost.
+    pub fn into_inner(self) -> W {
+        self.to
     }
 
     /// Whether all that was added is written.
@@ -347,10 +387,9 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-    use std::pin::{Pin, pin};
+    use std::pin::pin;
     use std::sync::atomic::AtomicU64;
-    use std::task::{Context, Poll, Waker};
+    use std::task::{Context, Waker};
 
     use tailwater_env::{Clock, Random, Task, Tasks};
 
@@ -544,6 +583,38 @@ mod tests {
         ours.write_all(&1_001u32.to_le_bytes()).await.unwrap();
         drop(ours);
         assert!(reader.next().await.unwrap_err().to_string().contains("1001 bytes, more than 1000"));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_sparing_reads_messages_of_all_sizes_however_they_come_and_has_no_buffer_between_them()
+     {
+        let large = large();
+        let small = [Message::Bye, Message::Token { epoch: 7 }];
+        let mut bytes = BytesMut::new();
+        for message in &small {
+            message.encode(&mut bytes);
+        }
+        let messages = [&bytes[..], &large, &bytes, &large].concat();
+        for step in [1, 3, 4_096, 60_000, messages.len()] {
+            let (mut ours, theirs) = tokio::io::duplex(messages.len());
+            let mut reader = FrameReader::new(theirs).sparing();
+            let mut came = Vec::new();
+            for piece in messages.chunks(step) {
+                ours.write_all(piece).await.unwrap();
+                loop {
+                    let Poll::Ready(next) = poll(&mut pin!(reader.next())) else { break };
+                    came.push(next.unwrap().unwrap());
+                    reader.take_buffered(&mut came).unwrap();
+                }
+            }
+            assert_eq!(came.len(), 6);
+            assert_eq!((&came[..2], &came[3..5]), (&small[..], &small[..]));
+            for at in [2, 5] {
+                let Message::Events { batch, .. } = &came[at] else { panic!("{:?}", came[at]) };
+                batch.check().unwrap();
+            }
+            assert_eq!(reader.buffer.capacity(), 0);
+        }
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ pub use tailwater_broadcast::client::{
     SharingStats,
 };
 pub use tailwater_broadcast::region::{Options as RegionOptions, Stats as RegionStats};
-pub use tailwater_broadcast::{Collect, Content, Event, Kind, Position, Positions, Stream};
+pub use tailwater_broadcast::{Batch, Collect, Content, Event, Kind, Position, Positions, Stream};
 
 /// Hands every event to `callback` until that breaks, the listener ends, or a region has begun anew: [`ListenError::Anew`] is answered
 /// once, and called again it goes on. Dropping the future ends it; the

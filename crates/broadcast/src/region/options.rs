@@ -70,7 +70,7 @@ impl Default for Options {
             notify_ms: 10,
             request_bytes: 256 << 10,
             request_timeout_ms: 500,
-            recv_bytes: 2 << 20,
+            recv_bytes: 1 << 20,
             early_bytes: 4 << 20,
             upload_bytes_s: u64::MAX,
             peer_bytes_s: u64::MAX,

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
-use tailwater_client::broadcast::{Listener, Positions, Received, RegionOptions, Sharing, Stream};
+use tailwater_client::broadcast::{
+    Batch, Listener, Positions, Received, RegionOptions, Sharing, SharingStats, Stream,
+};
 use tailwater_env::Env;
+use tokio::time::MissedTickBehavior;
 
 use super::MembersConfig;
 use crate::clock::monotonic_ns;
@@ -20,6 +23,8 @@ use crate::worker::{Orders, answer};
 const OTHER_DESCRIPTORS: usize = 300;
 /// Connections that a listener makes at most, if there are descriptors for them.
 const LINKS_MAX: usize = 64;
+/// How often what a listener has counted is looked at.
+const LOOK: Duration = Duration::from_millis(500);
 /// Members that a listener knows before it counts as one that takes part.
 const VIEW_LEAST: usize = 3;
 
@@ -90,7 +95,9 @@ struct Process {
 /// How it stands with one that shares.
 #[derive(Clone, Copy, Default)]
 struct Member {
-    stats: Option<tailwater_client::broadcast::SharingStats>,
+    stats: Option<SharingStats>,
+    /// How often that was looked at.
+    looks: u64,
 }
 
 /// Listens until it is told how much there was.
@@ -130,6 +137,11 @@ pub async fn be_members(config: MembersConfig, mut orders: Orders) -> anyhow::Re
                     process.counts.iter().all(|count| *count >= wanted)
                 })
                 .await;
+                let looks: Vec<u64> = process.borrow().members.iter().map(|member| member.looks).collect();
+                let looked = |process: &Process| {
+                    process.members.iter().zip(&looks).all(|(now, then)| now.looks > *then)
+                };
+                let _ = wait(&process, FINISH_DEADLINE, looked).await;
                 return answer(&Answer::Heard(process.borrow().sum()));
             }
         }
@@ -141,8 +153,8 @@ fn sharing(config: &MembersConfig) -> anyhow::Result<Sharing> {
     let protocol = &config.protocol;
     let descriptors =
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
-    // Of each listener: those that it makes, as many that it takes, the one to the node, and where it listens.
-    let fit = (descriptors.saturating_sub(OTHER_DESCRIPTORS) / config.count.max(1)).saturating_sub(2) / 2;
+    // Of each listener: those that it makes, as many that it takes, the one to the node, and the two where it listens.
+    let fit = (descriptors.saturating_sub(OTHER_DESCRIPTORS) / config.count.max(1)).saturating_sub(3) / 2;
     let links_max = protocol.links_max.unwrap_or(fit.min(LINKS_MAX));
     ensure!(
         (1..=fit).contains(&links_max) || protocol.proxy_alone,
@@ -162,7 +174,7 @@ fn sharing(config: &MembersConfig) -> anyhow::Result<Sharing> {
         recv_bytes: protocol.recv_kib << 10,
         ..RegionOptions::default()
     };
-    Ok(Sharing { links_max, options, ..Sharing::default() })
+    Ok(Sharing { links_max, host_sockets: !protocol.tcp, options, ..Sharing::default() })
 }
 
 /// Waits for a condition; it looks every few milliseconds.
@@ -188,6 +200,39 @@ async fn wait(
 }
 
 impl Process {
+    /// A listener of theirs says what it has counted.
+    fn looked(&mut self, number: usize, stats: Option<SharingStats>) {
+        self.members[number] = Member { stats, looks: self.members[number].looks + 1 };
+    }
+
+    /// Checks what a listener got behind the event with number `last`, and how long ago it was published.
+    fn hear(&mut self, batch: &Batch, last: u64, now_ns: u64) -> Result<(), String> {
+        let (mut last, mut reordered) = (last, u64::from(batch.after != last));
+        let (mut stamp_ns, mut alike) = (0u64, 0u64);
+        let mut cursor = batch.cursor();
+        while let Some(event) = cursor.next().map_err(|error| error.to_string())? {
+            let stamp = event.payload.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            if stamp != stamp_ns {
+                self.delayed(now_ns, stamp_ns, alike);
+                (stamp_ns, alike) = (stamp, 0);
+            }
+            reordered += u64::from(event.seq != last + 1);
+            last = event.seq;
+            alike += 1;
+        }
+        self.delayed(now_ns, stamp_ns, alike);
+        self.heard.reordered += reordered;
+        Ok(())
+    }
+
+    /// So many events came, published at the same time.
+    fn delayed(&mut self, now_ns: u64, stamp_ns: u64, count: u64) {
+        if count > 0 && stamp_ns >= self.from_ns {
+            self.delays.record_many(now_ns.saturating_sub(stamp_ns), count);
+            self.heard.measured += count;
+        }
+    }
+
     fn sum(&self) -> Heard {
         let mut heard = Heard { delays: self.delays.to_sparse(), ..self.heard.clone() };
         heard.delivered = self.counts.iter().sum();
@@ -216,45 +261,34 @@ impl Process {
 /// Hears everything, and checks it.
 async fn listen(mut listener: Listener, number: usize, process: Rc<RefCell<Process>>) {
     let mut last = 0;
+    // How it stands with the others is looked at while nothing comes, too.
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // While nothing comes, how it stands with the others is still looked at.
-        let next = tokio::time::timeout(Duration::from_millis(500), listener.next()).await;
+        let next = tokio::select! {
+            biased;
+            _ = look.tick() => {
+                process.borrow_mut().looked(number, listener.sharing_stats());
+                continue;
+            }
+            next = listener.next() => next,
+        };
         let now_ns = monotonic_ns();
         let process = &mut *process.borrow_mut();
-        process.members[number].stats = listener.sharing_stats();
-        let batch = match next {
-            Ok(Ok(Received::Events(_, batch))) => batch,
-            Ok(Ok(_)) | Err(_) => continue,
-            Ok(Err(error)) => {
-                process.failed = Some(error.to_string());
+        let heard = match next {
+            Ok(Received::Events(_, batch)) => process.hear(&batch, last, now_ns).map(|()| batch),
+            Ok(_) => continue,
+            Err(error) => Err(error.to_string()),
+        };
+        match heard {
+            Ok(batch) => {
+                process.counts[number] += u64::from(batch.count);
+                last = batch.last;
+            }
+            Err(error) => {
+                process.failed = Some(error);
                 return;
             }
-        };
-        process.heard.reordered += u64::from(batch.after != last);
-        let (mut stamp_ns, mut alike) = (0u64, 0u64);
-        let mut cursor = batch.cursor();
-        loop {
-            let event = match cursor.next() {
-                Ok(event) => event,
-                Err(error) => {
-                    process.failed = Some(error.to_string());
-                    return;
-                }
-            };
-            let stamp = event.as_ref().and_then(|event| event.payload.first_chunk());
-            let stamp = stamp.map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            if stamp != stamp_ns {
-                if alike > 0 && stamp_ns >= process.from_ns {
-                    process.delays.record_many(now_ns.saturating_sub(stamp_ns), alike);
-                    process.heard.measured += alike;
-                }
-                (stamp_ns, alike) = (stamp, 0);
-            }
-            let Some(event) = event else { break };
-            process.heard.reordered += u64::from(event.seq != last + 1);
-            last = event.seq;
-            alike += 1;
         }
-        process.counts[number] += u64::from(batch.count);
     }
 }

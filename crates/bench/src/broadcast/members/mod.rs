@@ -86,6 +86,9 @@ struct Protocol {
     /// Whether they do not share at all, and the node sends everything to each.
     #[arg(long)]
     proxy_alone: bool,
+    /// Whether they connect through TCP, though they are on one host.
+    #[arg(long)]
+    tcp: bool,
     /// Members of a view at most.
     #[arg(long, default_value_t = RegionOptions::default().view_max)]
     view: usize,

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tailwater_env::{Env, Task};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
+use super::LinkId;
+use super::inputs::{Input, Inputs};
 use super::outbox::{Written, outbox};
-use super::{Input, LinkId};
+use super::socket::{self, Door, ReadHalf, WriteHalf};
 use crate::client::link::{CLIENT, hello};
-use crate::frame::{self, FrameReader, FrameWriter};
+use crate::frame::FrameReader;
 use crate::message::{Message, VERSION};
 use crate::region::Member;
 
@@ -28,17 +29,11 @@ pub(super) fn next_id() -> LinkId {
 }
 
 /// Takes connections until it is dropped; then they end. Those beyond `links_max` are closed at once.
-pub(super) async fn accept(
-    env: Env,
-    listener: TcpListener,
-    me: Member,
-    links_max: usize,
-    inputs: mpsc::Sender<Input>,
-) {
+pub(super) async fn accept(env: Env, door: Door, me: Member, links_max: usize, inputs: Inputs) {
     let room = Arc::new(Semaphore::new(links_max));
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
-        let (stream, from) = match listener.accept().await {
+        let (reader, writer) = match door.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "no connection of another listener can be accepted at the moment");
@@ -52,8 +47,8 @@ pub(super) async fn accept(
         let watch = Arc::downgrade(&alive);
         let (env_, me, inputs) = (env.clone(), me.clone(), inputs.clone());
         let task = env.spawn("broadcast-sharing-link", async move {
-            if let Err(error) = accepted(&env_, stream, &me, &inputs).await {
-                tracing::debug!(%from, %error, "a connection of another listener was ended");
+            if let Err(error) = accepted(&env_, (reader, writer), &me, &inputs).await {
+                tracing::debug!(%error, "a connection of another listener was ended");
             }
             drop((alive, permit));
         });
@@ -63,16 +58,14 @@ pub(super) async fn accept(
 
 async fn accepted(
     env: &Env,
-    stream: TcpStream,
+    (reader, writer): (ReadHalf, WriteHalf),
     me: &Member,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &Inputs,
 ) -> anyhow::Result<()> {
-    let (reader, mut writer) = frame::split(stream)?;
-    let mut reader = reader.sparing();
+    let mut reader = FrameReader::new(reader).sparing();
     let opening = async {
         let member = introduced(&mut reader).await?;
-        greet(&mut writer, me);
-        writer.flush().await?;
+        writer.write_all(greeting(me)).await?;
         anyhow::Ok(member)
     };
     let Some(member) = env.timeout(OPEN_TIMEOUT, opening).await else {
@@ -81,26 +74,25 @@ async fn accepted(
     let member = member?;
     let link = next_id();
     let (outbox, written) = outbox();
-    if inputs.send(Input::Opened { link, member, writer: outbox }).await.is_err() {
+    if inputs.give([Input::Opened { link, member, writer: outbox }]).is_err() {
         return Ok(());
     }
     run(link, reader, writer, written, inputs).await
 }
 
-/// Connects to another listener, and says what waits for it.
+/// Connects to another listener, by a socket of this host if there is one and it may be, and says what waits for it.
 pub(super) async fn dial(
     env: Env,
     link: LinkId,
-    to: Member,
+    (to, host_sockets): (Member, bool),
     me: Member,
     written: Written,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 ) {
     let opening = async {
-        let (reader, mut writer) = frame::split(TcpStream::connect(&*to.address).await?)?;
-        let mut reader = reader.sparing();
-        greet(&mut writer, &me);
-        writer.flush().await?;
+        let (reader, writer) = socket::connect(&to, host_sockets).await?;
+        let mut reader = FrameReader::new(reader).sparing();
+        writer.write_all(greeting(&me)).await?;
         let found = introduced(&mut reader).await?;
         anyhow::ensure!(found.id == to.id, "another one is there now");
         anyhow::Ok((reader, writer))
@@ -112,16 +104,18 @@ pub(super) async fn dial(
     };
     if let Err(error) = ended {
         tracing::debug!(address = %to.address, %error, "a connection to another listener ended");
-        let _ = inputs.send(Input::Closed(link)).await;
+        let _ = inputs.give([Input::Closed(link)]);
     }
 }
 
-fn greet(writer: &mut FrameWriter<OwnedWriteHalf>, me: &Member) {
-    writer.add(&hello((u128::from(me.id), CLIENT)));
-    writer.add(&Message::Share { member: me.clone(), positions: Vec::new() });
+fn greeting(me: &Member) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    hello((u128::from(me.id), CLIENT)).encode(&mut bytes);
+    Message::Share { member: me.clone(), positions: Vec::new() }.encode(&mut bytes);
+    bytes
 }
 
-async fn introduced(reader: &mut FrameReader<OwnedReadHalf>) -> anyhow::Result<Member> {
+async fn introduced(reader: &mut FrameReader<ReadHalf>) -> anyhow::Result<Member> {
     match reader.next().await? {
         Some(Message::Hello { version: VERSION, .. }) => {}
         other => anyhow::bail!("it said {other:?} instead of a hello of version {VERSION}"),
@@ -132,27 +126,31 @@ async fn introduced(reader: &mut FrameReader<OwnedReadHalf>) -> anyhow::Result<M
     }
 }
 
-/// Serves a connection until it ends, or the core task drops its writer.
+/// Serves a connection until it ends, or the core drops its outbox.
 async fn run(
     link: LinkId,
-    mut reader: FrameReader<OwnedReadHalf>,
-    writer: FrameWriter<OwnedWriteHalf>,
+    mut reader: FrameReader<ReadHalf>,
+    writer: WriteHalf,
     written: Written,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &Inputs,
 ) -> anyhow::Result<()> {
     let reading = async {
+        let mut came = Vec::new();
         while let Some(message) = reader.next().await? {
-            if inputs.send(Input::Message(link, message)).await.is_err() {
+            came.push(message);
+            let rest = reader.take_buffered(&mut came);
+            if inputs.give(came.drain(..).map(|message| Input::Message(link, message))).is_err() {
                 break;
             }
+            rest?;
         }
         anyhow::Ok(())
     };
     let result = tokio::select! {
         biased;
         result = reading => result,
-        result = written.write(link, writer, inputs) => result,
+        result = written.write(link, writer, inputs) => result.map_err(Into::into),
     };
-    let _ = inputs.send(Input::Closed(link)).await;
+    let _ = inputs.give([Input::Closed(link)]);
     result
 }

@@ -1,14 +1,17 @@
-//! The task that owns the peer.
+//! What owns the peer: it takes inputs, and does what follows. One task of its own looks after its clock, and waits for the
+//! application.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::{mpsc, watch};
 
+use super::inputs::{Input, Inputs, Shared};
 use super::links::{Gone, Links, Sent};
 use super::outbox::{Outbox, outbox};
-use super::{Input, LinkId, SharingStats, connection};
+use super::{LinkId, SharingStats, connection};
 use crate::batch::Batch;
 use crate::client::listener::{Came, Count, Received};
 use crate::limits::STREAMS_MAX;
@@ -17,8 +20,6 @@ use crate::name::Stream;
 use crate::positions::Position;
 use crate::region::{Member, Options, Output, Peer};
 
-/// Inputs that the peer is given before what follows from them is sent.
-const BURST: usize = 256;
 /// Bytes of events that wait for the application after which nothing more is asked for.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// How often links that are of no use are looked for, in milliseconds.
@@ -32,8 +33,11 @@ pub(super) struct Core {
     peer: Option<Peer>,
     /// The tail that was there last, and the connection to it, if it stands.
     proxy: Member,
-    tail: Option<(LinkId, Outbox)>,
+    tail: Option<(LinkId, Arc<Outbox>)>,
+    /// Whether the tail is to be sent something that was not written yet.
+    tail_unwritten: bool,
     links: Links,
+    host_sockets: bool,
     /// The last number of each stream that the listener began with or has.
     positions: BTreeMap<Stream, Position>,
     outbox: Vec<Output>,
@@ -42,12 +46,46 @@ pub(super) struct Core {
     waiting_bytes: usize,
     reading: bool,
     events: mpsc::Sender<Came>,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
     stats: watch::Sender<SharingStats>,
     sweep_at_ms: u64,
+    /// When its task looks at it next, and whether it does when the application has room.
+    wakes_at: Instant,
+    awaits_room: bool,
     /// Whether it was said that there are too many streams.
     told_left_out: bool,
-    _tasks: Vec<Task>,
+}
+
+/// Looks after a core until it is dropped, and its `tasks` with it.
+pub(super) async fn run(env: Env, shared: Arc<Shared>, tasks: Vec<Task>) {
+    let _tasks = tasks;
+    let events = shared.core.lock().events.clone();
+    let mut wakes_at = env.now();
+    let mut wake = env.sleep_until(wakes_at);
+    loop {
+        let awaits_room = {
+            let mut core = shared.core.lock();
+            core.hand_over();
+            core.carry_out();
+            core.awaits_room = !core.waiting.is_empty();
+            // Most often something comes before it is due, and it can stay as it is; a wake too many does no harm.
+            let due = core.due();
+            if due < wakes_at || wakes_at <= env.now() {
+                (wakes_at, wake) = (due, env.sleep_until(due));
+            }
+            core.wakes_at = wakes_at;
+            core.awaits_room
+        };
+        tokio::select! {
+            // It is taken when the lock is.
+            permit = events.reserve(), if awaits_room => match permit {
+                Ok(_) => {}
+                Err(_) => return,
+            },
+            () = shared.wake.notified() => {}
+            () = &mut wake => {}
+        }
+    }
 }
 
 impl Core {
@@ -55,10 +93,9 @@ impl Core {
         env: &Env,
         me: Member,
         options: Options,
-        links_max: usize,
-        (events, inputs): (mpsc::Sender<Came>, mpsc::Sender<Input>),
+        (links_max, host_sockets): (usize, bool),
+        (events, inputs): (mpsc::Sender<Came>, Inputs),
         stats: watch::Sender<SharingStats>,
-        tasks: Vec<Task>,
     ) -> Self {
         Self {
             env: env.clone(),
@@ -67,7 +104,9 @@ impl Core {
             options,
             peer: None,
             tail: None,
+            tail_unwritten: false,
             links: Links::new(links_max),
+            host_sockets,
             positions: BTreeMap::new(),
             outbox: Vec::new(),
             waiting: VecDeque::new(),
@@ -77,42 +116,9 @@ impl Core {
             inputs,
             stats,
             sweep_at_ms: 0,
+            wakes_at: env.now(),
+            awaits_room: false,
             told_left_out: false,
-            _tasks: tasks,
-        }
-    }
-
-    /// Runs until it is dropped.
-    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Input>) {
-        let mut burst = Vec::with_capacity(BURST);
-        let events = self.events.clone();
-        // Most often something comes before it is due, and it can stay as it is; a wake too many does no harm.
-        let mut wake_at = self.due();
-        let mut wake = self.env.sleep_until(wake_at);
-        loop {
-            let due = self.due();
-            if due < wake_at || wake_at <= self.env.now() {
-                (wake_at, wake) = (due, self.env.sleep_until(due));
-            }
-            tokio::select! {
-                biased;
-                permit = events.reserve(), if !self.waiting.is_empty() => {
-                    let Ok(permit) = permit else { return };
-                    if let Some(came) = self.next_for_application() {
-                        permit.send(came);
-                    }
-                }
-                count = queue.recv_many(&mut burst, BURST) => {
-                    if count == 0 {
-                        return;
-                    }
-                    for input in burst.drain(..) {
-                        self.take(input);
-                    }
-                }
-                () = &mut wake => {}
-            }
-            self.carry_out();
         }
     }
 
@@ -126,7 +132,13 @@ impl Core {
         self.env.now() + Duration::from_millis(wait_ms)
     }
 
-    fn take(&mut self, input: Input) {
+    /// Whether its task is to look at it: it waits for something else.
+    pub(super) fn wants_to_be_woken(&self) -> bool {
+        self.due() < self.wakes_at || (!self.waiting.is_empty() && !self.awaits_room)
+    }
+
+    /// Takes an input; what follows from it is done by [`carry_out`](Self::carry_out).
+    pub(super) fn take(&mut self, input: Input) {
         let now_ms = self.now_ms();
         match input {
             Input::Proxy { link, proxy, began, anew, writer } => {
@@ -188,7 +200,7 @@ impl Core {
     fn proxy_is(
         &mut self,
         now_ms: u64,
-        tail: (LinkId, Outbox),
+        tail: (LinkId, Arc<Outbox>),
         proxy: Member,
         mut began: Vec<(Stream, Position)>,
         anew: Vec<(String, u64)>,
@@ -254,7 +266,7 @@ impl Core {
     }
 
     /// Does what follows from the inputs so far, and what is due.
-    fn carry_out(&mut self) {
+    pub(super) fn carry_out(&mut self) {
         let now_ms = self.now_ms();
         if now_ms >= self.sweep_at_ms {
             self.sweep_at_ms = now_ms + SWEEP_MS;
@@ -269,6 +281,7 @@ impl Core {
             peer.reading(now_ms, reading, &mut self.outbox);
         }
         self.carry_out_outputs(now_ms);
+        self.flush();
         // Before the application has what is counted.
         let Some(peer) = &self.peer else { return };
         let stats = SharingStats { region: peer.stats(), links: self.links.len() };
@@ -280,6 +293,16 @@ impl Core {
         }
         self.stats.send_replace(stats);
         self.hand_over();
+    }
+
+    /// Writes what is to be sent.
+    fn flush(&mut self) {
+        self.links.flush();
+        if std::mem::take(&mut self.tail_unwritten)
+            && let Some((_, writer)) = &self.tail
+        {
+            writer.flush();
+        }
     }
 
     /// Does what the peer wants done.
@@ -340,7 +363,8 @@ impl Core {
         if to == self.proxy.id {
             match &self.tail {
                 Some((_, writer)) => {
-                    writer.send(message);
+                    writer.add(&message);
+                    self.tail_unwritten = true;
                 }
                 None => peer.disconnected(now_ms, to, &mut self.outbox),
             }
@@ -354,11 +378,11 @@ impl Core {
             let member = Member { id: to, address: address.into() };
             let (link, (writer, written)) = (connection::next_id(), outbox());
             let (env, me, inputs) = (self.env.clone(), self.me.clone(), self.inputs.clone());
-            let dialling = connection::dial(env, link, member, me, written, inputs);
+            let dialling = connection::dial(env, link, (member, self.host_sockets), me, written, inputs);
             let task = self.env.spawn("broadcast-sharing-dial", dialling);
             self.links.dialled(now_ms, link, to, writer, task);
         }
-        match self.links.send(now_ms, to, message) {
+        match self.links.send(now_ms, to, &message) {
             Sent::Yes => {}
             Sent::Full => peer.pause(now_ms, to, true, &mut self.outbox),
             Sent::No => peer.disconnected(now_ms, to, &mut self.outbox),

@@ -26,6 +26,8 @@ pub(super) struct Links {
     links: BTreeMap<LinkId, Link>,
     /// Of each listener, the one to write to first.
     of: BTreeMap<u64, Vec<LinkId>>,
+    /// Those with something that was not written yet.
+    unwritten: Vec<LinkId>,
     /// Said goodbye to, and since when.
     ending: Vec<(u64, Task)>,
     dialled_max: usize,
@@ -65,7 +67,8 @@ pub(super) struct Gone {
 
 impl Links {
     pub(super) fn new(dialled_max: usize) -> Self {
-        Self { links: BTreeMap::new(), of: BTreeMap::new(), ending: Vec::new(), dialled_max }
+        let (links, of) = (BTreeMap::new(), BTreeMap::new());
+        Self { links, of, unwritten: Vec::new(), ending: Vec::new(), dialled_max }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -105,16 +108,28 @@ impl Links {
         self.links.insert(link, Link { member, writer, dialled, paused, moved_ms, used_ms });
     }
 
-    /// Sends something to a listener.
-    pub(super) fn send(&mut self, now_ms: u64, member: u64, message: Message) -> Sent {
-        let link = self.of.get(&member).and_then(|links| links.first());
-        let Some(link) = link.and_then(|id| self.links.get_mut(id)) else { return Sent::No };
+    /// Sends something to a listener, with the next [`flush`](Self::flush).
+    pub(super) fn send(&mut self, now_ms: u64, member: u64, message: &Message) -> Sent {
+        let Some(id) = self.of.get(&member).and_then(|links| links.first()) else { return Sent::No };
+        let Some(link) = self.links.get_mut(id) else { return Sent::No };
+        if self.unwritten.last() != Some(id) {
+            self.unwritten.push(*id);
+        }
         link.used_ms = now_ms;
-        if link.writer.send(message) <= WAITING_BYTES_MAX || link.paused {
+        if link.writer.add(message) <= WAITING_BYTES_MAX || link.paused {
             return Sent::Yes;
         }
         (link.paused, link.moved_ms) = (true, now_ms);
         Sent::Full
+    }
+
+    /// Writes what was sent, as far as the connections take it at once.
+    pub(super) fn flush(&mut self) {
+        for id in self.unwritten.drain(..) {
+            if let Some(link) = self.links.get(&id) {
+                link.writer.flush();
+            }
+        }
     }
 
     /// Whether a listener should be sent nothing more for now.
@@ -156,7 +171,8 @@ impl Links {
     /// Ends a link of no use: its listener is told that this is no failure.
     fn part(&mut self, now_ms: u64, id: LinkId) {
         if let Some(link) = self.links.get_mut(&id) {
-            link.writer.send(Message::Bye);
+            link.writer.add(&Message::Bye);
+            link.writer.flush();
             self.ending.extend(link.dialled.take().map(|task| (now_ms, task)));
         }
         self.remove(id);
@@ -184,38 +200,46 @@ impl Links {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+
     use super::*;
-    use crate::client::sharing::outbox::outbox;
-    use crate::replica::size_of_message;
+    use crate::client::sharing::outbox::{Written, outbox};
 
     fn task() -> Task {
         Task::new(|| {})
     }
 
+    /// What is to be written, if it is one message or none.
+    fn written(by: &Written) -> Option<Message> {
+        let bytes = by.take();
+        (!bytes.is_empty()).then(|| Message::decode(bytes.slice(4..)).unwrap())
+    }
+
     #[test]
     fn two_links_to_one_listener_are_one_way_to_it_until_both_are_gone() {
         let mut links = Links::new(9);
-        let ((in_, mut accepted), (out, mut dialled)) = (outbox(), outbox());
+        let ((in_, accepted), (out, dialled)) = (outbox(), outbox());
         links.accepted(0, 1, 7, in_);
         links.dialled(0, 2, 7, out, task());
-        assert_eq!(links.send(0, 7, Message::Bye), Sent::Yes);
-        assert!(dialled.try_recv().is_some() && accepted.try_recv().is_none());
+        assert_eq!(links.send(0, 7, &Message::Bye), Sent::Yes);
+        assert!(written(&dialled).is_some() && written(&accepted).is_none());
         assert_eq!(links.remove(2), Some(Gone { member: 7, last: false }));
-        assert_eq!(links.send(0, 7, Message::Bye), Sent::Yes);
-        assert!(accepted.try_recv().is_some());
+        assert_eq!(links.send(0, 7, &Message::Bye), Sent::Yes);
+        assert!(written(&accepted).is_some());
         assert_eq!(links.remove(1), Some(Gone { member: 7, last: true }));
-        assert_eq!(links.send(0, 7, Message::Bye), Sent::No);
+        assert_eq!(links.send(0, 7, &Message::Bye), Sent::No);
     }
 
     #[test]
     fn a_link_that_is_not_read_is_full_once_and_then_forgotten() {
         let mut links = Links::new(9);
         let (writer, _reader) = outbox();
+        let mut size = BytesMut::new();
+        Message::Bye.encode(&mut size);
         links.accepted(0, 1, 7, writer);
-        let size = size_of_message(&Message::Bye);
         let mut full = 0;
-        for _ in 0..WAITING_BYTES_MAX / size + 9 {
-            full += u64::from(links.send(0, 7, Message::Bye) == Sent::Full);
+        for _ in 0..WAITING_BYTES_MAX / size.len() + 9 {
+            full += u64::from(links.send(0, 7, &Message::Bye) == Sent::Full);
         }
         assert_eq!(full, 1);
         assert_eq!(links.sweep(STALLED_MS, |_| true), []);
@@ -231,9 +255,9 @@ mod tests {
             links.dialled(member, member, member, writer, task());
             readers.push(reader);
         }
-        assert_eq!((links.len(), readers[0].try_recv()), (2, Some(Message::Bye)));
+        assert_eq!((links.len(), written(&readers[0])), (2, Some(Message::Bye)));
         assert_eq!(links.sweep(3 + IDLE_MS.1, |member| member == 2), []);
         assert!(links.leads_to(2) && !links.leads_to(3));
-        assert_eq!(readers[2].try_recv(), Some(Message::Bye));
+        assert_eq!(written(&readers[2]), Some(Message::Bye));
     }
 }

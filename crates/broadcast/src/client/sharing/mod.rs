@@ -1,42 +1,41 @@
 //! A listener that shares events with the region's other listeners (section 3.2).
 //!
 //! ```text
-//!   proxy.rs: the connection to the tail --------> inputs --> core.rs: region::Peer --> one writer a connection
-//!   connection.rs: accepted, dialled ------------^               |
-//!                                                                `--> Listener::next
+//!   proxy.rs: the connection to the tail -----.
+//!   connection.rs: accepted, dialled ---------+--> core.rs: region::Peer --> outbox.rs: to each connection
+//!   inputs.rs: the core's lock, and its clock-'              `--> Listener::next
 //! ```
 //!
-//! [`region::Peer`](crate::region::Peer) decides everything about events; the core task owns it, and keeps the
-//! [`links`] to other listeners that it wants to talk to: it dials those of its view, and what it has no use for any
-//! more is closed with a goodbye, so that it is not taken for a failure. What others can make it keep is bounded: the
-//! links, the bytes that wait for each, the inputs that wait. An application that does not read makes it ask for
-//! nothing more; it goes on answering others.
+//! [`region::Peer`](crate::region::Peer) decides everything about events; the core has it, and keeps the [`links`] to
+//! other listeners that it wants to talk to: it dials those of its view, and what it has no use for any more is closed
+//! with a goodbye, so that it is not taken for a failure. What others can make it keep is bounded: the links, and the
+//! bytes that wait for each. An application that does not read makes it ask for nothing more; it goes on answering
+//! others.
 
 mod connection;
 mod core;
+mod inputs;
 mod links;
 mod outbox;
 mod proxy;
+mod socket;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tailwater_env::{Env, Task};
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use self::core::Core;
-use self::outbox::Outbox;
+use self::inputs::{Inputs, Shared};
+use self::socket::Door;
 use crate::client::listener::Came;
 use crate::limits::STREAM_BYTES_MAX;
-use crate::message::Message;
-use crate::name::Stream;
-use crate::positions::{Position, Positions, TooManyStreams};
+use crate::positions::{Positions, TooManyStreams};
 use crate::region::{Begin, Member, Options, Stats};
-
-/// Inputs that wait for the core task; readers pause beyond it.
-const INPUTS_MAX: usize = 1024;
 
 /// How a listener shares.
 #[derive(Clone, Debug)]
@@ -47,6 +46,8 @@ pub struct Sharing {
     pub advertised: Option<String>,
     /// Connections to other listeners, and as many from them; from 1.
     pub links_max: usize,
+    /// Whether listeners of this host meet at Unix sockets, if they do so too, which costs all of them less; others use TCP.
+    pub host_sockets: bool,
     /// How often the proxy is asked how far it is, which [`Received::Counts`](crate::client::Received::Counts) tells; each second at least. It is
     /// asked by every listener of the region. A cache asks twice a second.
     pub ask_every: Duration,
@@ -58,7 +59,8 @@ impl Default for Sharing {
     fn default() -> Self {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let ask_every = Duration::from_secs(1);
-        Self { listen, advertised: None, links_max: 64, ask_every, options: Options::default() }
+        let options = Options::default();
+        Self { listen, advertised: None, links_max: 64, host_sockets: true, ask_every, options }
     }
 }
 
@@ -74,26 +76,6 @@ pub struct SharingStats {
 /// A connection of this listener.
 type LinkId = u64;
 
-/// Something for the core task.
-enum Input {
-    /// The tail is there, or there again, and says where the listener begins, and in which regions anew: with their lineages.
-    Proxy {
-        link: LinkId,
-        proxy: Member,
-        began: Vec<(Stream, Position)>,
-        anew: Vec<(String, u64)>,
-        writer: Outbox,
-    },
-    /// Another listener has connected.
-    Opened { link: LinkId, member: Member, writer: Outbox },
-    /// A message came.
-    Message(LinkId, Message),
-    /// Some of much that waited has left.
-    Drained(LinkId),
-    /// A connection is gone, or none could be made.
-    Closed(LinkId),
-}
-
 /// Starts one.
 pub(super) async fn start(
     env: &Env,
@@ -104,11 +86,11 @@ pub(super) async fn start(
 ) -> io::Result<(watch::Receiver<SharingStats>, Task)> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     TooManyStreams::check(positions.streams.len()).map_err(|too_many| invalid(too_many.to_string()))?;
-    let (listener, address) = match sharing.listen {
+    let (mut door, address) = match sharing.listen {
         None => (None, String::new()),
         Some(at) => {
-            let listener = TcpListener::bind(at).await?;
-            let bound = listener.local_addr()?;
+            let door = Door::bind(at).await?;
+            let bound = door.address()?;
             let address = match sharing.advertised {
                 Some(advertised) => advertised,
                 None if bound.ip().is_unspecified() => {
@@ -117,28 +99,42 @@ pub(super) async fn start(
                 }
                 None => bound.to_string(),
             };
-            (Some(listener), address)
+            (Some(door), address)
         }
     };
     if address.len() > STREAM_BYTES_MAX {
         return Err(invalid(format!("an advertised address has at most {STREAM_BYTES_MAX} bytes")));
     }
     let me = Member { id: env.random_u64(), address: address.into() };
-    let (inputs, queue) = mpsc::channel(INPUTS_MAX);
-    let mut tasks = Vec::new();
-    let links_max = sharing.links_max.max(1);
-    if let Some(listener) = listener {
-        let accepting = connection::accept(env.clone(), listener, me.clone(), links_max, inputs.clone());
-        tasks.push(env.spawn("broadcast-sharing-accept", accepting));
+    let host_sockets = sharing.host_sockets;
+    if let Some(door) = door.as_mut().filter(|_| host_sockets) {
+        door.open_for_host(me.id);
     }
-    let proxy = proxy::Proxy::new(env, addresses, me.clone(), &positions, sharing.ask_every, inputs.clone());
-    tasks.push(env.spawn("broadcast-sharing-proxy", proxy.run()));
+    let links_max = sharing.links_max.max(1);
     let options = Options {
         streams: (!positions.others).then(|| positions.streams.keys().cloned().collect()),
         begin: Begin::First,
         ..sharing.options
     };
     let (told, stats) = watch::channel(SharingStats::default());
-    let core = Core::new(env, me, options, links_max, (events, inputs), told, tasks);
-    Ok((stats, env.spawn("broadcast-sharing", core.run(queue))))
+    let shared = Arc::new_cyclic(|shared| {
+        let core = Core::new(
+            env,
+            me.clone(),
+            options,
+            (links_max, host_sockets),
+            (events, Inputs::to(shared)),
+            told,
+        );
+        Shared { core: Mutex::new(core), wake: Notify::new() }
+    });
+    let inputs = Inputs::to(&Arc::downgrade(&shared));
+    let mut tasks = Vec::new();
+    if let Some(door) = door {
+        let accepting = connection::accept(env.clone(), door, me.clone(), links_max, inputs.clone());
+        tasks.push(env.spawn("broadcast-sharing-accept", accepting));
+    }
+    let proxy = proxy::Proxy::new(env, addresses, me, &positions, sharing.ask_every, inputs);
+    tasks.push(env.spawn("broadcast-sharing-proxy", proxy.run()));
+    Ok((stats, env.spawn("broadcast-sharing", core::run(env.clone(), shared, tasks))))
 }

@@ -1,95 +1,139 @@
-//! What waits to be written to one connection, and how many bytes that is.
+//! What is to be written to one connection: it leaves at once, as far as the connection takes it, so that nobody has to
+//! be woken for it. What is left the connection's own task writes.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io;
+use std::sync::{Arc, OnceLock};
 
-use tokio::sync::mpsc;
+use bytes::Buf;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
-use super::{Input, LinkId};
-use crate::frame::FrameWriter;
+use super::LinkId;
+use super::inputs::{Input, Inputs};
+use super::socket::WriteHalf;
 use crate::message::Message;
-use crate::replica::size_of_message;
+use crate::pieces::Pieces;
 
 /// Bytes that wait for a link after which its listener is told and answered nothing more until half of it has left.
 pub(super) const WAITING_BYTES_MAX: usize = 512 << 10;
-/// Bytes after which a writer writes what it gathered.
+/// Bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Where the core task puts messages. The connection ends when it is dropped, and they have left.
-#[derive(Clone, Debug)]
-pub(super) struct Outbox {
-    messages: mpsc::UnboundedSender<Message>,
-    /// Grown here, and lessened where it is written.
-    waiting: Arc<AtomicUsize>,
+/// Where the core puts messages. The connection ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct Outbox(Arc<Shared>);
+
+/// The connection's side of it.
+#[derive(Debug)]
+pub(super) struct Written(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// Where it leads, once that is there.
+    to: OnceLock<WriteHalf>,
+    /// There is something for the connection's task to do.
+    wake: Notify,
 }
 
-/// What a connection writes.
-#[derive(Debug)]
-pub(super) struct Written {
-    messages: mpsc::UnboundedReceiver<Message>,
-    waiting: Arc<AtomicUsize>,
+#[derive(Debug, Default)]
+struct Waiting {
+    pieces: Pieces,
+    /// The core may write: the connection is there, and has taken all so far. Otherwise its task does.
+    is_clear: bool,
+    /// Nothing more is added.
+    is_over: bool,
 }
 
 /// The two ends of it.
 pub(super) fn outbox() -> (Outbox, Written) {
-    let (sender, messages) = mpsc::unbounded_channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    (Outbox { messages: sender, waiting: Arc::clone(&waiting) }, Written { messages, waiting })
+    let shared = Arc::default();
+    (Outbox(Arc::clone(&shared)), Written(shared))
 }
 
 impl Outbox {
-    /// Adds a message; how many bytes wait with it.
-    pub(super) fn send(&self, message: Message) -> usize {
-        let size = size_of_message(&message);
-        let waiting = self.waiting.fetch_add(size, Ordering::Relaxed) + size;
-        // Where the connection has ended nothing is written, and the core task hears of it.
-        let _ = self.messages.send(message);
-        waiting
+    /// Adds a message; how many bytes wait with it. It leaves with the next [`flush`](Self::flush) at the latest, if the connection takes it.
+    pub(super) fn add(&self, message: &Message) -> usize {
+        let mut waiting = self.0.waiting.lock();
+        waiting.pieces.add(message);
+        if waiting.pieces.remaining() >= WRITE_BYTES {
+            self.0.flush(&mut waiting);
+        }
+        waiting.pieces.remaining()
+    }
+
+    /// Writes what the connection takes at once.
+    pub(super) fn flush(&self) {
+        self.0.flush(&mut self.0.waiting.lock());
     }
 
     /// How many bytes wait.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.0.waiting.lock().pieces.remaining()
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.0.waiting.lock().is_over = true;
+        self.0.wake.notify_one();
     }
 }
 
 impl Written {
-    #[cfg(test)]
-    pub(super) fn try_recv(&mut self) -> Option<Message> {
-        self.messages.try_recv().ok()
+    /// Sends something that the connection's task itself has to say.
+    pub(super) fn send(&self, message: &Message) {
+        let mut waiting = self.0.waiting.lock();
+        waiting.pieces.add(message);
+        self.0.flush(&mut waiting);
     }
 
-    /// Writes what there is until the other end is dropped, whether or not anybody reads it. The core task hears of it only where so much waited that
-    /// it may hold something back: every other write would wake it for nothing.
-    pub(super) async fn write<W: tokio::io::AsyncWrite + Unpin>(
-        mut self,
-        link: LinkId,
-        mut writer: FrameWriter<W>,
-        inputs: &mpsc::Sender<Input>,
-    ) -> anyhow::Result<()> {
-        let mut gathered = VecDeque::new();
+    /// Writes to `to` what waited for it, and from then on what does not leave at once; the core hears when some of that has left.
+    /// Ends when the other end is dropped, and gives up what is left then.
+    ///
+    /// # Errors
+    /// What the system says when the connection has ended.
+    pub(super) async fn write(&self, link: LinkId, to: WriteHalf, inputs: &Inputs) -> io::Result<()> {
+        let to = self.0.to.get_or_init(|| to);
         loop {
-            // What came while the last ones were written, or the next one.
-            if gathered.is_empty() {
-                let Some(message) = self.messages.recv().await else { break };
-                gathered.push_back(message);
+            let is_clear = {
+                let mut waiting = self.0.waiting.lock();
+                to.write_some(&mut waiting.pieces)?;
+                if waiting.is_over {
+                    return Ok(());
+                }
+                waiting.is_clear = !waiting.pieces.has_remaining();
+                waiting.is_clear
+            };
+            if inputs.give([Input::Drained(link)]).is_err() {
+                return Ok(());
             }
-            let (mut left, mut bytes) = (0, 0);
-            while bytes < WRITE_BYTES
-                && let Some(message) = gathered.pop_front().or_else(|| self.messages.try_recv().ok())
-            {
-                left += size_of_message(&message);
-                bytes = writer.add(&message);
-            }
-            if !writer.flush_while(&mut self.messages, &mut gathered).await? {
-                break;
-            }
-            let waited = self.waiting.fetch_sub(left, Ordering::Relaxed);
-            if waited > WAITING_BYTES_MAX / 2 && inputs.send(Input::Drained(link)).await.is_err() {
-                break;
+            if is_clear {
+                self.0.wake.notified().await;
+            } else {
+                tokio::select! {
+                    writable = to.writable() => writable?,
+                    () = self.0.wake.notified() => {}
+                }
             }
         }
-        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn take(&self) -> bytes::Bytes {
+        let pieces = &mut self.0.waiting.lock().pieces;
+        pieces.copy_to_bytes(pieces.remaining())
+    }
+}
+
+impl Shared {
+    fn flush(&self, waiting: &mut Waiting) {
+        let Some(to) = self.to.get().filter(|_| waiting.is_clear) else { return };
+        // Of an error the task hears as well, when it tries.
+        let _ = to.write_some(&mut waiting.pieces);
+        if waiting.pieces.has_remaining() {
+            waiting.is_clear = false;
+            self.wake.notify_one();
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! The connection to the tail of the region's chain, which is made again when it ends or the chain changes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Env;
-use tokio::sync::mpsc;
 
+use super::connection;
+use super::inputs::{Ended, Input, Inputs};
 use super::outbox::outbox;
-use super::{Input, connection};
 use crate::client::asking::{Asking, Next};
 use crate::client::link::{self, CLIENT, End, Link};
 use crate::message::Message;
@@ -23,7 +24,7 @@ pub(super) struct Proxy {
     /// Where the listener began; what "now" is once the tail has said it, and where a region has begun anew since.
     positions: Positions,
     ask_every: Duration,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 }
 
 impl Proxy {
@@ -33,71 +34,76 @@ impl Proxy {
         me: Member,
         positions: &Positions,
         ask_every: Duration,
-        inputs: mpsc::Sender<Input>,
+        inputs: Inputs,
     ) -> Self {
         Self { env: env.clone(), addresses, me, positions: positions.clone(), ask_every, inputs }
     }
 
-    /// Runs until it is dropped, or nobody takes its inputs any more.
+    /// Runs until it is dropped, or the listener has ended.
     pub(super) async fn run(mut self) {
-        while !self.inputs.is_closed() {
+        loop {
             match link::connect(&self.env, &self.addresses, (u128::from(self.me.id), CLIENT), End::Tail).await
             {
-                Ok(link) => {
-                    if let Err(error) = self.serve(link).await {
-                        tracing::debug!(%error, "a listener that shares looks for the tail again");
-                    }
-                }
+                Ok(link) => match self.serve(link).await {
+                    Ok(Ended) => return,
+                    Err(error) => tracing::debug!(%error, "a listener that shares looks for the tail again"),
+                },
                 Err(error) => tracing::debug!(%error, "a listener that shares finds no tail"),
             }
             self.env.sleep(RETRY).await;
         }
     }
 
-    async fn serve(&mut self, link: Link) -> anyhow::Result<()> {
+    async fn serve(&mut self, link: Link) -> anyhow::Result<Ended> {
         let id = connection::next_id();
         let (outbox, written) = outbox();
-        let Link { mut reader, writer, chain, address } = link;
+        let outbox = Arc::new(outbox);
+        let Link { reader, writer, chain, address } = link;
+        let mut reader = reader.sparing();
         let tail = chain.tail().ok_or_else(|| anyhow::anyhow!("{address} is in no chain"))?;
         let proxy = Member { id: tail, address: address.as_str().into() };
         let inputs = self.inputs.clone();
         let reading = async {
-            outbox.send(self.share());
+            written.send(&self.share());
             let mut asking = Asking::new(&self.env, self.ask_every);
             loop {
                 let message = match asking.next(&mut reader, &address).await? {
                     Next::Ask(ask) => {
-                        outbox.send(ask);
+                        written.send(&ask);
                         continue;
                     }
                     Next::Said(message) => message,
                 };
                 let input = match message {
                     Message::Listening { mut positions } => {
-                        let (anew, writer) = (self.positions.hear_begins(&mut positions), outbox.clone());
+                        let (anew, writer) =
+                            (self.positions.hear_begins(&mut positions), Arc::clone(&outbox));
                         Input::Proxy { link: id, proxy: proxy.clone(), began: positions, anew, writer }
                     }
                     message @ (Message::Region(_) | Message::Advertise { .. }) => Input::Message(id, message),
                     Message::Chain(chain) if chain.tail() == Some(tail) => {
                         // It is the tail, or about to be: the token may be on its way.
                         self.env.sleep(RETRY).await;
-                        outbox.send(self.share());
+                        written.send(&self.share());
                         continue;
                     }
                     Message::Chain(_) => anyhow::bail!("{address} is not the tail any more"),
                     other => anyhow::bail!("{address} sent {other:?}"),
                 };
-                if self.inputs.send(input).await.is_err() {
-                    return Ok(());
+                if let Err(ended) = self.inputs.give([input]) {
+                    return Ok(ended);
                 }
             }
         };
         let result = tokio::select! {
             biased;
             result = reading => result,
-            result = written.write(id, writer, &inputs) => result,
+            result = written.write(id, writer.into_inner().into(), &inputs) => match result {
+                Ok(()) => Ok(Ended),
+                Err(error) => Err(error.into()),
+            },
         };
-        let _ = inputs.send(Input::Closed(id)).await;
+        let _ = inputs.give([Input::Closed(id)]);
         result
     }
 
