@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::batch::{Batch, Events, HeaderIter, Malformed};
 use crate::client::asking::{ASK, Asking, Next};
 use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
-use crate::client::sharing::{self, Sharing, SharingStats};
+use crate::client::sharing::{self, Shared, Sharing, SharingStats};
 use crate::event::{Collect, Event};
 use crate::message::{AGE_UNKNOWN, Advertised, Message, Reason};
 use crate::name::Stream;
@@ -34,7 +34,7 @@ pub struct Listener {
     positions: Positions,
     unread: Option<Unread>,
     newest: Arc<Hears>,
-    stats: Option<watch::Receiver<SharingStats>>,
+    shared: Option<Arc<Shared>>,
     _task: Task,
 }
 
@@ -240,30 +240,32 @@ impl Listener {
         sharing: Sharing,
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(WAITING_MAX);
-        let (stats, task) = sharing::start(env, addresses, positions.clone(), sharing, events).await?;
+        let (shared, task) = sharing::start(env, addresses, positions.clone(), sharing, events).await?;
         let newest = Arc::default();
-        Ok(Self::of(received, positions, newest, Some(stats), task))
+        Ok(Self::of(received, positions, newest, Some(shared), task))
     }
 
     fn of(
         received: mpsc::Receiver<Came>,
         positions: Positions,
         newest: Arc<Hears>,
-        stats: Option<watch::Receiver<SharingStats>>,
+        shared: Option<Arc<Shared>>,
         task: Task,
     ) -> Self {
-        Self { received, positions, unread: None, newest, stats, _task: task }
+        Self { received, positions, unread: None, newest, shared, _task: task }
     }
 
     /// What a listener that shares has counted; `None` for one that does not.
     pub fn sharing_stats(&self) -> Option<SharingStats> {
-        self.stats.as_ref().map(|stats| *stats.borrow())
+        self.shared.as_ref().map(|shared| shared.stats())
     }
 
-    /// Waits until `holds` is true of what it has counted; `None` if it does not share, or has ended.
+    /// Waits until `holds` is true of what it has counted; `None` if it does not share.
     pub async fn sharing_until(&self, holds: impl FnMut(&SharingStats) -> bool) -> Option<SharingStats> {
-        let mut stats = self.stats.clone()?;
-        stats.wait_for(holds).await.ok().map(|stats| *stats)
+        match &self.shared {
+            Some(shared) => Some(shared.until(holds).await),
+            None => None,
+        }
     }
 
     /// What comes next; first what [`Listener::get_event`] has left of a batch. Cancelling it loses nothing.

@@ -239,6 +239,11 @@ impl Peer {
         self.view.members()
     }
 
+    /// Whether a stream was left out, as there were too many.
+    pub fn leaves_out(&self) -> bool {
+        self.fetcher.stats.left_out > 0
+    }
+
     /// What it has counted.
     pub fn stats(&self) -> Stats {
         Stats {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::inputs::{Input, Inputs, Shared};
 use super::links::{Gone, Links, Sent};
@@ -47,7 +47,6 @@ pub(super) struct Core {
     reading: bool,
     events: mpsc::Sender<Came>,
     inputs: Inputs,
-    stats: watch::Sender<SharingStats>,
     sweep_at_ms: u64,
     /// When its task looks at it next, and whether it does when the application has room.
     wakes_at: Instant,
@@ -76,6 +75,7 @@ pub(super) async fn run(env: Env, shared: Arc<Shared>, tasks: Vec<Task>) {
             core.wakes_at = wakes_at;
             core.awaits_room
         };
+        shared.counted.notify_waiters();
         tokio::select! {
             // It is taken when the lock is.
             permit = events.reserve(), if awaits_room => match permit {
@@ -95,7 +95,6 @@ impl Core {
         options: Options,
         (links_max, host_sockets): (usize, bool),
         (events, inputs): (mpsc::Sender<Came>, Inputs),
-        stats: watch::Sender<SharingStats>,
     ) -> Self {
         Self {
             env: env.clone(),
@@ -114,7 +113,6 @@ impl Core {
             reading: true,
             events,
             inputs,
-            stats,
             sweep_at_ms: 0,
             wakes_at: env.now(),
             awaits_room: false,
@@ -135,6 +133,12 @@ impl Core {
     /// Whether its task is to look at it: it waits for something else.
     pub(super) fn wants_to_be_woken(&self) -> bool {
         self.due() < self.wakes_at || (!self.waiting.is_empty() && !self.awaits_room)
+    }
+
+    /// What it has counted.
+    pub(super) fn stats(&self) -> SharingStats {
+        let region = self.peer.as_ref().map(Peer::stats).unwrap_or_default();
+        SharingStats { region, links: self.links.len() }
     }
 
     /// Takes an input; what follows from it is done by [`carry_out`](Self::carry_out).
@@ -282,17 +286,14 @@ impl Core {
         }
         self.carry_out_outputs(now_ms);
         self.flush();
-        // Before the application has what is counted.
-        let Some(peer) = &self.peer else { return };
-        let stats = SharingStats { region: peer.stats(), links: self.links.len() };
-        if stats.region.left_out > 0 && !std::mem::replace(&mut self.told_left_out, true) {
+        self.hand_over();
+        let left_out = self.peer.as_ref().is_some_and(Peer::leaves_out);
+        if left_out && !std::mem::replace(&mut self.told_left_out, true) {
             tracing::warn!(
                 max = STREAMS_MAX,
                 "there are more streams than a listener that shares takes: others are left out"
             );
         }
-        self.stats.send_replace(stats);
-        self.hand_over();
     }
 
     /// Writes what is to be sent.

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::LinkId;
 use super::core::Core;
 use super::outbox::Outbox;
+use super::{LinkId, SharingStats};
 use crate::message::Message;
 use crate::name::Stream;
 use crate::positions::Position;
@@ -36,10 +36,37 @@ pub(super) enum Input {
 }
 
 /// A core that several tasks use.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     pub(super) core: Mutex<Core>,
     /// The core's own task is to look at it: for its clock, or for the application.
     pub(super) wake: Notify,
+    /// What it counts may have changed.
+    pub(super) counted: Notify,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+impl Shared {
+    /// What it has counted.
+    pub(crate) fn stats(&self) -> SharingStats {
+        self.core.lock().stats()
+    }
+
+    /// Waits until `holds` is true of what it has counted.
+    pub(crate) async fn until(&self, mut holds: impl FnMut(&SharingStats) -> bool) -> SharingStats {
+        loop {
+            let counted = self.counted.notified();
+            let stats = self.stats();
+            if holds(&stats) {
+                return stats;
+            }
+            counted.await;
+        }
+    }
 }
 
 /// Where a connection's task gives the core its inputs. It does not keep the core alive.
@@ -64,6 +91,8 @@ impl Inputs {
         if core.wants_to_be_woken() {
             shared.wake.notify_one();
         }
+        drop(core);
+        shared.counted.notify_waiters();
         Ok(())
     }
 }

@@ -27,10 +27,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, Task};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 use self::core::Core;
-use self::inputs::{Inputs, Shared};
+use self::inputs::Inputs;
+pub(super) use self::inputs::Shared;
 use self::socket::Door;
 use crate::client::listener::Came;
 use crate::limits::STREAM_BYTES_MAX;
@@ -83,7 +84,7 @@ pub(super) async fn start(
     positions: Positions,
     sharing: Sharing,
     events: mpsc::Sender<Came>,
-) -> io::Result<(watch::Receiver<SharingStats>, Task)> {
+) -> io::Result<(Arc<Shared>, Task)> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     TooManyStreams::check(positions.streams.len()).map_err(|too_many| invalid(too_many.to_string()))?;
     let (mut door, address) = match sharing.listen {
@@ -116,17 +117,10 @@ pub(super) async fn start(
         begin: Begin::First,
         ..sharing.options
     };
-    let (told, stats) = watch::channel(SharingStats::default());
     let shared = Arc::new_cyclic(|shared| {
-        let core = Core::new(
-            env,
-            me.clone(),
-            options,
-            (links_max, host_sockets),
-            (events, Inputs::to(shared)),
-            told,
-        );
-        Shared { core: Mutex::new(core), wake: Notify::new() }
+        let core =
+            Core::new(env, me.clone(), options, (links_max, host_sockets), (events, Inputs::to(shared)));
+        Shared { core: Mutex::new(core), wake: Notify::new(), counted: Notify::new() }
     });
     let inputs = Inputs::to(&Arc::downgrade(&shared));
     let mut tasks = Vec::new();
@@ -136,5 +130,6 @@ pub(super) async fn start(
     }
     let proxy = proxy::Proxy::new(env, addresses, me, &positions, sharing.ask_every, inputs);
     tasks.push(env.spawn("broadcast-sharing-proxy", proxy.run()));
-    Ok((stats, env.spawn("broadcast-sharing", core::run(env.clone(), shared, tasks))))
+    let run = core::run(env.clone(), Arc::clone(&shared), tasks);
+    Ok((shared, env.spawn("broadcast-sharing", run)))
 }
