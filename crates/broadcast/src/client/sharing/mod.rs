@@ -1,9 +1,9 @@
 //! A listener that shares events with the region's other listeners (section 3.2).
 //!
 //! ```text
-//!   proxy.rs: the connection to the tail -----.
-//!   connection.rs: accepted, dialled ---------+--> core.rs: region::Peer --> outbox.rs: to each connection
-//!   inputs.rs: the core's lock, and its clock-'              `--> Listener::next
+//!   proxy.rs: the connection to the tail -----.   inputs.rs: its lock
+//!   connection.rs, socket.rs: those to others -+--> core.rs: region::Peer --> outbox.rs: to each connection
+//!   core.rs: its clock ------------------------'         `--> Listener::next
 //! ```
 //!
 //! [`region::Peer`](crate::region::Peer) decides everything about events; the core has it, and keeps the [`links`] to
