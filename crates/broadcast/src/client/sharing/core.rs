@@ -77,6 +77,7 @@ pub(super) async fn run(env: Env, shared: Arc<Shared>, tasks: Vec<Task>) {
         };
         shared.counted.notify_waiters();
         tokio::select! {
+            biased;
             // It is taken when the lock is.
             permit = events.reserve(), if awaits_room => match permit {
                 Ok(_) => {}

@@ -112,6 +112,7 @@ impl Written {
                 self.0.wake.notified().await;
             } else {
                 tokio::select! {
+                    biased;
                     writable = to.writable() => writable?,
                     () = self.0.wake.notified() => {}
                 }

@@ -50,6 +50,7 @@ impl Door {
             }
         };
         tokio::select! {
+            biased;
             accepted = unix => Ok(split_unix(accepted?.0)),
             accepted = self.tcp.accept() => split_tcp(accepted?.0),
         }
