@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::{Bytes, BytesMut};
-use tailwater_broadcast::client::{Listener, Publisher, Received, Sharing, SharingStats};
+use tailwater_broadcast::client::{ListenError, Listener, Publisher, Received, Sharing, SharingStats};
 use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::region::{Member, Options, Progress};
 use tailwater_broadcast::{Content, Position, Positions, Stream, region};
@@ -294,4 +294,16 @@ async fn an_address_that_others_can_not_use_is_refused() {
     let sharing = Sharing { listen: Some(([0, 0, 0, 0], 0).into()), ..Sharing::default() };
     let refused = Listener::sharing(&env, Vec::new(), Positions::start(), sharing).await.unwrap_err();
     assert!(refused.to_string().contains("advertise"), "{refused}");
+}
+
+#[test]
+fn a_listener_that_shares_has_ended_when_what_its_tasks_ran_on_has() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let env = runtime.block_on(async { Env::real() });
+    let starting = Listener::sharing(&env, Vec::new(), Positions::start(), Sharing::default());
+    let mut listener = runtime.block_on(starting).unwrap();
+    drop(runtime);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    assert!(matches!(runtime.block_on(listener.next()), Err(ListenError::Ended)));
+    assert_eq!(runtime.block_on(listener.sharing_until(|_| false)), None);
 }

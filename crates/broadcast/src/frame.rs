@@ -142,6 +142,8 @@ struct Arrival {
 pub struct FrameReader<R> {
     from: R,
     buffer: BytesMut,
+    /// Whether nothing was cut off the buffer's beginning.
+    is_whole: bool,
     sparing: bool,
     /// Bytes of a message at most.
     longest: usize,
@@ -155,7 +157,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// A reader of what comes from `from`.
     pub fn new(from: R) -> Self {
         let (buffer, longest) = (BytesMut::new(), FRAME_BYTES_MAX);
-        Self { from, buffer, sparing: false, longest, arrivals: None, arrival: None, reads: 0 }
+        Self {
+            from,
+            buffer,
+            is_whole: true,
+            sparing: false,
+            longest,
+            arrivals: None,
+            arrival: None,
+            reads: 0,
+        }
     }
 
     /// From now on no message may be longer.
@@ -191,6 +202,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
             self.make_room().await;
             let is_small = self.arrivals.is_some() && self.arrival.is_none();
+            self.is_whole |= self.buffer.is_empty();
             let read = if self.sparing {
                 self.read_sparing().await?
             } else {
@@ -207,12 +219,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Adds the messages that came together with the last one.
+    /// Adds the messages that came together with the last one, until there are `most`.
     ///
     /// # Errors
     /// If what came is no message; those before it were added.
-    pub fn take_buffered(&mut self, to: &mut Vec<Message>) -> Result<(), FrameError> {
-        while self.arrival.is_none()
+    pub fn take_buffered(&mut self, to: &mut Vec<Message>, most: usize) -> Result<(), FrameError> {
+        while to.len() < most
+            && self.arrival.is_none()
             && let Some(frame) = self.buffered()?
         {
             to.push(Message::decode(frame)?);
@@ -311,12 +324,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
         self.buffer.advance(4);
         // Nothing else is in there, so that it may as well have the buffer.
-        if self.buffer.len() == length && self.buffer.capacity() <= 2 * length {
+        if self.is_whole && self.buffer.len() == length && self.buffer.capacity() <= 2 * length {
             return Ok(Some(std::mem::take(&mut self.buffer).freeze()));
         }
+        self.is_whole = false;
         if length <= COPIED_BYTES_MAX {
             let frame = Bytes::copy_from_slice(&self.buffer[..length]);
             self.buffer.advance(length);
+            if self.sparing && self.buffer.is_empty() {
+                self.buffer = BytesMut::new();
+            }
             return Ok(Some(frame));
         }
         Ok(Some(self.buffer.split_to(length).freeze()))
@@ -585,6 +602,20 @@ mod tests {
         assert!(reader.next().await.unwrap_err().to_string().contains("1001 bytes, more than 1000"));
     }
 
+    #[test]
+    fn a_message_has_the_buffer_that_it_came_in_if_nothing_else_did() {
+        let mut bytes = BytesMut::new();
+        (1..=3).for_each(|epoch| Message::Token { epoch }.encode(&mut bytes));
+        for first in [0, bytes.len() / 3 * 2] {
+            let mut reader = FrameReader::new(tokio::io::empty()).sparing();
+            reader.buffer = BytesMut::from(&bytes[first..]);
+            let read = reader.buffer.as_ptr_range();
+            let mut frames = std::iter::from_fn(|| reader.buffered().unwrap());
+            assert!(frames.all(|frame| read.contains(&frame.as_ptr()) == (first > 0)));
+            assert_eq!(reader.buffer.capacity(), 0);
+        }
+    }
+
     #[tokio::test]
     async fn one_that_is_sparing_reads_messages_of_all_sizes_however_they_come_and_has_no_buffer_between_them()
      {
@@ -604,7 +635,7 @@ mod tests {
                 loop {
                     let Poll::Ready(next) = poll(&mut pin!(reader.next())) else { break };
                     came.push(next.unwrap().unwrap());
-                    reader.take_buffered(&mut came).unwrap();
+                    reader.take_buffered(&mut came, 9).unwrap();
                 }
             }
             assert_eq!(came.len(), 6);

@@ -255,17 +255,14 @@ impl Listener {
         Self { received, positions, unread: None, newest, shared, _task: task }
     }
 
-    /// What a listener that shares has counted; `None` for one that does not.
+    /// What a listener that shares has counted; `None` for one that does not, or has ended.
     pub fn sharing_stats(&self) -> Option<SharingStats> {
-        self.shared.as_ref().map(|shared| shared.stats())
+        self.shared.as_ref()?.stats()
     }
 
-    /// Waits until `holds` is true of what it has counted; `None` if it does not share.
+    /// Waits until `holds` is true of what it has counted; `None` if it does not share, or has ended.
     pub async fn sharing_until(&self, holds: impl FnMut(&SharingStats) -> bool) -> Option<SharingStats> {
-        match &self.shared {
-            Some(shared) => Some(shared.until(holds).await),
-            None => None,
-        }
+        self.shared.as_ref()?.until(holds).await
     }
 
     /// What comes next; first what [`Listener::get_event`] has left of a batch. Cancelling it loses nothing.

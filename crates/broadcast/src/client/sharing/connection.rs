@@ -19,6 +19,8 @@ use crate::region::Member;
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Messages that are dealt with together.
+const TOGETHER_MAX: usize = 256;
 /// How long the other end may take until it has said who it is.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -138,7 +140,7 @@ async fn run(
         let mut came = Vec::new();
         while let Some(message) = reader.next().await? {
             came.push(message);
-            let rest = reader.take_buffered(&mut came);
+            let rest = reader.take_buffered(&mut came, TOGETHER_MAX);
             if inputs.give(came.drain(..).map(|message| Input::Message(link, message))).is_err() {
                 break;
             }

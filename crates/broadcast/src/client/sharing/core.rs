@@ -55,15 +55,24 @@ pub(super) struct Core {
     told_left_out: bool,
 }
 
-/// Looks after a core until it is dropped, and its `tasks` with it.
+/// Ends a listener with its core's task.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Looks after a core until it is dropped, or the core has ended, and its `tasks` with it.
 pub(super) async fn run(env: Env, shared: Arc<Shared>, tasks: Vec<Task>) {
-    let _tasks = tasks;
-    let events = shared.core.lock().events.clone();
+    let ending = Ending(shared);
+    let (shared, _tasks) = (&ending.0, tasks);
+    let Ok(events) = shared.with(|core| core.events.clone()) else { return };
     let mut wakes_at = env.now();
     let mut wake = env.sleep_until(wakes_at);
     loop {
-        let awaits_room = {
-            let mut core = shared.core.lock();
+        let looked = shared.with(|core| {
             core.hand_over();
             core.carry_out();
             core.awaits_room = !core.waiting.is_empty();
@@ -74,7 +83,8 @@ pub(super) async fn run(env: Env, shared: Arc<Shared>, tasks: Vec<Task>) {
             }
             core.wakes_at = wakes_at;
             core.awaits_room
-        };
+        });
+        let Ok(awaits_room) = looked else { return };
         shared.counted.notify_waiters();
         tokio::select! {
             biased;
@@ -281,13 +291,16 @@ impl Core {
         if now_ms >= peer.due_ms() {
             peer.tick(now_ms, &mut self.outbox);
         }
-        let reading = self.waiting_bytes < if self.reading { UNREAD_BYTES_MAX } else { UNREAD_BYTES_MAX / 2 };
-        if reading != std::mem::replace(&mut self.reading, reading) {
+        loop {
+            self.carry_out_outputs(now_ms);
+            self.flush();
+            self.hand_over();
+            let reading =
+                self.waiting_bytes < if self.reading { UNREAD_BYTES_MAX } else { UNREAD_BYTES_MAX / 2 };
+            let Some(peer) = self.peer.as_mut().filter(|_| reading != self.reading) else { break };
+            self.reading = reading;
             peer.reading(now_ms, reading, &mut self.outbox);
         }
-        self.carry_out_outputs(now_ms);
-        self.flush();
-        self.hand_over();
         let left_out = self.peer.as_ref().is_some_and(Peer::leaves_out);
         if left_out && !std::mem::replace(&mut self.told_left_out, true) {
             tracing::warn!(

@@ -37,7 +37,9 @@ pub(super) enum Input {
 
 /// A core that several tasks use.
 pub(crate) struct Shared {
-    pub(super) core: Mutex<Core>,
+    /// None once the listener has ended, which it does as well when something panics on the way: what that leaves behind is not
+    /// gone on with.
+    pub(super) core: Mutex<Option<Box<Core>>>,
     /// The core's own task is to look at it: for its clock, or for the application.
     pub(super) wake: Notify,
     /// What it counts may have changed.
@@ -51,18 +53,37 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// What it has counted.
-    pub(crate) fn stats(&self) -> SharingStats {
-        self.core.lock().stats()
+    pub(super) fn new(core: Core) -> Self {
+        Self { core: Mutex::new(Some(Box::new(core))), wake: Notify::new(), counted: Notify::new() }
     }
 
-    /// Waits until `holds` is true of what it has counted.
-    pub(crate) async fn until(&self, mut holds: impl FnMut(&SharingStats) -> bool) -> SharingStats {
+    /// Does something with the core.
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Core) -> T) -> Result<T, Ended> {
+        let mut place = self.core.lock();
+        let mut core = place.take().ok_or(Ended)?;
+        let done = act(&mut core);
+        *place = Some(core);
+        Ok(done)
+    }
+
+    /// Ends it: the application gets what it was handed, and nothing after that.
+    pub(super) fn end(&self) {
+        drop(self.core.lock().take());
+        self.counted.notify_waiters();
+    }
+
+    /// What it has counted; `None` once it has ended.
+    pub(crate) fn stats(&self) -> Option<SharingStats> {
+        self.with(|core| core.stats()).ok()
+    }
+
+    /// Waits until `holds` is true of what it has counted; `None` if it ends before.
+    pub(crate) async fn until(&self, mut holds: impl FnMut(&SharingStats) -> bool) -> Option<SharingStats> {
         loop {
             let counted = self.counted.notified();
-            let stats = self.stats();
+            let stats = self.stats()?;
             if holds(&stats) {
-                return stats;
+                return Some(stats);
             }
             counted.await;
         }
@@ -85,13 +106,14 @@ impl Inputs {
     /// Gives the core inputs, and carries out what follows from them.
     pub(super) fn give(&self, inputs: impl IntoIterator<Item = Input>) -> Result<(), Ended> {
         let shared = self.0.upgrade().ok_or(Ended)?;
-        let mut core = shared.core.lock();
-        inputs.into_iter().for_each(|input| core.take(input));
-        core.carry_out();
-        if core.wants_to_be_woken() {
+        let wakes = shared.with(|core| {
+            inputs.into_iter().for_each(|input| core.take(input));
+            core.carry_out();
+            core.wants_to_be_woken()
+        })?;
+        if wakes {
             shared.wake.notify_one();
         }
-        drop(core);
         shared.counted.notify_waiters();
         Ok(())
     }

@@ -25,9 +25,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tailwater_env::{Env, Task};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use self::core::Core;
 use self::inputs::Inputs;
@@ -120,7 +119,7 @@ pub(super) async fn start(
     let shared = Arc::new_cyclic(|shared| {
         let core =
             Core::new(env, me.clone(), options, (links_max, host_sockets), (events, Inputs::to(shared)));
-        Shared { core: Mutex::new(core), wake: Notify::new(), counted: Notify::new() }
+        Shared::new(core)
     });
     let inputs = Inputs::to(&Arc::downgrade(&shared));
     let mut tasks = Vec::new();
