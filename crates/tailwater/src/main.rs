@@ -1,6 +1,7 @@
 //! The command line: an index of what the program can do. Each command is a file in `commands/`.
 
 mod admin;
+mod allocator;
 mod commands;
 mod lines;
 mod output;
@@ -14,11 +15,6 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use settings::Parsed;
-
-/// Chunks, batches and answers of some kilobytes are allocated on one thread and freed on another all the time, which takes
-/// the C library's allocator several times as long ([what it changed](../../../docs/benchmarks.md#the-allocator)).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// An ordered log whose readers never touch the broker.
 #[derive(Parser)]
@@ -72,20 +68,8 @@ enum Command {
     },
 }
 
-/// The longest block, in bytes, whose release glibc learns from: a little less than its limit, 32 MiB on 64-bit
-/// systems. It then keeps up to twice as much that is free.
-const KEPT_BY_ALLOCATOR: usize = (32 << 20) - (64 << 10);
-
-/// Has the allocator keep what is freed. Batches and blocks of some hundred KiB come and go thousands of times a
-/// second; by default glibc maps each anew, or gives the end of its heap back whenever it is free, and every page
-/// then costs a fault (3 us and more on a virtual machine, ten times what is done with its bytes). When a mapped
-/// block is freed, glibc takes its size for what is to be kept from then on. Elsewhere this does nothing.
-fn keep_freed_memory() {
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT_BY_ALLOCATOR)));
-}
-
 fn main() -> ExitCode {
-    keep_freed_memory();
+    allocator::keep_freed_memory();
     match settings::parse(&Cli::command()).and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads our output has seen enough (`| head`).
