@@ -120,6 +120,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             shards: args.shards,
             first: 0,
             count: 0,
+            of: 0,
+            together: false,
             shards_per_consumer: args.shards,
             protocol: Protocol::Tailwater,
             transport: args.transport,

@@ -140,6 +140,8 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             shards: args.shards,
             first: 0,
             count: 0,
+            of: 0,
+            together: false,
             shards_per_consumer: args.shards,
             protocol: Protocol::Tailwater,
             transport: Transport::Shm,

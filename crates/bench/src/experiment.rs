@@ -31,7 +31,7 @@ pub struct Plan {
     pub one_sided: usize,
     /// The processes of those.
     pub one_sided_processes: usize,
-    /// What they are; address, stream, first and count are filled in.
+    /// What they are; address, stream, first, count and their number in all are filled in.
     pub reading: ConsumersConfig,
     /// The producer, if there is one; address and stream are filled in.
     pub appending: Option<ProducerConfig>,
@@ -183,6 +183,7 @@ impl Run {
             ..plan.reading.clone()
         };
         let alone = plan.stop_one.is_some();
+        let of = plan.consumers + plan.one_sided;
         let shares = shares(plan.consumers, plan.processes, alone).into_iter();
         let shares_beside = self::shares(plan.one_sided, plan.one_sided_processes, false);
         let all = shares.map(|share| (share, &plan.reading));
@@ -195,6 +196,7 @@ impl Run {
                 stream: system.stream().to_owned(),
                 first: share.start,
                 count: share.len(),
+                of,
                 ..reading.clone()
             };
             let name = format!("consumers-{number}");

@@ -56,6 +56,10 @@ pub struct Args {
     /// How many shards each consumer reads; all of them if not given.
     #[arg(long, value_name = "SHARDS")]
     shards_per_consumer: Option<u32>,
+    /// Consumers of the same shards are in the same process, as far as that goes; otherwise each process has consumers of
+    /// all shards.
+    #[arg(long)]
+    together: bool,
     /// Seconds that are measured.
     #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
     duration_s: f64,
@@ -140,6 +144,7 @@ struct Report {
     message_bytes: usize,
     shards: u32,
     shards_per_consumer: u32,
+    together: bool,
     start: Start,
     spread: Spread,
     batch_bytes: usize,
@@ -249,6 +254,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             shards: args.shards,
             first: 0,
             count: 0,
+            of: 0,
+            together: args.together,
             shards_per_consumer,
             protocol,
             transport: args.transport,
@@ -360,6 +367,7 @@ fn report(
         message_bytes: plan.appending.as_ref().map_or(0, |config| config.message_bytes),
         shards: args.shards,
         shards_per_consumer: plan.reading.shards_per_consumer,
+        together: args.together,
         start: args.start,
         spread: args.spread,
         batch_bytes: args.batch_bytes,

@@ -79,6 +79,10 @@ pub struct ConsumersConfig {
     pub first: usize,
     /// How many consumers.
     pub count: usize,
+    /// How many there are in all processes.
+    pub of: usize,
+    /// Whether those that read the same shards are in the same process, as far as that goes.
+    pub together: bool,
     /// How many shards each of them reads.
     pub shards_per_consumer: u32,
     /// What they speak.

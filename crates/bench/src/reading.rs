@@ -143,8 +143,13 @@ impl Process {
     /// The shards that a consumer reads.
     fn shards_of(&self, index: usize) -> Vec<u32> {
         let ConsumersConfig { shards, shards_per_consumer, .. } = self.config;
-        let first = (self.config.first + index) as u64 * u64::from(shards_per_consumer);
-        let first = (first % u64::from(shards)) as u32;
+        let index = self.config.first + index;
+        let group = if self.config.together {
+            index * shards.div_ceil(shards_per_consumer) as usize / self.config.of
+        } else {
+            index
+        };
+        let first = (group as u64 * u64::from(shards_per_consumer) % u64::from(shards)) as u32;
         (0..shards_per_consumer).map(|i| (first + i) % shards).collect()
     }
 

@@ -176,15 +176,15 @@ impl Consumer {
             let index = self.turn;
             self.turn = (self.turn + 1) % self.cursors.len();
             let cursor = &mut self.cursors[index];
-            let (shard, from) = (cursor.shard().shard.0, cursor.next_offset());
             match cursor.poll() {
                 Ok(Some(entries)) => {
                     let last = entries.batches().last().map(|batch| batch.header.max_timestamp_ms);
                     self.read_ms[index] = last.filter(|ms| *ms >= 0);
-                    return Ok(Some(Batch { shard, entries }));
+                    return Ok(Some(Batch { shard: cursor.shard().shard.0, entries }));
                 }
                 Ok(None) => {}
                 Err(error) => {
+                    let (shard, from) = (cursor.shard().shard.0, cursor.next_offset());
                     if let ReadError::Truncated { .. } = error {
                         self.moved = Some(index);
                     }
