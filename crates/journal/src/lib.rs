@@ -45,4 +45,4 @@ pub use error::{AppendError, CloseError, Failure, FullReason, OpenError, ReplayE
 pub use journal::{Append, Journal, Priority};
 pub use position::{FileSequence, Incarnation, JournalPosition, Tag};
 pub use stats::{JournalStats, SyncTimes};
-pub use watermark::{Durable, Lost, Written};
+pub use watermark::{Durable, Lost, WaitFor, Written};

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use futures::FutureExt;
-use tailwater_journal::{Durable, Incarnation, JournalPosition};
+use tailwater_journal::{Durable, Incarnation, JournalPosition, WaitFor};
 
 use crate::slots::Slot;
 
@@ -55,10 +55,14 @@ impl Follower {
         self.placed.is_empty()
     }
 
-    /// Completes when the watermark has moved or records were lost; whether the journal is closed.
-    pub(crate) async fn changed(&mut self) -> bool {
-        self.closed = self.watermark.changed().await.is_err_and(|lost| lost.closed);
-        self.closed
+    /// The journal is closed.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Completes once the first record that waits is covered, or is known never to be.
+    pub(crate) fn first(&self) -> Option<WaitFor> {
+        Some(self.watermark.wait_for(self.placed.front()?.journal))
     }
 
     /// Adds a record that ends behind those placed before.

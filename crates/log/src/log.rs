@@ -116,6 +116,9 @@ pub struct AppendOptions {
     pub expected_term: Option<Term>,
     /// Where its transaction ids come from.
     pub transaction_ids: TransactionIds,
+    /// It is all of a request: where there is nothing else to do, the caller's own thread brings it into the journal, and the
+    /// journal's thread answers it. Several of one request go there together, and so into one sync.
+    pub alone: bool,
 }
 
 /// The answer to an append, to be awaited. Dropping it does not take the append back.
@@ -257,7 +260,8 @@ impl Log {
         shard: ShardNumber,
         batches: Bytes,
     ) -> Result<Appended, AppendError> {
-        self.submit(stream, shard, batches, AppendOptions::default())?.outcome().await
+        let alone = AppendOptions { alone: true, ..AppendOptions::default() };
+        self.submit(stream, shard, batches, alone)?.outcome().await
     }
 
     /// Begins an append; appends to one shard that one task submits are in the order of these calls. Takes time
@@ -279,7 +283,7 @@ impl Log {
     }
 
     /// As [`Log::submit`], with `answer` called once when it is known how the append ended: on the task of the shard's
-    /// owner, which it must not keep. Spares whoever has to answer for several appends a task that waits for them.
+    /// owner or, for one that is `alone`, on the journal's thread or in this call. It must not wait. Spares whoever has to answer for several appends a task that waits for them.
     ///
     /// # Errors
     /// What is known at once; `answer` is then not called.
@@ -322,7 +326,7 @@ impl Log {
         let permit = permit.ok_or_else(|| refuse(AppendError::Overloaded("too many bytes are in flight")))?;
         let waiter = Waiter::new(Some(permit), answer);
         let append = Append { batches, expected_term: options.expected_term, waiter };
-        inner.owners[handle.owner].try_send(Request::Append(slot, append)).map_err(refuse)
+        inner.owners[handle.owner].try_send(Request::Append(slot, append), options.alone).map_err(refuse)
     }
 
     /// A producer id that nobody else has, with epoch 0.

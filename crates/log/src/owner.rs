@@ -1,29 +1,35 @@
-//! The task that owns many shards: a thin shell around [`Shard`].
+//! The owner of many shards: a thin shell around [`Shard`].
 //!
-//! A round of its loop takes everything that is queued, lets the shards concerned write their entries, looks how
-//! far the journal is, and does what the shards put out. It waits for nothing else: the store takes entries
-//! without I/O, and metadata commits run beside the loop and come back into it.
+//! A round takes everything that is queued, lets the shards concerned write their entries, looks how far the journal is,
+//! and does what the shards put out. It waits for nothing: the store takes entries without I/O, and metadata commits run
+//! beside the rounds and come back into them. A task goes round whenever there is something to do; where there is nothing,
+//! whoever brings a request does ([`Shell`]).
 //!
 //! What holds:
-//! - Each shard has one owner, and only its owner's loop touches it.
+//! - Each shard has one owner, and only its owner's rounds touch it, one at a time.
 //! - Whoever is answered finds the answer in the shard's [`crate::view::View`].
 //! - The queue is bounded in requests ([`OWNER_QUEUE_REQUESTS`]) and, by permits that an append holds from its
 //!   arrival to its answer ([`crate::budget`]), in bytes. A full one is an error value for the caller, never a wait.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, VecDeque};
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
+use parking_lot::Mutex;
 use tailwater_env::{Env, Instant, Task};
 use tailwater_format::SegmentId;
-use tailwater_journal::{AppendError as JournalError, FullReason, Journal, JournalPosition};
+use tailwater_journal::{
+    AppendError as JournalError, Durable, FullReason, Journal, JournalPosition, Lost, WaitFor, Written,
+};
 use tailwater_meta::Meta;
 use tailwater_store::{SegmentStore, StoreError};
 use tailwater_tail::TailWriter;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 use crate::commit;
 use crate::config::{Durability, StreamConfig};
@@ -57,35 +63,38 @@ pub(crate) enum Request {
 
 /// An owner's queue. Dropping it cancels the owner.
 pub(crate) struct OwnerHandle {
-    requests: mpsc::Sender<Request>,
+    shell: Arc<Shell>,
     _task: Task,
 }
 
 impl OwnerHandle {
-    /// Puts a request into the queue, or refuses it, which is then all that is said of it.
-    pub(crate) fn try_send(&self, request: Request) -> Result<(), AppendError> {
-        self.requests.try_send(request).map_err(|error| {
-            let (request, why) = match error {
-                mpsc::error::TrySendError::Full(request) => {
-                    (request, AppendError::Overloaded("too many requests are queued"))
-                }
-                mpsc::error::TrySendError::Closed(request) => (request, AppendError::Closed),
+    /// Puts a request into the queue, or refuses it, which is then all that is said of it. One that comes alone is carried
+    /// out by the caller, if the owner has nothing to do.
+    pub(crate) fn try_send(&self, request: Request, alone: bool) -> Result<(), AppendError> {
+        self.shell.queue.push(request).map_err(|refused| {
+            let (request, why) = match refused {
+                Refusal::Full(request) => (request, AppendError::Overloaded("too many requests are queued")),
+                Refusal::Ended(request) => (request, AppendError::Closed),
             };
-            if let Request::Append(_, append) = request {
+            if let Request::Append(_, append) = *request {
                 append.waiter.forget();
             }
             why
-        })
+        })?;
+        self.shell.look(alone);
+        Ok(())
     }
 
     /// Whether nobody takes requests any more.
     pub(crate) fn has_ended(&self) -> bool {
-        self.requests.is_closed()
+        self.shell.queue.has_ended()
     }
 
     /// Puts a request into the queue, waiting for room. For the rare ones.
     pub(crate) async fn send(&self, request: Request) -> Result<(), AppendError> {
-        self.requests.send(request).await.map_err(|_| AppendError::Closed)
+        self.shell.queue.send(request).await?;
+        self.shell.look(false);
+        Ok(())
     }
 }
 
@@ -105,9 +114,244 @@ pub(crate) struct Floor {
 
 /// Starts an owner without shards.
 pub(crate) fn start(floor: Floor) -> OwnerHandle {
-    let (requests, queue) = mpsc::channel(OWNER_QUEUE_REQUESTS);
     let env = floor.env.clone();
-    OwnerHandle { requests, _task: env.spawn("log-owner", Owner::new(floor).run(queue)) }
+    let task =
+        Following { env: env.clone(), durable: floor.journal.durable(), written: floor.journal.written() };
+    let shell = Arc::new_cyclic(|shell| Shell {
+        owner: Mutex::new(Some(Box::new(Owner::new(floor)))),
+        queue: Queue::default(),
+        wake: Notify::new(),
+        poke: Waker::from(Arc::new(Poke(Weak::clone(shell)))),
+    });
+    OwnerHandle { shell: Arc::clone(&shell), _task: env.spawn("log-owner", task.run(End(shell))) }
+}
+
+/// An owner, and the ways to it.
+///
+/// Whoever finds it with nothing to do carries a request out on the spot, and the journal's thread what follows from its
+/// sync: a single append wakes no thread but the journal's on its way to the acknowledgement. Under load nobody finds it
+/// so, and the task does all of it, many requests at a time.
+struct Shell {
+    /// Locked for a round, and never over an await. `None` once it has ended, which it does with a round that panics.
+    owner: Mutex<Option<Box<Owner>>>,
+    queue: Queue,
+    /// Wakes the task.
+    wake: Notify,
+    /// For the journal: [`Shell::follow`].
+    poke: Waker,
+}
+
+struct Poke(Weak<Shell>);
+
+impl Wake for Poke {
+    fn wake(self: Arc<Self>) {
+        if let Some(shell) = self.0.upgrade() {
+            shell.follow();
+        }
+    }
+}
+
+impl Shell {
+    /// There is something in the queue. `here`: if the owner has nothing to do, the caller does it.
+    fn look(&self, here: bool) {
+        if here {
+            self.round_here(|owner| owner.is_idle());
+        } else {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The journal has covered what [`Shell::round_here`] awaits, or never will.
+    fn follow(&self) {
+        // A loss has to be known everywhere before anything is appended again, and the journal is in the midst of telling.
+        self.round_here(Owner::is_first_durable);
+    }
+
+    /// A round on the caller's thread, if it `may` be; the task is woken for what is left to it.
+    fn round_here(&self, may: impl FnOnce(&mut Owner) -> bool) {
+        let Some(mut place) = self.owner.try_lock() else { return self.wake.notify_one() };
+        // Put back behind the round, and not if that panics: nobody goes on with what is half done.
+        let Some(mut owner) = place.take() else { return self.queue.end() };
+        let needs_task = if may(&mut owner) {
+            owner.round(self.queue.take());
+            owner.await_first(&self.poke) || !self.queue.is_empty()
+        } else {
+            true
+        };
+        *place = Some(owner);
+        drop(place);
+        if needs_task {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// Ends an owner with its task, even with one that has not begun.
+struct End(Arc<Shell>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.queue.end();
+        drop(self.0.owner.lock().take());
+    }
+}
+
+/// The task of an owner.
+struct Following {
+    env: Env,
+    durable: Durable,
+    written: Written,
+}
+
+impl Following {
+    /// Rounds whenever there is something to do, until the owner is closed.
+    async fn run(mut self, end: End) {
+        let shell = &*end.0;
+        let mut commits = FuturesUnordered::new();
+        loop {
+            let plan = shell.owner.lock().as_mut().map(|owner| owner.hand_over(&mut commits));
+            let Some(Plan { wake_at, follow_durable, follow_written }) = plan else { return };
+            let mut done = Vec::new();
+            let (mut durable_closed, mut written_closed) = (false, false);
+            tokio::select! {
+                biased;
+                () = shell.wake.notified() => {}
+                Some(committed) = commits.next() => done.push(committed),
+                moved = self.durable.changed(), if follow_durable => durable_closed = is_closed(moved),
+                moved = self.written.changed(), if follow_written => written_closed = is_closed(moved),
+                () = self.env.sleep_until(wake_at) => {}
+            }
+            // The branches above are tried in order: under load only the first one ever is.
+            while let Some(Some(committed)) = commits.next().now_or_never() {
+                done.push(committed);
+            }
+            {
+                let mut place = shell.owner.lock();
+                let Some(mut owner) = place.take() else { return };
+                owner.journal_is_closed(durable_closed, written_closed);
+                done.into_iter().for_each(|(slot, result)| owner.committed(slot, result));
+                owner.round(shell.queue.take());
+                if owner.is_closed()
+                    && let Some(reply) = owner.closing.take()
+                {
+                    let _ = reply.send(());
+                    return;
+                }
+                *place = Some(owner);
+            }
+            if !shell.queue.is_empty() {
+                shell.wake.notify_one();
+            }
+            // Whoever fills the queue on another thread would keep this one from everybody else.
+            yield_once().await;
+        }
+    }
+}
+
+fn is_closed(moved: Result<JournalPosition, Lost>) -> bool {
+    moved.is_err_and(|lost| lost.closed)
+}
+
+/// Lets others run.
+async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// What waits for an owner, in order.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    /// Rung when there is room again, and at the end.
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    has_ended: bool,
+}
+
+/// Why a request is not in the queue, with it.
+enum Refusal {
+    Full(Box<Request>),
+    Ended(Box<Request>),
+}
+
+impl Queue {
+    fn push(&self, request: Request) -> Result<(), Refusal> {
+        let mut waiting = self.waiting.lock();
+        if waiting.has_ended {
+            return Err(Refusal::Ended(Box::new(request)));
+        }
+        if waiting.requests.len() >= OWNER_QUEUE_REQUESTS {
+            return Err(Refusal::Full(Box::new(request)));
+        }
+        waiting.requests.push_back(request);
+        Ok(())
+    }
+
+    async fn send(&self, mut request: Request) -> Result<(), AppendError> {
+        loop {
+            // Before the look, so that no room is missed.
+            let mut room = pin!(self.room.notified());
+            room.as_mut().enable();
+            request = match self.push(request) {
+                Ok(()) => return Ok(()),
+                Err(Refusal::Ended(_)) => return Err(AppendError::Closed),
+                Err(Refusal::Full(request)) => *request,
+            };
+            room.await;
+        }
+    }
+
+    /// What comes next, up to a round's worth.
+    fn take(&self) -> Vec<Request> {
+        let mut waiting = self.waiting.lock();
+        let was_full = waiting.requests.len() >= OWNER_QUEUE_REQUESTS;
+        let count = waiting.requests.len().min(OWNER_ROUND_REQUESTS);
+        let taken = waiting.requests.drain(..count).collect();
+        drop(waiting);
+        if was_full {
+            self.room.notify_waiters();
+        }
+        taken
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.lock().requests.is_empty()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.waiting.lock().has_ended
+    }
+
+    /// Takes no more; those who wait are told by their requests' being dropped.
+    fn end(&self) {
+        let requests = {
+            let mut waiting = self.waiting.lock();
+            waiting.has_ended = true;
+            std::mem::take(&mut waiting.requests)
+        };
+        self.room.notify_waiters();
+        drop(requests);
+    }
+}
+
+type Commits = FuturesUnordered<BoxFuture<'static, (Slot, Result<u64, ChangeError>)>>;
+
+/// What the task waits for.
+struct Plan {
+    wake_at: Instant,
+    follow_durable: bool,
+    follow_written: bool,
 }
 
 struct Owned {
@@ -135,7 +379,13 @@ struct Owner {
     /// Waiting to be written, for their acknowledgement: the entries of `interval` shards.
     written: Follower,
     upkeep: Upkeep,
-    commits: FuturesUnordered<BoxFuture<'static, (Slot, Result<u64, ChangeError>)>>,
+    /// The first of those that wait to be durable, while the journal's thread follows it and not the task.
+    awaited: Option<WaitFor>,
+    /// To be begun by the task.
+    commits: Vec<BoxFuture<'static, (Slot, Result<u64, ChangeError>)>>,
+    commits_under_way: usize,
+    /// Until when the task sleeps if nobody wakes it.
+    sleeps_until: Instant,
     out: Vec<Output>,
     tick_at: Instant,
     closing: Option<oneshot::Sender<()>>,
@@ -157,7 +407,10 @@ impl Owner {
             durable,
             written,
             upkeep: Upkeep::default(),
-            commits: FuturesUnordered::new(),
+            awaited: None,
+            commits: Vec::new(),
+            commits_under_way: 0,
+            sleeps_until: Instant::default(),
             out: Vec::new(),
             tick_at,
             closing: None,
@@ -165,42 +418,73 @@ impl Owner {
         }
     }
 
-    async fn run(mut self, mut queue: mpsc::Receiver<Request>) {
-        let env = self.floor.env.clone();
-        let mut requests = Vec::with_capacity(OWNER_ROUND_REQUESTS);
-        loop {
-            let wake_at = self.wake_at();
-            // What nothing waits for wakes nobody; a loss meanwhile is seen at the next look.
-            let waiting = !self.durable.is_empty() || !self.upkeep.is_idle();
-            let follow_durable = waiting && !self.journal_closed;
-            let follow_written = !self.journal_closed && !self.written.is_empty();
-            tokio::select! {
-                biased;
-                count = queue.recv_many(&mut requests, OWNER_ROUND_REQUESTS) => if count == 0 { return },
-                Some((slot, result)) = self.commits.next() => self.committed(slot, result),
-                closed = self.durable.changed(), if follow_durable => self.journal_closed = closed,
-                closed = self.written.changed(), if follow_written => self.journal_closed = closed,
-                () = env.sleep_until(wake_at) => {}
-            }
-            let (now, wall_ms) = (env.now(), env.wall_ms());
-            for request in requests.drain(..) {
-                self.take(request, now, wall_ms);
-            }
-            // The branches above are tried in order: under load only the first one ever is.
-            while let Some(Some((slot, result))) = self.commits.next().now_or_never() {
-                self.committed(slot, result);
-            }
-            self.wake_due();
-            self.work_on_touched();
-            self.follow_journal();
-            self.work_on_touched();
-            if self.is_closed()
-                && let Some(reply) = self.closing.take()
-            {
-                let _ = reply.send(());
-                return;
-            }
+    /// Takes requests, lets the shards write, looks how far the journal is, and does what the shards put out.
+    fn round(&mut self, requests: Vec<Request>) {
+        let (now, wall_ms) = (self.floor.env.now(), self.floor.env.wall_ms());
+        for request in requests {
+            self.take(request, now, wall_ms);
         }
+        self.wake_due();
+        self.work_on_touched();
+        self.follow_journal();
+        self.work_on_touched();
+    }
+
+    /// Whether nothing is under way that the task follows, or that is better done together with what comes next.
+    fn is_idle(&self) -> bool {
+        self.durable.is_empty()
+            && self.written.is_empty()
+            && self.upkeep.is_idle()
+            && self.blocked.is_empty()
+            && self.commits.is_empty()
+            && self.commits_under_way == 0
+            && self.closing.is_none()
+            && !self.journal_closed
+    }
+
+    /// Leaves to the task what it does until the next round: it follows the journal from here on.
+    fn hand_over(&mut self, commits: &mut Commits) -> Plan {
+        commits.extend(self.commits.drain(..));
+        self.commits_under_way = commits.len();
+        self.awaited = None;
+        self.sleeps_until = self.wake_at();
+        // What nothing waits for wakes nobody; a loss meanwhile is seen at the next look.
+        let waiting = !self.durable.is_empty() || !self.upkeep.is_idle();
+        Plan {
+            wake_at: self.sleeps_until,
+            follow_durable: waiting && !self.journal_closed,
+            follow_written: !self.written.is_empty() && !self.journal_closed,
+        }
+    }
+
+    /// Whether what [`Owner::await_first`] has noted is durable; `false` once the task follows the journal by itself.
+    fn is_first_durable(&mut self) -> bool {
+        let context = &mut Context::from_waker(Waker::noop());
+        let awaited = self.awaited.take();
+        awaited.is_some_and(|mut awaited| matches!(awaited.poll_unpin(context), Poll::Ready(Ok(()))))
+    }
+
+    /// Has the journal call `poke` for the first entry that waits; whether there is something that the task has to do.
+    fn await_first(&mut self, poke: &Waker) -> bool {
+        self.awaited = self.durable.first();
+        let poke = &mut Context::from_waker(poke);
+        let is_over = self.awaited.as_mut().is_some_and(|awaited| awaited.poll_unpin(poke).is_ready());
+        is_over
+            || !self.commits.is_empty()
+            || !self.written.is_empty()
+            || !self.upkeep.is_idle()
+            || self.closing.is_some()
+            || self.wake_at() < self.sleeps_until
+    }
+
+    fn journal_is_closed(&mut self, durable: bool, written: bool) {
+        if durable {
+            self.durable.close();
+        }
+        if written {
+            self.written.close();
+        }
+        self.journal_closed |= durable || written;
     }
 
     fn wake_at(&self) -> Instant {

@@ -13,13 +13,15 @@ use common::{
 use futures::future::join_all;
 use tailwater_env::{Env, OpenMode, Progress, Stage};
 use tailwater_format::{
-    Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, Term, TransactionId,
+    Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, StreamId, Term,
+    TransactionId,
 };
 use tailwater_log::{
     AppendError, AppendOptions, Durability, Flush, Locate, Log, LogConfig, ReadError, SequenceError,
     StreamConfig, StreamError, TransactionIds,
 };
 use tailwater_tail::{DurableSource, SourceError};
+use tokio::sync::oneshot;
 
 const SHARD: ShardNumber = ShardNumber(0);
 
@@ -618,6 +620,35 @@ fn concurrent_appends_to_many_shards_are_all_acknowledged_in_order() {
         }
         assert_eq!(log.stats().records, 5_000);
         assert_eq!(log.stats().in_flight_bytes, 0);
+    });
+}
+
+/// The name of the thread that answers an append.
+async fn answered_by(log: &Log, stream: StreamId, options: AppendOptions) -> String {
+    let (reply, answer) = oneshot::channel();
+    let told = move |outcome: Result<_, AppendError>| {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        drop(reply.send(outcome.map(|_| thread)));
+    };
+    log.submit_with(stream, SHARD, values(&["x"]), options, told).expect("submitted");
+    answer.await.expect("answered").expect("appended")
+}
+
+#[test]
+fn an_append_that_comes_alone_to_an_idle_log_is_answered_by_the_journals_thread_and_others_are_not() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        let alone = AppendOptions { alone: true, ..AppendOptions::default() };
+        // The first one claims a term, which takes the owner's task; afterwards the log is idle some time.
+        until_some(&env, async || (answered_by(&log, stream, alone).await == "journal-writer").then_some(()))
+            .await;
+        for _ in 0..10 {
+            assert_ne!(answered_by(&log, stream, AppendOptions::default()).await, "journal-writer");
+        }
+        let read = values_of(&log, shard(stream, 0)).await.len() as u64;
+        assert_eq!(read, log.stats().records, "each of them once");
     });
 }
 

@@ -104,8 +104,9 @@ impl NodeService {
             arrived: self.env.now(),
             gathering: Mutex::new(Gathering::new(append.items.len(), reply)),
         });
+        let alone = append.items.len() == 1;
         for (item, AppendItem { shard, batches, expected_term }) in append.items.into_iter().enumerate() {
-            let options = AppendOptions { expected_term: expected_term.map(Term), transaction_ids };
+            let options = AppendOptions { expected_term: expected_term.map(Term), transaction_ids, alone };
             let (bytes, later) = (batches.len() as u64, Arc::clone(&gathered));
             let answer = move |outcome| later.put(item, bytes, outcome);
             if let Err(error) = self.log.submit_with(stream, ShardNumber(shard), batches, options, answer) {

@@ -290,7 +290,7 @@ impl Log {
         let slot = handle.slot().map_err(StreamError::Damaged)?;
         let (reply, answer) = oneshot::channel();
         let request = Request::Truncate(slot, Truncation { before, reply });
-        self.inner.owners[handle.owner].try_send(request).map_err(|error| match error {
+        self.inner.owners[handle.owner].try_send(request, false).map_err(|error| match error {
             AppendError::Closed => StreamError::Closed,
             _ => StreamError::Overloaded,
         })?;
