@@ -55,6 +55,11 @@ impl Follower {
         self.placed.is_empty()
     }
 
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.placed.len()
+    }
+
     /// The journal is closed.
     pub(crate) fn close(&mut self) {
         self.closed = true;

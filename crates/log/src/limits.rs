@@ -34,6 +34,11 @@ const _: () = assert!(ENTRY_BYTES_TARGET <= APPEND_BYTES_MAX);
 
 /// Requests that may wait for one owner; the next one is refused as overloaded.
 pub const OWNER_QUEUE_REQUESTS: usize = 16_384;
+/// Entries in flight up to which an owner's single appends are brought into the journal by those who bring them, each as an
+/// entry: some clients that append one record at a time go into one sync. With more, the owner's task gathers appends.
+pub const ENTRIES_WITHOUT_TASK: usize = 4;
+/// Rounds of an owner's task before it lets others run on its thread.
+pub const ROUNDS_AT_A_STRETCH: u64 = 32;
 /// Requests that an owner takes from its queue in one round: bounds how long acknowledgements wait behind
 /// a flood of appends (1,024 at about 1 us each).
 pub const OWNER_ROUND_REQUESTS: usize = 1_024;

@@ -282,8 +282,9 @@ impl Log {
         Ok(Pending(receiver))
     }
 
-    /// As [`Log::submit`], with `answer` called once when it is known how the append ended: on the task of the shard's
-    /// owner or, for one that is `alone`, on the journal's thread or in this call. It must not wait. Spares whoever has to answer for several appends a task that waits for them.
+    /// As [`Log::submit`], with `answer` called once when it is known how the append ended: on the task of the shard's owner, on
+    /// the journal's thread, or in some call of this. It must not wait. Spares whoever has to answer for several appends a task
+    /// that waits for them.
     ///
     /// # Errors
     /// What is known at once; `answer` is then not called.

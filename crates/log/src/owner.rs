@@ -37,7 +37,9 @@ use crate::counters::Counters;
 use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
 use crate::hot::Hot;
-use crate::limits::{BUSY_RETRY, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS};
+use crate::limits::{
+    BUSY_RETRY, ENTRIES_WITHOUT_TASK, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS, ROUNDS_AT_A_STRETCH,
+};
 use crate::shard::{Append, ChangeError, Output, Shard, Truncation, Write, WriteError};
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
@@ -128,9 +130,9 @@ pub(crate) fn start(floor: Floor) -> OwnerHandle {
 
 /// An owner, and the ways to it.
 ///
-/// Whoever finds it with nothing to do carries a request out on the spot, and the journal's thread what follows from its
-/// sync: a single append wakes no thread but the journal's on its way to the acknowledgement. Under load nobody finds it
-/// so, and the task does all of it, many requests at a time.
+/// Whoever finds it with next to nothing to do carries a single append out on the spot, and the journal's thread what follows
+/// from its sync: an append that is flushed at once and acknowledged when it is synced wakes no thread but the journal's
+/// before it is answered. Under load, and for everything else, the task goes round, with many requests at a time.
 struct Shell {
     /// Locked for a round, and never over an await. `None` once it has ended, which it does with a round that panics.
     owner: Mutex<Option<Box<Owner>>>,
@@ -155,7 +157,8 @@ impl Shell {
     /// There is something in the queue. `here`: if the owner has nothing to do, the caller does it.
     fn look(&self, here: bool) {
         if here {
-            self.round_here(|owner| owner.is_idle());
+            // Others that wait are the task's, with this one behind them.
+            self.round_here(|owner| if owner.is_free() { self.queue.take_only().map(Some) } else { None });
         } else {
             self.wake.notify_one();
         }
@@ -164,25 +167,38 @@ impl Shell {
     /// The journal has covered what [`Shell::round_here`] awaits, or never will.
     fn follow(&self) {
         // A loss has to be known everywhere before anything is appended again, and the journal is in the midst of telling.
-        self.round_here(Owner::is_first_durable);
+        self.round_here(|owner| owner.is_first_durable().then_some(None));
     }
 
-    /// A round on the caller's thread, if it `may` be; the task is woken for what is left to it.
-    fn round_here(&self, may: impl FnOnce(&mut Owner) -> bool) {
+    /// A round on the caller's thread with what `begin` takes up, if that is its to do; the task is woken for what is left.
+    fn round_here(&self, begin: impl FnOnce(&mut Owner) -> Option<Option<Request>>) {
         let Some(mut place) = self.owner.try_lock() else { return self.wake.notify_one() };
+        let Some(mut owner) = place.take() else { return };
         // Put back behind the round, and not if that panics: nobody goes on with what is half done.
-        let Some(mut owner) = place.take() else { return self.queue.end() };
-        let needs_task = if may(&mut owner) {
-            owner.round(self.queue.take());
-            owner.await_first(&self.poke) || !self.queue.is_empty()
-        } else {
-            true
+        let unless_done = OnPanic(self);
+        let needs_task = match begin(&mut owner) {
+            Some(request) => {
+                owner.round(request);
+                owner.await_first(&self.poke) || !self.queue.is_empty()
+            }
+            None => true,
         };
+        std::mem::forget(unless_done);
         *place = Some(owner);
         drop(place);
         if needs_task {
             self.wake.notify_one();
         }
+    }
+}
+
+/// Where a round panics, on whatever thread: no more is taken, and the task ends as if it had been its own.
+struct OnPanic<'a>(&'a Shell);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.queue.end();
+        self.0.wake.notify_one();
     }
 }
 
@@ -208,9 +224,10 @@ impl Following {
     async fn run(mut self, end: End) {
         let shell = &*end.0;
         let mut commits = FuturesUnordered::new();
-        loop {
+        let mut requests = VecDeque::new();
+        for round in 1_u64.. {
             let plan = shell.owner.lock().as_mut().map(|owner| owner.hand_over(&mut commits));
-            let Some(Plan { wake_at, follow_durable, follow_written }) = plan else { return };
+            let Plan { wake_at, follow_durable, follow_written } = plan.expect(PANICKED);
             let mut done = Vec::new();
             let (mut durable_closed, mut written_closed) = (false, false);
             tokio::select! {
@@ -227,10 +244,12 @@ impl Following {
             }
             {
                 let mut place = shell.owner.lock();
-                let Some(mut owner) = place.take() else { return };
+                let mut owner = place.take().expect(PANICKED);
                 owner.journal_is_closed(durable_closed, written_closed);
                 done.into_iter().for_each(|(slot, result)| owner.committed(slot, result));
-                owner.round(shell.queue.take());
+                owner.wake_due();
+                shell.queue.take(&mut requests);
+                owner.round(requests.drain(..));
                 if owner.is_closed()
                     && let Some(reply) = owner.closing.take()
                 {
@@ -243,10 +262,15 @@ impl Following {
                 shell.wake.notify_one();
             }
             // Whoever fills the queue on another thread would keep this one from everybody else.
-            yield_once().await;
+            if round % ROUNDS_AT_A_STRETCH == 0 {
+                yield_once().await;
+            }
         }
     }
 }
+
+/// A round that a caller or the journal's thread made.
+const PANICKED: &str = "a round on another thread panicked";
 
 fn is_closed(moved: Result<JournalPosition, Lost>) -> bool {
     moved.is_err_and(|lost| lost.closed)
@@ -312,17 +336,25 @@ impl Queue {
         }
     }
 
-    /// What comes next, up to a round's worth.
-    fn take(&self) -> Vec<Request> {
+    /// Takes what comes next, up to a round's worth, into `empty`.
+    fn take(&self, empty: &mut VecDeque<Request>) {
         let mut waiting = self.waiting.lock();
         let was_full = waiting.requests.len() >= OWNER_QUEUE_REQUESTS;
-        let count = waiting.requests.len().min(OWNER_ROUND_REQUESTS);
-        let taken = waiting.requests.drain(..count).collect();
+        if waiting.requests.len() <= OWNER_ROUND_REQUESTS {
+            std::mem::swap(&mut waiting.requests, empty);
+        } else {
+            empty.extend(waiting.requests.drain(..OWNER_ROUND_REQUESTS));
+        }
         drop(waiting);
         if was_full {
             self.room.notify_waiters();
         }
-        taken
+    }
+
+    /// Takes what waits, if that is one request.
+    fn take_only(&self) -> Option<Request> {
+        let mut waiting = self.waiting.lock();
+        if waiting.requests.len() == 1 { waiting.requests.pop_front() } else { None }
     }
 
     fn is_empty(&self) -> bool {
@@ -419,23 +451,25 @@ impl Owner {
     }
 
     /// Takes requests, lets the shards write, looks how far the journal is, and does what the shards put out.
-    fn round(&mut self, requests: Vec<Request>) {
+    fn round(&mut self, requests: impl IntoIterator<Item = Request>) {
         let (now, wall_ms) = (self.floor.env.now(), self.floor.env.wall_ms());
         for request in requests {
             self.take(request, now, wall_ms);
         }
-        self.wake_due();
         self.work_on_touched();
         self.follow_journal();
         self.work_on_touched();
     }
 
-    /// Whether nothing is under way that the task follows, or that is better done together with what comes next.
-    fn is_idle(&self) -> bool {
-        self.durable.is_empty()
+    /// Whether nothing is under way that is the task's, or that is better done together with what comes next.
+    fn is_free(&self) -> bool {
+        let follows_itself = self.durable.is_empty() || self.awaited.is_some();
+        follows_itself
+            && self.durable.len() < ENTRIES_WITHOUT_TASK
             && self.written.is_empty()
             && self.upkeep.is_idle()
             && self.blocked.is_empty()
+            && self.wakes.is_empty()
             && self.commits.is_empty()
             && self.commits_under_way == 0
             && self.closing.is_none()

@@ -182,7 +182,7 @@ impl NodeService {
     }
 }
 
-/// The results of one CALL's appends. Whichever comes last answers the CALL, on the task that it came on.
+/// The results of one CALL's appends. Whichever comes last answers the CALL, on the thread that it came on.
 struct Gathered {
     env: Env,
     meters: Arc<Meters>,
@@ -241,8 +241,8 @@ impl Service for NodeService {
         None
     }
 
-    /// Nothing waits on the engine's thread, but an append's batches are checked there, down to their records: up to
-    /// [`CALL_BYTES_MAX`] of them, which a core reads in a millisecond or two. What those bytes decompress to is
+    /// Nothing waits on the engine's thread, but an append's batches are checked there, down to their records, and copied on
+    /// their way to the journal: up to [`CALL_BYTES_MAX`] of them, which a core reads in a millisecond or two. What those bytes decompress to is
     /// bounded for each batch only, and may be a thousand times as much.
     fn is_short(&self, method: u16, payload: &Bytes) -> bool {
         Method::from_number(method) != Some(Method::Append) || !has_compressed_batch(payload)
