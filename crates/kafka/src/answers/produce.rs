@@ -76,8 +76,6 @@ pub(crate) async fn produce(
     } else {
         None
     };
-    let alone = request.topic_data.iter().map(|topic| topic.partition_data.len()).sum::<usize>() == 1;
-    let options = AppendOptions { alone, ..AppendOptions::default() };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     let (mut has_begun, mut read_bytes) = (false, 0);
     for topic in request.topic_data {
@@ -103,7 +101,7 @@ pub(crate) async fn produce(
                 read_bytes = 0;
                 tokio::task::yield_now().await;
             }
-            partitions.push(begin(broker, version, stream, partition.index, records, options));
+            partitions.push(begin(broker, version, stream, partition.index, records));
         }
         topics.push((topic.name, topic.topic_id, partitions));
     }
@@ -139,7 +137,6 @@ fn begin(
     stream: Result<&StreamInfo, Refused>,
     partition: i32,
     records: Bytes,
-    options: AppendOptions,
 ) -> Begun {
     let bytes = records.len() as u64;
     let refused = |refused| {
@@ -163,7 +160,7 @@ fn begin(
     };
     let tail = broker.log.tails(stream.id, &[shard.shard]).ok().and_then(|tails| tails.first().copied());
     let appended = if header.base_offset == Offset(0) {
-        let pending = broker.log.submit(stream.id, shard.shard, records, options);
+        let pending = broker.log.submit(stream.id, shard.shard, records, AppendOptions::default());
         pending.map_err(Refused::from)
     } else {
         let why = format!("a producer's batch begins with offset {}, not 0", header.base_offset);
