@@ -66,6 +66,25 @@ fn a_fan_out_load_ends_with_one_object_of_what_was_delivered_and_how_late() {
 }
 
 #[test]
+fn consumers_of_the_same_shards_that_are_together_have_what_they_read_fetched_once_and_not_by_every_process()
+{
+    let load = ["fanout", "--consumers", "8", "--processes", "2", "--rate-mbit", "2"];
+    let load = [&load[..], &["--shards", "4", "--shards-per-consumer", "2"]].concat();
+    let fetched = |load: &[&str]| {
+        let json = measured(load);
+        assert_eq!(json["lost"], 0, "{json}");
+        let produced = json["produced"].as_f64().expect("a count");
+        json["reads"]["entry_bytes"].as_f64().expect("a count") / produced
+    };
+    let (together, apart) = (fetched(&[&load[..], &["--together"]].concat()), fetched(&load));
+    // Twice as much, but for what is still on its way when the measured time begins and ends.
+    assert!(
+        apart > 1.5 * together,
+        "{apart} bytes a record, {together} with those of the same shards together"
+    );
+}
+
+#[test]
 fn a_fan_out_load_of_which_one_consumer_is_stopped_tells_how_it_caught_up_and_what_the_others_noticed() {
     let args = ["bench", "fanout", "--consumers", "4", "--rate-mbit", "4", "--stop-one", "2"];
     let json = last_line(&[&args[..], &["--duration-s", "8", "--warmup-s", "0"]].concat());
