@@ -29,7 +29,7 @@ pub use disk::{Disk, File, LockGuard, OpenMode};
 pub use futures::future::BoxFuture;
 pub use progress::{Progress, Stage};
 pub use random::Random;
-pub use tasks::{Task, Tasks};
+pub use tasks::{Task, Tasks, yield_once};
 
 /// A hash map that iterates in the same order for the same keys in every run.
 #[allow(clippy::disallowed_types)]

@@ -1,5 +1,7 @@
 //! Where tasks run.
 
+use std::task::Poll;
+
 use futures::future::BoxFuture;
 
 /// Starts tasks.
@@ -40,4 +42,17 @@ impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Task")
     }
+}
+
+/// Lets other tasks run first; a task that was dropped ends here.
+pub async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::Poll;
 
 use parking_lot::Mutex;
-use tailwater_env::{Env, File, Instant, LockGuard};
+use tailwater_env::{Env, File, Instant, LockGuard, yield_once};
 use tokio::sync::{Notify, watch};
 
 use crate::core::{Chore, Core, Group, Plan, Source, Step};
@@ -273,17 +272,4 @@ async fn wait(env: &Env, notify: &Notify, deadline: Option<Instant>) {
             }
         }
     }
-}
-
-/// Lets others run, and is where a dropped task ends.
-async fn yield_once() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

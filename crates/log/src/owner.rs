@@ -21,7 +21,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
-use tailwater_env::{Env, Instant, Task};
+use tailwater_env::{Env, Instant, Task, yield_once};
 use tailwater_format::SegmentId;
 use tailwater_journal::{
     AppendError as JournalError, Durable, FullReason, Journal, JournalPosition, Lost, WaitFor, Written,
@@ -274,19 +274,6 @@ const PANICKED: &str = "a round on another thread panicked";
 
 fn is_closed(moved: Result<JournalPosition, Lost>) -> bool {
     moved.is_err_and(|lost| lost.closed)
-}
-
-/// Lets others run.
-async fn yield_once() {
-    let mut yielded = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// What waits for an owner, in order.
