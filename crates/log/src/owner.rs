@@ -364,7 +364,8 @@ impl Queue {
     }
 }
 
-type Commits = FuturesUnordered<BoxFuture<'static, (Slot, Result<u64, ChangeError>)>>;
+/// A change of a shard's metadata, and how it ended.
+type Commit = BoxFuture<'static, (Slot, Result<u64, ChangeError>)>;
 
 /// What the task waits for.
 struct Plan {
@@ -401,7 +402,7 @@ struct Owner {
     /// The first of those that wait to be durable, while the journal's thread follows it and not the task.
     awaited: Option<WaitFor>,
     /// To be begun by the task.
-    commits: Vec<BoxFuture<'static, (Slot, Result<u64, ChangeError>)>>,
+    commits: Vec<Commit>,
     commits_under_way: usize,
     /// Until when the task sleeps if nobody wakes it.
     sleeps_until: Instant,
@@ -464,7 +465,7 @@ impl Owner {
     }
 
     /// Leaves to the task what it does until the next round: it follows the journal from here on.
-    fn hand_over(&mut self, commits: &mut Commits) -> Plan {
+    fn hand_over(&mut self, commits: &mut FuturesUnordered<Commit>) -> Plan {
         commits.extend(self.commits.drain(..));
         self.commits_under_way = commits.len();
         self.awaited = None;
