@@ -297,13 +297,19 @@ async fn an_address_that_others_can_not_use_is_refused() {
 }
 
 #[test]
-fn a_listener_that_shares_has_ended_when_what_its_tasks_ran_on_has() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let env = runtime.block_on(async { Env::real() });
-    let starting = Listener::sharing(&env, Vec::new(), Positions::start(), Sharing::default());
-    let mut listener = runtime.block_on(starting).unwrap();
-    drop(runtime);
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    assert!(matches!(runtime.block_on(listener.next()), Err(ListenError::Ended)));
-    assert_eq!(runtime.block_on(listener.sharing_until(|_| false)), None);
+fn a_listener_that_shares_has_ended_when_what_its_tasks_ran_on_has_whether_they_had_begun_or_not() {
+    for have_begun in [false, true] {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let first = runtime();
+        let env = first.block_on(async { Env::real() });
+        let starting = Listener::sharing(&env, Vec::new(), Positions::start(), Sharing::default());
+        let mut listener = first.block_on(starting).unwrap();
+        if have_begun {
+            first.block_on(tokio::task::yield_now());
+        }
+        drop(first);
+        let second = runtime();
+        assert!(matches!(second.block_on(listener.next()), Err(ListenError::Ended)), "begun: {have_begun}");
+        assert_eq!(second.block_on(listener.sharing_until(|_| false)), None);
+    }
 }

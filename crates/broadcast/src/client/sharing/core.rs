@@ -55,8 +55,14 @@ pub(super) struct Core {
     told_left_out: bool,
 }
 
-/// Ends a listener with its core's task.
-struct Ending(Arc<Shared>);
+/// Ends a listener with its core's task, even with one that has not begun.
+pub(super) struct Ending(Arc<Shared>);
+
+impl Ending {
+    pub(super) fn of(shared: &Arc<Shared>) -> Self {
+        Self(Arc::clone(shared))
+    }
+}
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -65,8 +71,7 @@ impl Drop for Ending {
 }
 
 /// Looks after a core until it is dropped, or the core has ended, and its `tasks` with it.
-pub(super) async fn run(env: Env, shared: Arc<Shared>, tasks: Vec<Task>) {
-    let ending = Ending(shared);
+pub(super) async fn run(env: Env, ending: Ending, tasks: Vec<Task>) {
     let (shared, _tasks) = (&ending.0, tasks);
     let Ok(events) = shared.with(|core| core.events.clone()) else { return };
     let mut wakes_at = env.now();

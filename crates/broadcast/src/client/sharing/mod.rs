@@ -129,6 +129,6 @@ pub(super) async fn start(
     }
     let proxy = proxy::Proxy::new(env, addresses, me, &positions, sharing.ask_every, inputs);
     tasks.push(env.spawn("broadcast-sharing-proxy", proxy.run()));
-    let run = core::run(env.clone(), Arc::clone(&shared), tasks);
+    let run = core::run(env.clone(), core::Ending::of(&shared), tasks);
     Ok((shared, env.spawn("broadcast-sharing", run)))
 }
