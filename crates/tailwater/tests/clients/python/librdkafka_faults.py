@@ -85,33 +85,54 @@ def endless_group_848():
     members("endless_848", group_protocol="consumer")
 
 
+class Place:
+    """How far a group's members have committed a partition. librdkafka keeps commits back while no coordinator is there,
+    and makes them when its member has joined again, even if the partition is another's by then: what was committed may so be
+    followed by less, until all that were asked for are answered."""
+
+    def __init__(self):
+        self.settled = self.furthest = self.under_way = 0
+        # The least of those that were kept since nothing was under way.
+        self.least = None
+
+    def asked(self, offset):
+        self.under_way += 1
+        self.furthest = max(self.furthest, offset)
+        self.settled = min(self.settled, offset)
+
+    def answered(self, offset, is_kept):
+        self.under_way -= 1
+        if is_kept:
+            self.least = offset if self.least is None else min(self.least, offset)
+        if self.under_way == 0 and self.least is not None:
+            self.settled, self.least = max(self.settled, self.least), None
+
+
 def members(group, **how):
     """Two members of a group that commit what they read, and say how many records they have seen. Whoever is given a
     partition goes on where it was last committed, and from there on without a gap. No error of a client is final."""
-    asked, seen = Asked(), set()
-    # For each partition: the last commit that was answered, and the furthest that was asked for.
-    committed, attempted = {}, {}
+    asked, seen, places = Asked(), set(), [Place() for _ in range(4)]
     members = []
     for _ in range(2):
         # For each partition: what it reads next, None before the first record; and what it has to commit yet.
         next_of, uncommitted = {}, {}
 
-        def answered(_, places, uncommitted=uncommitted):
-            for place in places:
-                if place.error is None:
-                    committed[place.partition] = place.offset
-                    if uncommitted.get(place.partition) == place.offset:
-                        del uncommitted[place.partition]
+        def answered(error, committed, uncommitted=uncommitted):
+            for one in committed:
+                is_kept = error is None and one.error is None
+                places[one.partition].answered(one.offset, is_kept)
+                if is_kept and uncommitted.get(one.partition) == one.offset:
+                    del uncommitted[one.partition]
             print(len(seen), flush=True)
 
-        def taken(_, places, uncommitted=uncommitted):
-            for place in places:
-                uncommitted.pop(place.partition, None)
+        def taken(_, partitions, uncommitted=uncommitted):
+            for one in partitions:
+                uncommitted.pop(one.partition, None)
 
-        def given(_, places, next_of=next_of, uncommitted=uncommitted):
-            taken(_, places, uncommitted)
-            for place in places:
-                next_of[place.partition] = None
+        def given(_, partitions, next_of=next_of, uncommitted=uncommitted):
+            taken(_, partitions, uncommitted)
+            for one in partitions:
+                next_of[one.partition] = None
 
         quick = {"auto_offset_reset": "earliest", "reconnect_backoff_max_ms": 100}
         member = consumer(group_id=group, on_commit=answered, **quick, **how)
@@ -124,17 +145,21 @@ def members(group, **how):
                 continue
             partition, offset = record.partition(), record.offset()
             if next_of[partition] is None:
-                assert committed.get(partition, 0) <= offset <= attempted.get(partition, 0), (partition, offset)
+                place = places[partition]
+                if not place.settled <= offset <= place.furthest:
+                    there = member.committed([TopicPartition("endless", partition)], PATIENCE)
+                    ends = member.get_watermark_offsets(TopicPartition("endless", partition), PATIENCE)
+                    assert False, (group, partition, offset, vars(place), str(there), ends)
             else:
                 assert offset == next_of[partition], (partition, offset)
             next_of[partition] = uncommitted[partition] = offset + 1
             seen.add((partition, offset))
-        for partition, offset in uncommitted.items():
-            attempted[partition] = max(offset, attempted.get(partition, 0))
         if uncommitted:
-            places = [TopicPartition("endless", *place) for place in uncommitted.items()]
+            for partition, offset in uncommitted.items():
+                places[partition].asked(offset)
             # Not synchronously: while the node is gone that would wait for a rebalance that needs a poll.
-            member.commit(offsets=places, asynchronous=True)
+            offsets = [TopicPartition("endless", *place) for place in uncommitted.items()]
+            member.commit(offsets=offsets, asynchronous=True)
         if asked.to_end:
             break
     for member, _, _ in members:
