@@ -8,38 +8,37 @@
 //! What holds:
 //! - Each shard has one owner, and only its owner's rounds touch it, one at a time.
 //! - Whoever is answered finds the answer in the shard's [`crate::view::View`].
-//! - The queue is bounded in requests ([`OWNER_QUEUE_REQUESTS`]) and, by permits that an append holds from its
+//! - The queue is bounded in requests ([`crate::limits::OWNER_QUEUE_REQUESTS`]) and, by permits that an append holds from its
 //!   arrival to its answer ([`crate::budget`]), in bytes. A full one is an error value for the caller, never a wait.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::pin::pin;
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+mod queue;
+mod shell;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
-use parking_lot::Mutex;
-use tailwater_env::{Env, Instant, Task, yield_once};
+use tailwater_env::{Env, Instant, Task};
 use tailwater_format::SegmentId;
-use tailwater_journal::{
-    AppendError as JournalError, Durable, FullReason, Journal, JournalPosition, Lost, WaitFor, Written,
-};
+use tailwater_journal::{AppendError as JournalError, FullReason, Journal, JournalPosition, WaitFor};
 use tailwater_meta::Meta;
 use tailwater_store::{SegmentStore, StoreError};
 use tailwater_tail::TailWriter;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
+use self::queue::Refusal;
+use self::shell::Shell;
 use crate::commit;
 use crate::config::{Durability, StreamConfig};
 use crate::counters::Counters;
 use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
 use crate::hot::Hot;
-use crate::limits::{
-    BUSY_RETRY, ENTRIES_WITHOUT_TASK, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS, ROUNDS_AT_A_STRETCH,
-};
+use crate::limits::{BUSY_RETRY, ENTRIES_WITHOUT_TASK};
 use crate::shard::{Append, ChangeError, Output, Shard, Truncation, Write, WriteError};
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
@@ -116,252 +115,8 @@ pub(crate) struct Floor {
 
 /// Starts an owner without shards.
 pub(crate) fn start(floor: Floor) -> OwnerHandle {
-    let env = floor.env.clone();
-    let task =
-        Following { env: env.clone(), durable: floor.journal.durable(), written: floor.journal.written() };
-    let shell = Arc::new_cyclic(|shell| Shell {
-        owner: Mutex::new(Some(Box::new(Owner::new(floor)))),
-        queue: Queue::default(),
-        wake: Notify::new(),
-        poke: Waker::from(Arc::new(Poke(Weak::clone(shell)))),
-    });
-    OwnerHandle { shell: Arc::clone(&shell), _task: env.spawn("log-owner", task.run(End(shell))) }
-}
-
-/// An owner, and the ways to it.
-///
-/// Whoever finds it with next to nothing to do carries a single append out on the spot, and the journal's thread what follows
-/// from its sync: an append that is flushed at once and acknowledged when it is synced wakes no thread but the journal's
-/// before it is answered. Under load, and for everything else, the task goes round, with many requests at a time.
-struct Shell {
-    /// Locked for a round, and never over an await. `None` once it has ended, which it does with a round that panics.
-    owner: Mutex<Option<Box<Owner>>>,
-    queue: Queue,
-    /// Wakes the task.
-    wake: Notify,
-    /// For the journal: [`Shell::follow`].
-    poke: Waker,
-}
-
-struct Poke(Weak<Shell>);
-
-impl Wake for Poke {
-    fn wake(self: Arc<Self>) {
-        if let Some(shell) = self.0.upgrade() {
-            shell.follow();
-        }
-    }
-}
-
-impl Shell {
-    /// There is something in the queue. `here`: if the owner has nothing to do, the caller does it.
-    fn look(&self, here: bool) {
-        if here {
-            // Others that wait are the task's, with this one behind them.
-            self.round_here(|owner| if owner.is_free() { self.queue.take_only().map(Some) } else { None });
-        } else {
-            self.wake.notify_one();
-        }
-    }
-
-    /// The journal has covered what [`Shell::round_here`] awaits, or never will.
-    fn follow(&self) {
-        // A loss has to be known everywhere before anything is appended again, and the journal is in the midst of telling.
-        self.round_here(|owner| owner.is_first_durable().then_some(None));
-    }
-
-    /// A round on the caller's thread with what `begin` takes up, if that is its to do; the task is woken for what is left.
-    fn round_here(&self, begin: impl FnOnce(&mut Owner) -> Option<Option<Request>>) {
-        let Some(mut place) = self.owner.try_lock() else { return self.wake.notify_one() };
-        let Some(mut owner) = place.take() else { return };
-        // Put back behind the round, and not if that panics: nobody goes on with what is half done.
-        let unless_done = OnPanic(self);
-        let needs_task = match begin(&mut owner) {
-            Some(request) => {
-                owner.round(request);
-                owner.await_first(&self.poke) || !self.queue.is_empty()
-            }
-            None => true,
-        };
-        std::mem::forget(unless_done);
-        *place = Some(owner);
-        drop(place);
-        if needs_task {
-            self.wake.notify_one();
-        }
-    }
-}
-
-/// Where a round panics, on whatever thread: no more is taken, and the task ends as if it had been its own.
-struct OnPanic<'a>(&'a Shell);
-
-impl Drop for OnPanic<'_> {
-    fn drop(&mut self) {
-        self.0.queue.end();
-        self.0.wake.notify_one();
-    }
-}
-
-/// Ends an owner with its task, even with one that has not begun.
-struct End(Arc<Shell>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        self.0.queue.end();
-        drop(self.0.owner.lock().take());
-    }
-}
-
-/// The task of an owner.
-struct Following {
-    env: Env,
-    durable: Durable,
-    written: Written,
-}
-
-impl Following {
-    /// Rounds whenever there is something to do, until the owner is closed.
-    async fn run(mut self, end: End) {
-        let shell = &*end.0;
-        let mut commits = FuturesUnordered::new();
-        let mut requests = VecDeque::new();
-        for round in 1_u64.. {
-            let plan = shell.owner.lock().as_mut().map(|owner| owner.hand_over(&mut commits));
-            let Plan { wake_at, follow_durable, follow_written } = plan.expect(PANICKED);
-            let mut done = Vec::new();
-            let (mut durable_closed, mut written_closed) = (false, false);
-            tokio::select! {
-                biased;
-                () = shell.wake.notified() => {}
-                Some(committed) = commits.next() => done.push(committed),
-                moved = self.durable.changed(), if follow_durable => durable_closed = is_closed(moved),
-                moved = self.written.changed(), if follow_written => written_closed = is_closed(moved),
-                () = self.env.sleep_until(wake_at) => {}
-            }
-            // The branches above are tried in order: under load only the first one ever is.
-            while let Some(Some(committed)) = commits.next().now_or_never() {
-                done.push(committed);
-            }
-            {
-                let mut place = shell.owner.lock();
-                let mut owner = place.take().expect(PANICKED);
-                owner.journal_is_closed(durable_closed, written_closed);
-                done.into_iter().for_each(|(slot, result)| owner.committed(slot, result));
-                owner.wake_due();
-                shell.queue.take(&mut requests);
-                owner.round(requests.drain(..));
-                if owner.is_closed()
-                    && let Some(reply) = owner.closing.take()
-                {
-                    let _ = reply.send(());
-                    return;
-                }
-                *place = Some(owner);
-            }
-            if !shell.queue.is_empty() {
-                shell.wake.notify_one();
-            }
-            // Whoever fills the queue on another thread would keep this one from everybody else.
-            if round % ROUNDS_AT_A_STRETCH == 0 {
-                yield_once().await;
-            }
-        }
-    }
-}
-
-/// A round that a caller or the journal's thread made.
-const PANICKED: &str = "a round on another thread panicked";
-
-fn is_closed(moved: Result<JournalPosition, Lost>) -> bool {
-    moved.is_err_and(|lost| lost.closed)
-}
-
-/// What waits for an owner, in order.
-#[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
-    /// Rung when there is room again, and at the end.
-    room: Notify,
-}
-
-#[derive(Default)]
-struct Waiting {
-    requests: VecDeque<Request>,
-    has_ended: bool,
-}
-
-/// Why a request is not in the queue, with it.
-enum Refusal {
-    Full(Box<Request>),
-    Ended(Box<Request>),
-}
-
-impl Queue {
-    fn push(&self, request: Request) -> Result<(), Refusal> {
-        let mut waiting = self.waiting.lock();
-        if waiting.has_ended {
-            return Err(Refusal::Ended(Box::new(request)));
-        }
-        if waiting.requests.len() >= OWNER_QUEUE_REQUESTS {
-            return Err(Refusal::Full(Box::new(request)));
-        }
-        waiting.requests.push_back(request);
-        Ok(())
-    }
-
-    async fn send(&self, mut request: Request) -> Result<(), AppendError> {
-        loop {
-            // Before the look, so that no room is missed.
-            let mut room = pin!(self.room.notified());
-            room.as_mut().enable();
-            request = match self.push(request) {
-                Ok(()) => return Ok(()),
-                Err(Refusal::Ended(_)) => return Err(AppendError::Closed),
-                Err(Refusal::Full(request)) => *request,
-            };
-            room.await;
-        }
-    }
-
-    /// Takes what comes next, up to a round's worth, into `empty`.
-    fn take(&self, empty: &mut VecDeque<Request>) {
-        let mut waiting = self.waiting.lock();
-        let was_full = waiting.requests.len() >= OWNER_QUEUE_REQUESTS;
-        if waiting.requests.len() <= OWNER_ROUND_REQUESTS {
-            std::mem::swap(&mut waiting.requests, empty);
-        } else {
-            empty.extend(waiting.requests.drain(..OWNER_ROUND_REQUESTS));
-        }
-        drop(waiting);
-        if was_full {
-            self.room.notify_waiters();
-        }
-    }
-
-    /// Takes what waits, if that is one request.
-    fn take_only(&self) -> Option<Request> {
-        let mut waiting = self.waiting.lock();
-        if waiting.requests.len() == 1 { waiting.requests.pop_front() } else { None }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.waiting.lock().requests.is_empty()
-    }
-
-    fn has_ended(&self) -> bool {
-        self.waiting.lock().has_ended
-    }
-
-    /// Takes no more; those who wait are told by their requests' being dropped.
-    fn end(&self) {
-        let requests = {
-            let mut waiting = self.waiting.lock();
-            waiting.has_ended = true;
-            std::mem::take(&mut waiting.requests)
-        };
-        self.room.notify_waiters();
-        drop(requests);
-    }
+    let (shell, task) = Shell::start(Owner::new(floor));
+    OwnerHandle { shell, _task: task }
 }
 
 /// A change of a shard's metadata, and how it ended.
