@@ -178,10 +178,18 @@ impl Log {
         at_least_one: bool,
     ) -> Result<Fetched, ReadError> {
         let mut gathered = Gathered::default();
-        let location = self.locate(shard, Locate::Offset(offset)).await?;
-        let view = self.view(shard)?;
-        let Some((id, end)) = end_of_segment(&view, location.segment) else { return Ok(Fetched::default()) };
-        let mut scan = Scan::new(&self.inner.store, id, location.position, end);
+        let (id, position, end) = loop {
+            let location = self.locate(shard, Locate::Offset(offset)).await?;
+            let view = self.view(shard)?;
+            if let Some((id, end)) = end_of_segment(&view, location.segment) {
+                break (id, location.position, end);
+            }
+            if offset >= view.tail.next_offset {
+                return Ok(Fetched::default());
+            }
+            // Its segment was removed in between, as the next look says.
+        };
+        let mut scan = Scan::new(&self.inner.store, id, position, end);
         while gathered.fetched.bytes < bytes_max || (at_least_one && gathered.fetched.bytes == 0) {
             let Some(scanned) = scan.next().await? else { break };
             if scanned.header.is_control() {

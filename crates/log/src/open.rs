@@ -21,7 +21,7 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, stream};
 use tailwater_env::{Env, Progress};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
-use tailwater_format::{SegmentId, ShardId, ShardNumber, StreamId, batches};
+use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
 use tailwater_meta::{Meta, MetaConfig};
 use tailwater_store::{DataDir, RecoveredSegment, StoreConfig, lock_data_dir};
@@ -312,7 +312,8 @@ impl Log {
         let now_ms = inner.env.wall_ms();
         let (upto, mut producers) = match snapshot {
             Some(snapshot) => (snapshot.upto, Producers::restore(snapshot.producers)),
-            None => (recovered.record.log_start, Producers::default()),
+            // Also of what is removed already, and was never in a snapshot: its producer may send it again.
+            None => (Offset(0), Producers::default()),
         };
         for segment in recovered.completed.iter().filter(|segment| segment.next_offset > upto) {
             let id = SegmentId { shard, number: segment.number, term: segment.term };
