@@ -43,6 +43,9 @@ pub(crate) struct LiveFile {
     pub(crate) predecessor: FileSequence,
     pub(crate) predecessor_end: JournalPosition,
     pub(crate) tag_ends: TagEnds,
+    /// It was not written whole before its use, so that each sync has the file system's metadata to write, too. Only said
+    /// of files begun since the start: others are not written any more.
+    pub(crate) grows: bool,
 }
 
 impl LiveFile {
@@ -266,7 +269,7 @@ impl Core {
             return Err(error);
         }
         let framed = FRAME_BYTES + length;
-        if framed as u64 > self.room() {
+        if framed as u64 > self.room() || self.outgrown() {
             self.plan_next_file();
         }
         assert!(framed as u64 <= self.room(), "admitted only if it fits");
@@ -335,6 +338,13 @@ impl Core {
         self.config.file_capacity() - file.end.bytes_since(file.base)
     }
 
+    /// Whether the file that takes the next record is left before it is full: it grows, as that of a new directory does,
+    /// and one that was written whole is ready by now.
+    fn outgrown(&self) -> bool {
+        let file = self.files.back().expect("a file is open while the journal is not latched");
+        file.grows && !file.is_empty() && self.next_source() == Some(Source::Spare)
+    }
+
     /// Where the next file of an ordinary roll would come from.
     fn next_source(&self) -> Option<Source> {
         if self.spares > SPARES_FOR_FAILURE {
@@ -365,6 +375,7 @@ impl Core {
             predecessor: last.sequence,
             predecessor_end: last.end,
             tag_ends: no_tag_ends(),
+            grows: source == Source::Grow,
         };
         assert!(planned.sequence > planned.predecessor, "sequences only grow");
         self.sequence_next = planned.sequence.next();
@@ -539,6 +550,7 @@ impl Core {
                     predecessor: header.predecessor,
                     predecessor_end: header.predecessor_end,
                     tag_ends: no_tag_ends(),
+                    grows: plan.source == Source::Grow,
                 });
                 self.written = header.base;
                 self.durable = header.base;

@@ -241,6 +241,7 @@ fn recover_file(
         predecessor: header.predecessor,
         predecessor_end: header.predecessor_end,
         tag_ends,
+        grows: false,
     })
 }
 

@@ -261,12 +261,13 @@ fn the_check_notices_a_record_that_is_gone() {
     let journal = model.check_and_open(&world).expect("a sound disk");
     world.run(async {
         let append = Append::new(journal.incarnation());
+        let mut last = JournalPosition(0);
         for number in 0..2u64 {
-            let end = journal.append(TAGS[0], &[&number.to_le_bytes()], append).expect("room");
-            journal.durable().wait_for(end).await.expect("durable");
+            last = journal.append(TAGS[0], &[&number.to_le_bytes()], append).expect("room");
             let (incarnation, fate) = (append.incarnation, Fate::Acknowledged);
-            model.records.push(Record { incarnation, tag: 0, end, fate });
+            model.records.push(Record { incarnation, tag: 0, end: last, fate });
         }
+        journal.durable().wait_for(last).await.expect("durable");
     });
     let disk = world.disk.after_crash();
     disk.edit(&dir().join(format!("{:020}.journal", FileSequence(1).0)), |bytes| bytes.truncate(4096 + 32));

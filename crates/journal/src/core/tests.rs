@@ -257,6 +257,25 @@ fn attempts_at_a_further_file_are_spaced_out() {
 }
 
 #[test]
+fn a_file_that_grows_is_left_for_the_first_written_one_that_may_be_used_and_that_is_filled() {
+    let mut core = begun();
+    append(&mut core, 1).expect("room");
+    core.spare_ready();
+    append(&mut core, 1).expect("room");
+    write(&mut core, 0);
+    assert_eq!(core.active(), FileSequence(1), "the only spare one is kept for a failure");
+    core.spare_ready();
+    let end = append(&mut core, 1).expect("room");
+    let plan = begin(&mut core, 0);
+    assert_eq!((plan.header.sequence, plan.source), (FileSequence(2), Source::Spare));
+    assert_eq!(write(&mut core, 0), end);
+    core.spare_ready();
+    append(&mut core, 1).expect("room");
+    write(&mut core, 0);
+    assert_eq!(core.active(), FileSequence(2), "nothing is gained by leaving it");
+}
+
+#[test]
 fn the_last_spare_file_is_kept_for_the_step_after_a_failure() {
     let mut core = begun();
     core.spare_ready();
