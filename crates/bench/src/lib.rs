@@ -45,6 +45,7 @@ mod system;
 mod tally;
 mod target;
 mod text;
+mod ticks;
 mod worker;
 
 pub use system::free_address;

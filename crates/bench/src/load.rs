@@ -13,6 +13,7 @@ use crate::messages::{Answer, Appending, Order, Produced, ProducerConfig, ShardT
 use crate::payload::{self, HEADER_BYTES};
 use crate::stats::Durations;
 use crate::text::Text;
+use crate::ticks::Ticks;
 use crate::worker::{Orders, answer};
 
 /// Appends until its time is over, and all is acknowledged.
@@ -111,8 +112,7 @@ impl Load {
         let warmup_ns = self.measure_from_ns.saturating_sub(self.begin_ns);
         let seconds = warmup_ns as f64 / 1e9 + self.config.duration_ms as f64 / 1e3;
         let total = (seconds * self.config.rate) as u64;
-        let mut clock = tokio::time::interval(Duration::from_micros(self.config.every_us));
-        clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let ticks = Ticks::new(Duration::from_micros(self.config.every_us));
         let mut report = tokio::time::interval(Duration::from_millis(self.config.tick_ms));
         while self.sent < total || self.appender.in_flight() > 0 {
             tokio::select! {
@@ -124,7 +124,7 @@ impl Load {
                         self.acknowledged(&stamps);
                     }
                 }
-                _ = clock.tick(), if self.sent < total => {
+                () = ticks.tick(), if self.sent < total => {
                     if self.send_due(total)? {
                         self.appender.room().await;
                     }
