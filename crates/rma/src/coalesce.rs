@@ -1,6 +1,6 @@
 //! When a doorbell wakes its waiters: at most once per interval, and never not at all.
 //!
-//! Two small protocols between threads, free of clocks and system calls, so that loom can try all their
+//! Small protocols between threads, free of clocks and system calls, so that loom can try all their
 //! interleavings (`tests/loom.rs`).
 
 use crate::atomics::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -83,5 +83,38 @@ impl Parking {
     pub(crate) fn parked(&self) -> usize {
         fence(Ordering::SeqCst);
         self.parked.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether an engine is going to look at what others left for it anyway, so that nobody has to wake it.
+///
+/// Either the engine, behind [`Attention::rest`], sees what was left, or the one who left it is told to wake it.
+#[derive(Debug)]
+pub(crate) struct Attention {
+    /// It will look before it waits. Set by the engine while it is busy, and by whoever wakes it; cleared by the engine.
+    given: AtomicBool,
+}
+
+impl Attention {
+    pub(crate) fn new() -> Self {
+        Self { given: AtomicBool::new(false) }
+    }
+
+    /// To be called when something was left for the engine; whether the caller has to wake it.
+    pub(crate) fn ask(&self) -> bool {
+        // AcqRel: if the engine has yet to rest, then it will see, behind that, what was left before.
+        !self.given.swap(true, Ordering::AcqRel)
+    }
+
+    /// The engine's side: it is about to wait, and looks at what was left once more behind this.
+    pub(crate) fn rest(&self) {
+        // AcqRel: pairs with `ask`.
+        self.given.swap(false, Ordering::AcqRel);
+    }
+
+    /// The engine's side: it does something, and rests before it waits.
+    pub(crate) fn stay(&self) {
+        // Relaxed: it says nothing of what was left.
+        self.given.store(true, Ordering::Relaxed);
     }
 }

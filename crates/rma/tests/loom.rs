@@ -11,7 +11,7 @@ mod atomics {
 mod coalesce;
 
 use atomics::{AtomicU32, Ordering};
-use coalesce::{Coalescer, Parking, Ring};
+use coalesce::{Attention, Coalescer, Parking, Ring};
 use loom::sync::Arc;
 
 /// A bell as the server has it: the word, who waits, and what a waiter was last woken for.
@@ -103,5 +103,35 @@ fn an_engine_that_parks_while_somebody_rings_is_woken_or_sees_the_word() {
         let seen = state.0.load(Ordering::Acquire) == 1;
         let woken = ringer.join().expect("ringing does not panic");
         assert!(seen || woken, "the engine sleeps through a ring");
+    });
+}
+
+#[test]
+fn an_engine_that_rests_while_two_others_leave_something_sees_it_or_is_woken() {
+    model(|| {
+        let state = Arc::new((AtomicU32::new(0), Attention::new()));
+        // It is busy.
+        state.1.stay();
+        let senders: Vec<_> = (0..2)
+            .map(|_| {
+                let state = state.clone();
+                loom::thread::spawn(move || {
+                    state.0.fetch_add(1, Ordering::Release);
+                    state.1.ask()
+                })
+            })
+            .collect();
+        state.1.rest();
+        let mut seen = state.0.load(Ordering::Acquire);
+        if seen == 1 {
+            state.1.stay();
+            state.1.rest();
+            seen = state.0.load(Ordering::Acquire);
+        }
+        let mut woken = false;
+        for sender in senders {
+            woken |= sender.join().expect("leaving something does not panic");
+        }
+        assert!(seen == 2 || woken, "the engine waits beside something that was left");
     });
 }

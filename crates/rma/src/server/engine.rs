@@ -1,7 +1,7 @@
 //! An engine: one thread that serves its connections and waits for nothing but them.
 //!
-//! The loop is: wait; take in what other threads sent; serve the sockets that are ready; look at the doorbell for
-//! parked WATCHes; end what is overdue. What it waits with, and how bytes come off a socket and onto it, is the
+//! The loop is: wait; serve the sockets that are ready; end what is overdue; take in what other threads, and this one,
+//! sent; look at the doorbell for parked WATCHes. What it waits with, and how bytes come off a socket and onto it, is the
 //! driver's business ([`Driver`]); what the bytes mean is the session's.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -106,15 +106,17 @@ impl<D: Driver> Engine<D> {
     /// Serves until told to stop.
     pub(crate) fn run(mut self) {
         let mut events = Vec::new();
+        let mut settled = self.settle();
         while !self.stopped {
-            let timeout = self.timeout();
+            let timeout = if settled { self.timeout() } else { Duration::ZERO };
             if let Err(error) = self.driver.wait(timeout, &mut events) {
                 tracing::error!(%error, "an engine cannot wait for its sockets and ends");
                 return;
             }
+            self.mailbox.stay();
             for token in events.drain(..) {
                 match token {
-                    TOKEN_MAILBOX => self.take_messages(),
+                    TOKEN_MAILBOX => self.mailbox.woken(),
                     TOKEN_TIMER => self.shared.doorbell.timer_fired(),
                     TOKEN_LISTENERS..TOKEN_CONNECTIONS => self.accept((token - TOKEN_LISTENERS) as usize),
                     id => self.serve(id),
@@ -125,9 +127,24 @@ impl<D: Driver> Engine<D> {
                     self.serve(id);
                 }
             }
-            self.look_at_doorbell();
             self.check_deadlines();
+            settled = self.settle();
         }
+    }
+
+    /// Takes in what was sent, and looks at the doorbell; whether there is nothing more, and whoever sends something from
+    /// now on wakes the engine. Looks again once: what is done here has answers of its own. Sockets have their turn then.
+    fn settle(&mut self) -> bool {
+        for _ in 0..2 {
+            let messages = self.mailbox.take();
+            if messages.is_empty() && !self.has_rung() {
+                return true;
+            }
+            self.mailbox.stay();
+            self.take_in(messages);
+            self.look_at_doorbell();
+        }
+        false
     }
 
     fn timeout(&self) -> Duration {
@@ -148,9 +165,9 @@ impl<D: Driver> Engine<D> {
         wait
     }
 
-    fn take_messages(&mut self) {
+    fn take_in(&mut self, messages: Vec<Message>) {
         let mut touched = BTreeSet::new();
-        for message in self.mailbox.take() {
+        for message in messages {
             match message {
                 Message::Serve(accepted) => self.begin(accepted),
                 Message::Stop => self.stopped = true,
@@ -352,12 +369,17 @@ impl<D: Driver> Engine<D> {
         self.shared.uncount_connection();
     }
 
+    /// Whether the word moved since parked WATCHes were looked at.
+    fn has_rung(&self) -> bool {
+        !self.watching.is_empty() && self.shared.doorbell.value() != self.doorbell_seen
+    }
+
     /// Completes parked WATCHes if the word moved, whether or not we were woken for that.
     fn look_at_doorbell(&mut self) {
-        let doorbell = self.shared.doorbell.value();
-        if doorbell == self.doorbell_seen || self.watching.is_empty() {
+        if !self.has_rung() {
             return;
         }
+        let doorbell = self.shared.doorbell.value();
         self.doorbell_seen = doorbell;
         let now = self.shared.env.now();
         for id in self.watching.iter().copied().collect::<Vec<_>>() {

@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-use crate::atomics::{AtomicBool, Ordering};
-use crate::coalesce::Parking;
+use crate::coalesce::{Attention, Parking};
 use crate::frame::CallAnswer;
 use crate::server::listen::Accepted;
 
@@ -26,9 +25,9 @@ pub(crate) enum Message {
 pub(crate) struct Mailbox {
     messages: Mutex<Vec<Message>>,
     event: OwnedFd,
-    /// The event was raised and not yet taken; spares the system call when many messages come at once. Set by
-    /// senders, cleared by the engine.
-    raised: AtomicBool,
+    /// Spares senders the event's system call, and the engine the turn for it, while it is busy: with answers of its own
+    /// thread always, and with those of others when many come at once.
+    attention: Attention,
     /// WATCHes that the engine has parked.
     pub(crate) parking: Parking,
 }
@@ -39,7 +38,7 @@ impl Mailbox {
         Ok(Self {
             messages: Mutex::new(Vec::new()),
             event,
-            raised: AtomicBool::new(false),
+            attention: Attention::new(),
             parking: Parking::new(),
         })
     }
@@ -51,23 +50,31 @@ impl Mailbox {
 
     /// Makes the engine look at its messages and at the doorbell.
     pub(crate) fn wake(&self) {
-        // AcqRel: if the engine has yet to clear the flag, then it will see, behind that, what we sent before.
-        if !self.raised.swap(true, Ordering::AcqRel) {
-            // The counter cannot overflow: it is raised once between two takings.
+        if self.attention.ask() {
+            // The counter cannot overflow: it is raised once between two rests.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// The descriptor that becomes readable when there is something to look at.
+    /// The descriptor that becomes readable when there is something to look at, until [`Mailbox::woken`].
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// The engine's side: takes everything.
-    pub(crate) fn take(&self) -> Vec<Message> {
+    /// The engine's side: it was woken by the event.
+    pub(crate) fn woken(&self) {
+        // Only empties it.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
-        // AcqRel, and before the messages are taken: pairs with `wake`.
-        self.raised.swap(false, Ordering::AcqRel);
+    }
+
+    /// The engine's side: takes everything. Whatever comes behind this raises the event, until [`Mailbox::stay`].
+    pub(crate) fn take(&self) -> Vec<Message> {
+        self.attention.rest();
         std::mem::take(&mut *self.messages.lock())
+    }
+
+    /// The engine's side: it is busy, and looks here before it waits.
+    pub(crate) fn stay(&self) {
+        self.attention.stay();
     }
 }
