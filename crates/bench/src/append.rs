@@ -9,7 +9,7 @@ use crate::appender::{Appender, Gathering};
 use crate::clock::{cpu_of, monotonic_ns};
 use crate::disk;
 use crate::interrupt;
-use crate::messages::Protocol;
+use crate::messages::{Protocol, Spread};
 use crate::payload::{self, HEADER_BYTES};
 use crate::pingpong::core_to_core_ns;
 use crate::report::{self, Format, ProgressLine};
@@ -26,9 +26,12 @@ pub struct Args {
     /// Records that wait for their acknowledgement, at any moment.
     #[arg(long, default_value_t = 4_096, value_name = "RECORDS")]
     in_flight: usize,
-    /// Shards of the stream; records go to them in turn.
+    /// Shards of the stream.
     #[arg(long, default_value_t = 1)]
     shards: u32,
+    /// Which shard the next records go to.
+    #[arg(long, value_enum, default_value_t = Spread::RoundRobin)]
+    spread: Spread,
     /// Seconds that are measured.
     #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
     duration_s: f64,
@@ -61,6 +64,7 @@ struct Report {
     record_bytes: usize,
     in_flight: usize,
     shards: u32,
+    spread: Spread,
     #[serde(flatten)]
     target: Target,
     flush: String,
@@ -135,6 +139,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         record_bytes,
         in_flight: args.in_flight,
         shards: args.shards,
+        spread: args.spread,
         target: args.target.told(),
         flush: args.flush.clone(),
         batch_bytes: args.batch_bytes,
@@ -170,7 +175,8 @@ fn tcp(args: &Args) -> bool {
 struct Load {
     record: Vec<u8>,
     sequences: Vec<u64>,
-    sent: u64,
+    /// The one that the last record was sent to.
+    shard: usize,
     measure_from_ns: u64,
     records: u64,
     batches: u64,
@@ -185,7 +191,7 @@ impl Load {
         Self {
             record: vec![b'x'; args.record_bytes.max(HEADER_BYTES)],
             sequences: vec![0; args.shards as usize],
-            sent: 0,
+            shard: 0,
             measure_from_ns: u64::MAX,
             records: 0,
             batches: 0,
@@ -250,16 +256,19 @@ impl Load {
 
     /// Sends until enough are in flight.
     fn fill(&mut self, args: &Args, appender: &mut Appender) -> anyhow::Result<()> {
+        let mut next = true;
         while appender.in_flight() < args.in_flight {
-            let shard = (self.sent % u64::from(args.shards)) as u32;
-            let sequence = &mut self.sequences[shard as usize];
+            if next {
+                self.shard = (self.shard + 1) % self.sequences.len();
+            }
+            next = args.spread == Spread::RoundRobin;
+            let sequence = &mut self.sequences[self.shard];
             let stamp = monotonic_ns();
-            payload::seal(&mut self.record, shard, *sequence, stamp);
-            if !appender.send(shard, &self.record, stamp)? {
+            payload::seal(&mut self.record, self.shard as u32, *sequence, stamp);
+            if !appender.send(self.shard as u32, &self.record, stamp)? {
                 return Ok(());
             }
             *sequence += 1;
-            self.sent += 1;
         }
         Ok(())
     }

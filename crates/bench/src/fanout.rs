@@ -56,45 +56,49 @@ pub struct Args {
     /// How many shards each consumer reads; all of them if not given.
     #[arg(long, value_name = "SHARDS")]
     shards_per_consumer: Option<u32>,
-    /// Consumers of the same shards are in the same process, as far as that goes; otherwise each process has consumers of
-    /// all shards.
+    /// Each process has consumers of all shards; otherwise those of the same shards are in the same process, as far as that
+    /// goes.
     #[arg(long)]
-    together: bool,
+    apart: bool,
     /// Seconds that are measured.
     #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
     duration_s: f64,
-    /// Seconds before, which do not count.
-    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
-    warmup_s: f64,
+    /// Seconds before, which do not count; 3 if not given, and 10 where consumers are crowded.
+    #[arg(long, value_name = "SECONDS")]
+    warmup_s: Option<f64>,
     /// When the node writes what was appended: at once, or every so many milliseconds.
     #[arg(long, default_value = "immediate", value_name = "immediate|MS")]
     flush: String,
     /// Consumers are there before the producer (smooth), or all start at once beside a running one.
     #[arg(long, value_enum, default_value_t = Start::Smooth)]
     start: Start,
-    /// Whether each consumer computes each record's checksum, or the first one in a process that reads it.
-    #[arg(long, value_enum, default_value_t = Validate::Consumer)]
-    validate: Validate,
+    /// Whether each consumer computes each record's checksum, or the first one in a process that reads it; if not given each
+    /// consumer, but where they are crowded: where those that share a reader are given 250,000 records/s all in all.
+    #[arg(long, value_enum)]
+    validate: Option<Validate>,
     /// Which shard the next records go to.
     #[arg(long, value_enum, default_value_t = Spread::RoundRobin)]
     spread: Spread,
     /// How long the producer's batches wait for more, in microseconds.
     #[arg(long, default_value_t = 0, value_name = "US")]
     linger_us: u64,
-    /// How often the producer sends what is due, in microseconds.
-    #[arg(long, default_value_t = 1_000, value_name = "US")]
-    every_us: u64,
+    /// How often the producer sends what is due, in microseconds; 1,000 if not given; where consumers are crowded, as
+    /// often as each shard is given 8 records, every 5,000 to 30,000.
+    #[arg(long, value_name = "US")]
+    every_us: Option<u64>,
     /// A reader asks for lengths not more often than this, in microseconds, rounded up to the next tick of a
-    /// millisecond; 0 is at every wake-up. If not given, 250 for readers of 50 consumers or more, and 0 for others.
+    /// millisecond; 0 is at every wake-up. If not given, 250 for readers of 50 consumers or more, 5,000 where they are
+    /// crowded, and 0 for others.
     #[arg(long, value_name = "US")]
     lengths_every_us: Option<u64>,
     /// How fast a backlog shrinks: most bytes per second of each shard beyond what is written meanwhile; the client library's
     /// default if not given.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     catch_up_bytes_per_s: Option<u64>,
-    /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came.
-    #[arg(long, default_value_t = 0, value_name = "US")]
-    poll_every_us: u64,
+    /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came. If not given 0,
+    /// and 5,000 where they are crowded.
+    #[arg(long, value_name = "US")]
+    poll_every_us: Option<u64>,
     /// What a process keeps of each shard for consumers near the tail, in KiB; half a second's worth if not given.
     #[arg(long, value_name = "KIB")]
     window_kib: Option<usize>,
@@ -117,6 +121,21 @@ pub struct Args {
     output: Format,
 }
 
+impl Args {
+    fn shards_per_consumer(&self) -> u32 {
+        self.shards_per_consumer.unwrap_or(self.shards)
+    }
+
+    fn message_bytes(&self) -> usize {
+        self.message_bytes.max(HEADER_BYTES)
+    }
+
+    /// Records per second that are appended.
+    fn rate(&self) -> f64 {
+        self.rate_mbit * 1e6 / 8.0 / self.message_bytes() as f64
+    }
+}
+
 /// When consumers start.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -125,6 +144,48 @@ enum Start {
     Smooth,
     /// All at once, when the measured time begins.
     AtOnce,
+}
+
+/// How often things are done, where it was not given. Where consumers are crowded each turn of all of them, and each entry,
+/// costs more than what is gained by having a record sooner.
+struct Pace {
+    every_us: u64,
+    lengths_every_us: Option<u64>,
+    poll_every_us: u64,
+    validate: Validate,
+    warmup_s: f64,
+}
+
+impl Pace {
+    /// Consumers are crowded where those who share a reader are given so many records per second all in all.
+    const CROWDED: f64 = 250_000.0;
+    /// Records that a shard is given at a time then, as far as that takes no longer than [`Pace::EVERY_US`].
+    const RECORDS_AT_A_TIME: f64 = 8.0;
+    const EVERY_US: std::ops::RangeInclusive<u64> = 5_000..=30_000;
+
+    /// The run's, with its consumers in so many processes.
+    fn of(args: &Args, processes: usize) -> Self {
+        let sharing = match args.connection_each || args.target.protocol() == Protocol::Kafka {
+            true => 1,
+            false => args.consumers.div_ceil(processes),
+        };
+        let of_shard = args.rate() / f64::from(args.shards);
+        let is_crowded = sharing as f64 * f64::from(args.shards_per_consumer()) * of_shard >= Self::CROWDED;
+        let at_a_time_us = (Self::RECORDS_AT_A_TIME / of_shard * 1e6) as u64;
+        let (every_us, poll_every_us, validate, warmup_s) = if is_crowded {
+            let every_us = at_a_time_us.clamp(*Self::EVERY_US.start(), *Self::EVERY_US.end());
+            (every_us, 5_000, Validate::Process, 10.0)
+        } else {
+            (1_000, 0, Validate::Consumer, 3.0)
+        };
+        Self {
+            every_us: args.every_us.unwrap_or(every_us),
+            lengths_every_us: args.lengths_every_us.or(is_crowded.then_some(5_000)),
+            poll_every_us: args.poll_every_us.unwrap_or(poll_every_us),
+            validate: args.validate.unwrap_or(validate),
+            warmup_s: args.warmup_s.unwrap_or(warmup_s),
+        }
+    }
 }
 
 /// What it reports.
@@ -219,7 +280,7 @@ impl Amplification {
 pub fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.consumers > 0 && args.shards > 0, "at least one consumer and one shard");
     anyhow::ensure!(args.rate_mbit > 0.0 && args.duration_s > 0.0, "a rate and a duration above 0");
-    let shards_per_consumer = args.shards_per_consumer.unwrap_or(args.shards);
+    let shards_per_consumer = args.shards_per_consumer();
     anyhow::ensure!(
         (1..=args.shards).contains(&shards_per_consumer),
         "a consumer can't read {shards_per_consumer} of {} shards",
@@ -238,10 +299,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         "--one-sided needs --protocol kafka: otherwise all are"
     );
     interrupt::listen()?;
-    let message_bytes = args.message_bytes.max(HEADER_BYTES);
-    let rate = args.rate_mbit * 1e6 / 8.0 / message_bytes as f64;
     let half_second = (args.rate_mbit * 1e6 / 16.0) as usize / args.shards as usize;
-    let window_bytes = args.window_kib.map_or(half_second.clamp(1 << 20, 64 << 20), |kib| kib << 10);
+    let window_bytes = args.window_kib.map_or(half_second.clamp(128 << 10, 64 << 20), |kib| kib << 10);
+    let pace = Pace::of(&args, processes);
     let plan = Plan {
         consumers: args.consumers,
         processes,
@@ -255,16 +315,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             first: 0,
             count: 0,
             of: 0,
-            together: args.together,
+            together: !args.apart,
             shards_per_consumer,
             protocol,
             transport: args.transport,
             connection_each: args.connection_each,
             from_beginning: args.start == Start::Smooth,
-            validate: args.validate,
-            lengths_every_us: args.lengths_every_us,
+            validate: pace.validate,
+            lengths_every_us: pace.lengths_every_us,
             catch_up_bytes_per_s: args.catch_up_bytes_per_s,
-            poll_every_us: args.poll_every_us,
+            poll_every_us: pace.poll_every_us,
             window_bytes,
             tick_ms: if stop_one.is_some() { TICK_MS } else { 500 },
         },
@@ -272,8 +332,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             node: String::new(),
             stream: String::new(),
             shards: args.shards,
-            rate,
-            message_bytes,
+            rate: args.rate(),
+            message_bytes: args.message_bytes(),
             text: None,
             protocol,
             spread: args.spread,
@@ -282,12 +342,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
                 linger_us: args.linger_us,
                 requests_in_flight: args.target.requests_in_flight,
             },
-            every_us: args.every_us,
+            every_us: pace.every_us,
             duration_ms: (args.duration_s * 1e3) as u64,
             tick_ms: 500,
         }),
         flush: args.flush.clone(),
-        warmup: Duration::from_secs_f64(args.warmup_s),
+        warmup: Duration::from_secs_f64(pace.warmup_s),
         start_at_once: args.start == Start::AtOnce,
         duration: Duration::from_secs_f64(args.duration_s),
     };
@@ -301,7 +361,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let title = format!("{} consumers, {} Mbit/s", args.consumers, args.rate_mbit);
         plot::write(file, &title, &timeline.samples, &[])?;
     }
-    let report = report(&args, &plan, outcome, core_to_core_ns, timeline.samples);
+    let report = report(&args, &plan, &pace, outcome, core_to_core_ns, timeline.samples);
     report::print(args.output, &report)?;
     let faults = report.lost + report.reordered + report.duplicated + report.corrupted;
     anyhow::ensure!(faults == 0 && report.error.is_none(), "records were not what they should be: see above");
@@ -341,6 +401,7 @@ fn one_sided_processes(args: &Args) -> anyhow::Result<usize> {
 fn report(
     args: &Args,
     plan: &Plan,
+    pace: &Pace,
     outcome: Outcome,
     core_to_core_ns: Option<f64>,
     series: Vec<Sample>,
@@ -367,17 +428,17 @@ fn report(
         message_bytes: plan.appending.as_ref().map_or(0, |config| config.message_bytes),
         shards: args.shards,
         shards_per_consumer: plan.reading.shards_per_consumer,
-        together: args.together,
+        together: plan.reading.together,
         start: args.start,
         spread: args.spread,
         batch_bytes: args.batch_bytes,
         linger_us: args.linger_us,
-        every_us: args.every_us,
-        lengths_every_us: args.lengths_every_us,
-        poll_every_us: args.poll_every_us,
+        every_us: pace.every_us,
+        lengths_every_us: pace.lengths_every_us,
+        poll_every_us: pace.poll_every_us,
         window_bytes: plan.reading.window_bytes,
-        validates: args.validate,
-        warmup_s: args.warmup_s,
+        validates: pace.validate,
+        warmup_s: pace.warmup_s,
         duration_s: args.duration_s,
         produced: produced.measured,
         delivered: consumed.measured,
@@ -457,5 +518,34 @@ mod tests {
             ..Reads::default()
         };
         assert_eq!(Amplification::of(&reads), Some(Amplification { bytes: 1.25, reads: 3.0 }));
+    }
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// How often a run's producer sends, its processes poll, and who validates.
+    fn pace(flags: &str) -> (u64, u64, Validate) {
+        use clap::Parser;
+        let args = Command::parse_from(format!("fanout {flags}").split_whitespace()).args;
+        let processes = processes(&args).expect("a number of processes");
+        let pace = Pace::of(&args, processes);
+        (pace.every_us, pace.poll_every_us, pace.validate)
+    }
+
+    #[test]
+    fn crowded_consumers_are_polled_in_turns_unless_told_otherwise_and_others_at_once() {
+        let at_once = (1_000, 0, Validate::Consumer);
+        assert_eq!(pace("--consumers 1 --rate-mbit 8"), at_once);
+        assert_eq!(pace("--consumers 64 --transport tcp --connection-each"), at_once);
+        assert_eq!(pace("--consumers 64 --protocol kafka"), at_once);
+        let of_one_shard = (5_000, 5_000, Validate::Process);
+        assert_eq!(pace("--consumers 1000 --rate-mbit 150"), of_one_shard);
+        let of_many_shards = (30_000, 5_000, Validate::Process);
+        assert_eq!(pace("--consumers 7950 --shards 120 --shards-per-consumer 4"), of_many_shards);
+        let told = "--consumers 1000 --every-us 1000 --poll-every-us 0 --validate consumer";
+        assert_eq!(pace(told), at_once);
     }
 }

@@ -62,7 +62,7 @@ pub enum Validate {
 pub enum Spread {
     /// Every record to another shard than the one before.
     RoundRobin,
-    /// All that is due in one tick to one shard, as Kafka's producer does it with records that have no key.
+    /// All that is due at once to one shard, as Kafka's producer does it with records that have no key.
     Sticky,
 }
 

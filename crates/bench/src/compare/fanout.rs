@@ -246,7 +246,7 @@ impl System {
         match self {
             // A process reads on one thread: two of them for two cores.
             System::TailwaterEach => "--transport tcp --connection-each --processes 2 --every-us 5000",
-            System::TailwaterShared => "--transport tcp --every-us 5000",
+            System::TailwaterShared => "--transport tcp --every-us 5000 --validate consumer",
             System::KafkaClient => "--reader client",
             System::KafkaMinimal => "--reader minimal",
             System::Nats => "",

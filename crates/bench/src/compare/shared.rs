@@ -24,7 +24,11 @@ pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
     let load = format!("--consumers {CONSUMERS} --rate-mbit {RATE_MBIT} --duration-s {}", effort.shared_s);
     for round in 0..effort.rounds {
         runner.begin_round("shared memory", round);
-        let args = words(&format!("fanout {load} --warmup-s {} --flush 5 --every-us 5000", effort.warmup_s));
+        let warmup_s = effort.warmup_s;
+        // Each consumer computes each checksum.
+        let args = words(&format!(
+            "fanout {load} --warmup-s {warmup_s} --flush 5 --every-us 5000 --validate consumer"
+        ));
         results.tailwater.push(runner.tailwater(
             "shm-tailwater",
             &args,
