@@ -4,14 +4,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use tailwater_env::Env;
-use tailwater_format::call::{self, CALL_VERSION, FindStream, Hello, Method, NodeInfo, stream_from_wire};
+use tailwater_format::call::{
+    self, CALL_VERSION, CallMessage, ErrorCode, FindStream, Hello, Method, NodeInfo, stream_from_wire,
+};
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_rma::Address;
 use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
+use tokio::sync::Semaphore;
 
 use crate::cells;
 use crate::connection::Node;
-use crate::limits::{CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
+use crate::limits::{CALL_DEADLINE, CONNECT_DEADLINE, FINDS_IN_FLIGHT_MAX, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
 use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerConfig};
 
@@ -48,6 +51,8 @@ struct Inner {
     env: Env,
     node: Arc<Node>,
     reader: TailReader,
+    /// Turns of [`Client::find`].
+    finding: Semaphore,
 }
 
 /// A stream, as it was found.
@@ -85,7 +90,8 @@ impl Client {
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
         let reader = TailReader::start(&env, cells, source, reader);
-        Ok(Self { inner: Arc::new(Inner { env, node, reader }) })
+        let finding = Semaphore::new(FINDS_IN_FLIGHT_MAX);
+        Ok(Self { inner: Arc::new(Inner { env, node, reader, finding }) })
     }
 
     /// The id of the node at `address`, which it has for the life of its data directory. Asks nothing else, and once.
@@ -99,7 +105,7 @@ impl Client {
     /// Finds a stream by its name.
     pub async fn stream(&self, name: &str) -> Result<Stream, Error> {
         let find = FindStream { name: name.to_owned() };
-        let found: call::StreamInfo = self.inner.node.call(Method::FindStream, &find).await?;
+        let found: call::StreamInfo = self.find(Method::FindStream, &find).await?;
         let id = stream_from_wire(&found.stream)?;
         if !(1..=SHARDS_MAX).contains(&found.shards) {
             return Err(Error::Malformed(format!("a stream of {} shards", found.shards)));
@@ -131,6 +137,26 @@ impl Client {
 
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.inner.node
+    }
+
+    /// Asks the node for what a consumer begins with, when it is this one's turn among all that the client asks so. A node
+    /// that has too much to do, as while very many consumers start, is asked again.
+    pub(crate) async fn find<Q: CallMessage, A: CallMessage>(
+        &self,
+        method: Method,
+        request: &Q,
+    ) -> Result<A, Error> {
+        let Inner { env, node, finding, .. } = &*self.inner;
+        let _turn = finding.acquire().await.expect("it is never closed");
+        let end = env.now() + CALL_DEADLINE;
+        loop {
+            match node.call(method, request).await {
+                Err(Error::Refused(refusal)) if refusal.code == ErrorCode::Overloaded && env.now() < end => {
+                    env.sleep(RETRY_PAUSE).await;
+                }
+                done => return done,
+            }
+        }
     }
 }
 

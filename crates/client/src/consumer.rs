@@ -11,7 +11,7 @@ use tailwater_format::call::{
 use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Term};
 use tailwater_tail::{BlockBatch, Cursor, Entries, Place, ReadError, Waiter};
 
-use crate::limits::LOCATES_IN_FLIGHT_MAX;
+use crate::limits::FINDS_IN_FLIGHT_MAX;
 use crate::{Client, Error, Stream};
 
 /// What a consumer reads.
@@ -134,7 +134,7 @@ impl Consumer {
         let cursors = Vec::new();
         let mut consumer = Self { client, stream, cursors, read_ms, waiter, turn: 0, moved: None };
         let cursors = futures::stream::iter(starts).map(|(shard, start)| consumer.locate(shard, start));
-        consumer.cursors = cursors.buffered(LOCATES_IN_FLIGHT_MAX).try_collect().await?;
+        consumer.cursors = cursors.buffered(FINDS_IN_FLIGHT_MAX).try_collect().await?;
         Ok(consumer)
     }
 
@@ -238,7 +238,7 @@ impl Consumer {
             Start::Dlsn(dlsn) => LocateWhat::Dlsn(DlsnInfo::from(dlsn)),
         };
         let request = Locate { stream: stream_to_wire(self.stream.id), shard, what: Some(what) };
-        let found: Location = self.client.node().call(Method::Locate, &request).await?;
+        let found: Location = self.client.find(Method::Locate, &request).await?;
         let place = Place { segment: SegmentNumber(found.segment), position: Position(found.position) };
         let shard = self.stream.shard(shard);
         let waiter = Arc::clone(&self.waiter);

@@ -69,6 +69,20 @@ fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
     });
 }
 
+#[test]
+fn more_consumers_and_shards_than_a_connection_may_ask_for_at_once_start_at_the_same_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "s", "--shards", "32"]);
+    runtime().block_on(async {
+        let client = Client::connect(&node.data).await.expect("connected");
+        let config = || ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
+        let starting = (0..300).map(|_| client.consumer("s", config()));
+        let consumers = futures::future::try_join_all(starting).await.expect("all of them start");
+        assert!(consumers.iter().all(|consumer| consumer.offsets().count() == 32));
+    });
+}
+
 /// Has the sockets of `theirs` at the paths that `node` tells of its own.
 fn take_the_sockets(node: &Node, theirs: &Node, names: &[&str]) {
     for name in names {
