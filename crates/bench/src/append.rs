@@ -258,17 +258,16 @@ impl Load {
     fn fill(&mut self, args: &Args, appender: &mut Appender) -> anyhow::Result<()> {
         let mut next = true;
         while appender.in_flight() < args.in_flight {
-            if next {
-                self.shard = (self.shard + 1) % self.sequences.len();
-            }
-            next = args.spread == Spread::RoundRobin;
-            let sequence = &mut self.sequences[self.shard];
+            let shard = if next { (self.shard + 1) % self.sequences.len() } else { self.shard };
+            let sequence = &mut self.sequences[shard];
             let stamp = monotonic_ns();
-            payload::seal(&mut self.record, self.shard as u32, *sequence, stamp);
-            if !appender.send(self.shard as u32, &self.record, stamp)? {
+            payload::seal(&mut self.record, shard as u32, *sequence, stamp);
+            if !appender.send(shard as u32, &self.record, stamp)? {
                 return Ok(());
             }
             *sequence += 1;
+            self.shard = shard;
+            next = args.spread == Spread::RoundRobin;
         }
         Ok(())
     }

@@ -84,7 +84,7 @@ pub struct Args {
     linger_us: u64,
     /// How often the producer sends what is due, in microseconds; 1,000 if not given; where consumers are crowded, as
     /// often as each shard is given 8 records, every 5,000 to 30,000.
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..))]
     every_us: Option<u64>,
     /// A reader asks for lengths not more often than this, in microseconds, rounded up to the next tick of a
     /// millisecond; 0 is at every wake-up. If not given, 250 for readers of 50 consumers or more, 5,000 where they are

@@ -10,11 +10,10 @@ use tailwater_format::call::{
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_rma::Address;
 use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
-use tokio::sync::Semaphore;
 
 use crate::cells;
 use crate::connection::Node;
-use crate::limits::{CALL_DEADLINE, CONNECT_DEADLINE, FINDS_IN_FLIGHT_MAX, RETRY_PAUSE, SHARDS_MAX};
+use crate::limits::{CALL_DEADLINE, CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
 use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerConfig};
 
@@ -51,8 +50,6 @@ struct Inner {
     env: Env,
     node: Arc<Node>,
     reader: TailReader,
-    /// Turns of [`Client::find`].
-    finding: Semaphore,
 }
 
 /// A stream, as it was found.
@@ -90,8 +87,7 @@ impl Client {
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
         let reader = TailReader::start(&env, cells, source, reader);
-        let finding = Semaphore::new(FINDS_IN_FLIGHT_MAX);
-        Ok(Self { inner: Arc::new(Inner { env, node, reader, finding }) })
+        Ok(Self { inner: Arc::new(Inner { env, node, reader }) })
     }
 
     /// The id of the node at `address`, which it has for the life of its data directory. Asks nothing else, and once.
@@ -139,15 +135,14 @@ impl Client {
         &self.inner.node
     }
 
-    /// Asks the node for what a consumer begins with, when it is this one's turn among all that the client asks so. A node
-    /// that has too much to do, as while very many consumers start, is asked again.
+    /// Asks the node for what a consumer begins with. One that has too much to do, as while very many consumers start, is asked
+    /// again.
     pub(crate) async fn find<Q: CallMessage, A: CallMessage>(
         &self,
         method: Method,
         request: &Q,
     ) -> Result<A, Error> {
-        let Inner { env, node, finding, .. } = &*self.inner;
-        let _turn = finding.acquire().await.expect("it is never closed");
+        let Inner { env, node, .. } = &*self.inner;
         let end = env.now() + CALL_DEADLINE;
         loop {
             match node.call(method, request).await {

@@ -11,7 +11,7 @@ use tailwater_format::call::{
 use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Term};
 use tailwater_tail::{BlockBatch, Cursor, Entries, Place, ReadError, Waiter};
 
-use crate::limits::FINDS_IN_FLIGHT_MAX;
+use crate::limits::LOCATES_IN_FLIGHT_MAX;
 use crate::{Client, Error, Stream};
 
 /// What a consumer reads.
@@ -134,7 +134,7 @@ impl Consumer {
         let cursors = Vec::new();
         let mut consumer = Self { client, stream, cursors, read_ms, waiter, turn: 0, moved: None };
         let cursors = futures::stream::iter(starts).map(|(shard, start)| consumer.locate(shard, start));
-        consumer.cursors = cursors.buffered(FINDS_IN_FLIGHT_MAX).try_collect().await?;
+        consumer.cursors = cursors.buffered(LOCATES_IN_FLIGHT_MAX).try_collect().await?;
         Ok(consumer)
     }
 

@@ -35,11 +35,10 @@ pub const BATCH_BYTES_TARGET_MAX: usize = APPEND_BYTES_MAX / 2;
 /// The most shards of a stream that a node is believed to have: a producer keeps a little for each.
 pub const SHARDS_MAX: u32 = 1 << 16;
 
-/// Streams and places in shards that are looked up at the same time while a client's consumers start: a quarter of the CALLs
-/// that a node takes of one connection.
-pub const FINDS_IN_FLIGHT_MAX: usize = 64;
+/// Shards whose places are looked up at the same time when a consumer starts.
+pub const LOCATES_IN_FLIGHT_MAX: usize = 16;
 
-/// Pause before a batch that was refused with an error that may pass is sent again.
+/// Pause before what was refused with an error that may pass, as a batch, is sent again.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 const _: () =

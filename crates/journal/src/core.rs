@@ -339,10 +339,13 @@ impl Core {
     }
 
     /// Whether the file that takes the next record is left before it is full: it grows, as that of a new directory does,
-    /// and one that was written whole is ready by now.
+    /// and one that was written whole is ready by now. Not where files are scarce, for what is left of it is lost.
     fn outgrown(&self) -> bool {
         let file = self.files.back().expect("a file is open while the journal is not latched");
-        file.grows && !file.is_empty() && self.next_source() == Some(Source::Spare)
+        file.grows
+            && !file.is_empty()
+            && self.next_source() == Some(Source::Spare)
+            && self.file_count() < self.files_asked_back()
     }
 
     /// Where the next file of an ordinary roll would come from.
@@ -625,10 +628,14 @@ impl Core {
         })
     }
 
+    /// Files from which on they are asked back.
+    fn files_asked_back(&self) -> u32 {
+        (self.config.files_max / 2).clamp(2, FILES_ASKED_BACK)
+    }
+
     /// Up to where `tag` should trim for the oldest file to become free, if files are getting scarce.
     pub(crate) fn trim_wanted(&self, tag: Tag) -> Option<JournalPosition> {
-        let wanted_back = (self.config.files_max / 2).clamp(2, FILES_ASKED_BACK);
-        let scarce = self.blocked.is_some() || self.file_count() >= wanted_back;
+        let scarce = self.blocked.is_some() || self.file_count() >= self.files_asked_back();
         let file = self.files.front().filter(|file| scarce && file.sequence < self.active)?;
         let end = file.tag_ends[usize::from(tag.0)];
         (end > self.trims[usize::from(tag.0)]).then_some(end)

@@ -114,7 +114,8 @@ impl Attention {
 
     /// The engine's side: it does something, and rests before it waits.
     pub(crate) fn stay(&self) {
-        // Relaxed: it says nothing of what was left.
-        self.given.store(true, Ordering::Relaxed);
+        // Relaxed: it says nothing of what was left. A swap, which `rest` sees through to what was asked before it; behind a
+        // store it would not.
+        self.given.swap(true, Ordering::Relaxed);
     }
 }

@@ -121,6 +121,8 @@ fn an_engine_that_rests_while_two_others_leave_something_sees_it_or_is_woken() {
                 })
             })
             .collect();
+        // It was woken by something else.
+        state.1.stay();
         state.1.rest();
         let mut seen = state.0.load(Ordering::Acquire);
         if seen == 1 {

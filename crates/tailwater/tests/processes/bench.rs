@@ -76,7 +76,7 @@ fn consumers_of_the_same_shards_that_are_together_have_what_they_read_fetched_on
         let produced = json["produced"].as_f64().expect("a count");
         json["reads"]["entry_bytes"].as_f64().expect("a count") / produced
     };
-    let (together, apart) = (fetched(&[&load[..], &["--together"]].concat()), fetched(&load));
+    let (together, apart) = (fetched(&load), fetched(&[&load[..], &["--apart"]].concat()));
     // Twice as much, but for what is still on its way when the measured time begins and ends.
     assert!(
         apart > 1.5 * together,
