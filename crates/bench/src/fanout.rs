@@ -361,7 +361,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let title = format!("{} consumers, {} Mbit/s", args.consumers, args.rate_mbit);
         plot::write(file, &title, &timeline.samples, &[])?;
     }
-    let report = report(&args, &plan, &pace, outcome, core_to_core_ns, timeline.samples);
+    let report = report(&args, &plan, outcome, core_to_core_ns, timeline.samples);
     report::print(args.output, &report)?;
     let faults = report.lost + report.reordered + report.duplicated + report.corrupted;
     anyhow::ensure!(faults == 0 && report.error.is_none(), "records were not what they should be: see above");
@@ -401,7 +401,6 @@ fn one_sided_processes(args: &Args) -> anyhow::Result<usize> {
 fn report(
     args: &Args,
     plan: &Plan,
-    pace: &Pace,
     outcome: Outcome,
     core_to_core_ns: Option<f64>,
     series: Vec<Sample>,
@@ -433,12 +432,12 @@ fn report(
         spread: args.spread,
         batch_bytes: args.batch_bytes,
         linger_us: args.linger_us,
-        every_us: pace.every_us,
-        lengths_every_us: pace.lengths_every_us,
-        poll_every_us: pace.poll_every_us,
+        every_us: plan.appending.as_ref().map_or(0, |config| config.every_us),
+        lengths_every_us: plan.reading.lengths_every_us,
+        poll_every_us: plan.reading.poll_every_us,
         window_bytes: plan.reading.window_bytes,
-        validates: pace.validate,
-        warmup_s: pace.warmup_s,
+        validates: plan.reading.validate,
+        warmup_s: plan.warmup.as_secs_f64(),
         duration_s: args.duration_s,
         produced: produced.measured,
         delivered: consumed.measured,

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tailwater_env::Env;
 use tailwater_format::call::{
@@ -82,7 +83,8 @@ impl Client {
         reader.check()?;
         let node = Arc::new(Node::new(env.clone(), address));
         let hello = Hello { version: CALL_VERSION, client: config.name.clone() };
-        let info: NodeInfo = retry(&env, || node.call(Method::Hello, &hello)).await?;
+        let info: NodeInfo =
+            retry(&env, CONNECT_DEADLINE, Error::is_retriable, || node.call(Method::Hello, &hello)).await?;
         let cells = cells::connect(&env, &node, &hello, &info, config.transport).await?;
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
@@ -143,15 +145,9 @@ impl Client {
         request: &Q,
     ) -> Result<A, Error> {
         let Inner { env, node, .. } = &*self.inner;
-        let end = env.now() + CALL_DEADLINE;
-        loop {
-            match node.call(method, request).await {
-                Err(Error::Refused(refusal)) if refusal.code == ErrorCode::Overloaded && env.now() < end => {
-                    env.sleep(RETRY_PAUSE).await;
-                }
-                done => return done,
-            }
-        }
+        let is_busy =
+            |error: &Error| matches!(error, Error::Refused(refusal) if refusal.code == ErrorCode::Overloaded);
+        retry(env, CALL_DEADLINE, is_busy, || node.call(method, request)).await
     }
 }
 
@@ -164,15 +160,20 @@ fn parse_address(text: &str) -> Result<Address, Error> {
     Address::from_str(&with_scheme).map_err(|error| Error::Address(error.to_string()))
 }
 
-/// Tries until it works, fails for good, or the time is up.
-async fn retry<F, T>(env: &Env, mut attempt: impl FnMut() -> F) -> Result<T, Error>
+/// Tries until it works, fails with an error that may not pass, or the time is up.
+async fn retry<F, T>(
+    env: &Env,
+    deadline: Duration,
+    may_pass: impl Fn(&Error) -> bool,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let end = env.now() + CONNECT_DEADLINE;
+    let end = env.now() + deadline;
     loop {
         match attempt().await {
-            Err(error) if error.is_retriable() && env.now() < end => env.sleep(RETRY_PAUSE).await,
+            Err(error) if may_pass(&error) && env.now() < end => env.sleep(RETRY_PAUSE).await,
             done => return done,
         }
     }
