@@ -1,12 +1,12 @@
 //! The system under test: a node and its cells, each part a process of its own, in a directory of its own.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::json;
 
@@ -465,24 +465,80 @@ pub fn agent() -> ureq::Agent {
     config.timeout_global(Some(Duration::from_secs(30))).build().into()
 }
 
-/// An address of this host that nobody listens at, and that no connection of anybody else's is given meanwhile: it
-/// lies outside the range that the kernel takes ports of outgoing connections from. This process is told each one once;
-/// another one may take it before it is used, and the run fails then.
+/// An address of this host that nobody listens at, and that neither a connection nor another process is given
+/// meanwhile: it lies outside the range that the kernel takes ports of outgoing connections from, and in a block of
+/// ports that is this process's alone, among all that ask here. Each is told once.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let first_ephemeral = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok());
-    let ports = 10_000..first_ephemeral.unwrap_or(32_768u16);
-    anyhow::ensure!(ports.len() > 1_000, "the kernel gives outgoing connections nearly every port there is");
-    // Runs that begin at the same time look in different places.
-    static NEXT: LazyLock<AtomicUsize> = LazyLock::new(|| {
+    static OWN: Mutex<Ports> = Mutex::new(Ports { guards: Vec::new(), left: 0..0 });
+    OWN.lock().take()
+}
+
+/// The ports that this process may use. They come in blocks, of which the first port is listened at for as long as the
+/// process lives: whoever finds it taken takes another block.
+struct Ports {
+    guards: Vec<TcpListener>,
+    left: Range<u16>,
+}
+
+impl Ports {
+    /// So few that every process of a test run finds blocks, so many that few guards are open.
+    const BLOCK: u16 = 64;
+
+    fn take(&mut self) -> anyhow::Result<SocketAddr> {
+        loop {
+            match self.left.next() {
+                // What was not started by this project may listen anywhere.
+                Some(port) if listen(port).is_ok() => return Ok((Ipv4Addr::LOCALHOST, port).into()),
+                Some(_) => {}
+                None => self.add_block()?,
+            }
+        }
+    }
+
+    fn add_block(&mut self) -> anyhow::Result<()> {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let first_ephemeral = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok());
+        let ports = 10_000..first_ephemeral.unwrap_or(32_768u16);
+        anyhow::ensure!(
+            ports.len() > 1_000,
+            "the kernel gives outgoing connections nearly every port there is"
+        );
+        let blocks = (ports.end - ports.start) / Self::BLOCK;
+        // Processes that begin at the same time look in different places.
         let seed = monotonic_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
-        AtomicUsize::new((seed >> 20) as usize)
-    });
-    let tries = (0..ports.len()).map(|_| NEXT.fetch_add(1, Ordering::Relaxed) % ports.len());
-    tries
-        .map(|place| ports.start + place as u16)
-        .find_map(|port| {
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).and_then(|free| free.local_addr()).ok()
-        })
-        .context("no port is free")
+        let place = ((seed >> 20) % u64::from(blocks)) as u16;
+        let mut firsts = (place..blocks).chain(0..place).map(|block| ports.start + block * Self::BLOCK);
+        let (first, guard) =
+            firsts.find_map(|first| Some((first, listen(first).ok()?))).context("no port is free")?;
+        self.guards.push(guard);
+        self.left = first + 1..first + Self::BLOCK;
+        Ok(())
+    }
+}
+
+fn listen(port: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn two_processes_that_take_addresses_at_the_same_time_are_never_given_the_same() {
+        // As each process has its own, they know of each other by their guards only.
+        let mut processes = [(); 2].map(|()| Ports { guards: Vec::new(), left: 0..0 });
+        let taken = processes.each_mut().map(|ports| {
+            let several = 3 * usize::from(Ports::BLOCK);
+            (0..several).map(|_| ports.take().expect("an address")).collect::<BTreeSet<_>>()
+        });
+        assert_eq!(
+            taken.each_ref().map(BTreeSet::len),
+            [3 * usize::from(Ports::BLOCK); 2],
+            "each is told once"
+        );
+        assert!(taken[0].is_disjoint(&taken[1]));
+    }
 }

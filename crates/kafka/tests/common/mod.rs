@@ -3,7 +3,7 @@
 #![allow(dead_code, clippy::disallowed_methods)] // each test binary uses a part of it, of the real world
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +18,6 @@ use tailwater_log::{Log, LogConfig};
 
 /// How long an answer is waited for: for machines that are very busy.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A port that nobody listens on.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
-}
 
 /// Tailwater in this process, on a directory of its own.
 pub struct Tailwater {
