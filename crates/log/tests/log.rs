@@ -3,7 +3,8 @@
 mod common;
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
@@ -11,7 +12,7 @@ use common::{
     until_some, values, values_of,
 };
 use futures::future::join_all;
-use tailwater_env::{Env, OpenMode, Progress, Stage};
+use tailwater_env::{Env, OpenMode, Progress, Stage, panics};
 use tailwater_format::{
     Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, StreamId, Term,
     TransactionId,
@@ -87,6 +88,44 @@ fn a_log_that_lost_an_owner_or_was_closed_says_that_it_takes_no_appends() {
         let log = open(&env, dir.path()).await;
         log.close().await;
         assert_eq!(log.health(), Err("the log was closed".to_owned()));
+    });
+}
+
+#[test]
+fn a_log_whose_owner_panicked_on_the_thread_of_who_appended_takes_no_appends_and_says_so() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = open(&env, dir.path()).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        log.append(stream, SHARD, values(&["one"])).await.expect("appended");
+        // Refused at once, and so answered within the round of whoever finds the owner with nothing to do.
+        let here = std::thread::current().id();
+        let panicked_here = Arc::new(AtomicBool::new(false));
+        let append = || {
+            let told = Arc::clone(&panicked_here);
+            let options =
+                AppendOptions { alone: true, expected_term: Some(Term(7)), ..AppendOptions::default() };
+            panics::catch(|| {
+                log.submit_with(stream, SHARD, values(&["two"]), options, move |refused| {
+                    if std::thread::current().id() == here {
+                        told.store(true, Ordering::Relaxed);
+                        panic!("{refused:?}");
+                    }
+                })
+            })
+            .is_err()
+        };
+        until(&env, append).await;
+        assert!(panicked_here.load(Ordering::Relaxed));
+
+        assert_eq!(log.append(stream, SHARD, values(&["three"])).await, Err(AppendError::Closed));
+        let why = log.health().expect_err("one of its owners is gone");
+        assert!(why.contains("restart"), "{why}");
+        assert_eq!(values_of(&log, shard(stream, 0)).await, ["one"], "what is there is read");
+        drop(log);
+        let log = open(&env, dir.path()).await;
+        log.append(stream, SHARD, values(&["four"])).await.expect("appended");
+        assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "four"]);
     });
 }
 
