@@ -189,7 +189,7 @@ impl Feed {
             silent: false,
             layer: DelayedDurable::new(config.delay_max),
             rate: RateLimit::new(config.bytes_per_s, now),
-            backlog_rate: RateLimit::new(config.catch_up_bytes_per_s, now),
+            backlog_rate: RateLimit::steady(config.catch_up_bytes_per_s, CATCH_UP_STEP_BYTES, now),
             place: None,
             read_term: None,
             cutter: None,

@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use tailwater_env::Instant;
 
-/// What a bucket holds: this fraction of a second's worth. Enough for the clock's ticks and for a short pause, and so
-/// little that no core is busy with it for long.
-const BURST: u64 = 16;
+/// What a bucket holds: this fraction of a second's worth. Enough for what is written between two looks.
+const FULL: u64 = 16;
+
+/// What time alone fills a bucket of a steady limit to: this fraction of a second's worth. Enough for the clock's ticks.
+const STEADY: u64 = 256;
 
 /// A bucket of bytes that fills with time.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     bytes_per_s: u64,
+    /// What time fills it to.
+    burst: i64,
     /// Bytes that may be read, as of `at`; negative after a read larger than what was there.
     tokens: i64,
     at: Instant,
@@ -21,13 +25,18 @@ pub(crate) struct RateLimit {
 impl RateLimit {
     pub(crate) fn new(bytes_per_s: u64, now: Instant) -> Self {
         let bytes_per_s = bytes_per_s.clamp(1, i64::MAX as u64 / 2);
-        let mut limit = Self { bytes_per_s, tokens: 0, at: now };
-        limit.tokens = limit.full();
-        limit
+        let full = full(bytes_per_s);
+        Self { bytes_per_s, burst: full, tokens: full, at: now }
     }
 
-    fn full(&self) -> i64 {
-        (self.bytes_per_s / BURST).max(1) as i64
+    /// One under which nothing is read in a rush, however long nothing was read before: others have as much of a core and of the
+    /// disk then as later on. A `step` passes at once in any case.
+    pub(crate) fn steady(bytes_per_s: u64, step: u64, now: Instant) -> Self {
+        let mut limit = Self::new(bytes_per_s, now);
+        let burst = i64::try_from((limit.bytes_per_s / STEADY).max(step)).unwrap_or(i64::MAX);
+        limit.burst = burst.min(limit.tokens);
+        limit.tokens = limit.burst;
+        limit
     }
 
     /// Bytes that may be read without overdrawing, as of the last [`is_ready`](Self::is_ready).
@@ -35,17 +44,23 @@ impl RateLimit {
         u64::try_from(self.tokens).unwrap_or(0)
     }
 
-    /// Lets so many bytes more pass, as far as the bucket holds them.
+    /// Lets so many bytes more pass, as far as the bucket holds them. What is more than it holds at once was not written between
+    /// two looks: nobody looked, and that is a backlog.
     pub(crate) fn earn(&mut self, bytes: u64) {
+        let full = full(self.bytes_per_s);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.tokens = self.tokens.saturating_add(bytes).min(self.full());
+        self.fill(bytes, if bytes <= full { full } else { self.burst });
+    }
+
+    fn fill(&mut self, bytes: i64, most: i64) {
+        self.tokens = self.tokens.saturating_add(bytes).min(self.tokens.max(most));
     }
 
     /// Whether a read may begin, or how long to wait until one may.
     pub(crate) fn is_ready(&mut self, now: Instant) -> Result<(), Duration> {
         let earned = u128::from(self.bytes_per_s) * now.since(self.at).as_nanos() / 1_000_000_000;
         if earned > 0 {
-            self.earn(u64::try_from(earned).unwrap_or(u64::MAX));
+            self.fill(i64::try_from(earned).unwrap_or(i64::MAX), self.burst);
             self.at = now;
         }
         if self.tokens <= 0 {
@@ -60,6 +75,10 @@ impl RateLimit {
     pub(crate) fn charge(&mut self, bytes: u64) {
         self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
+}
+
+fn full(bytes_per_s: u64) -> i64 {
+    (bytes_per_s / FULL).max(1) as i64
 }
 
 #[cfg(test)]
@@ -108,5 +127,24 @@ mod tests {
         assert_eq!(limit.left(), 500);
         limit.earn(1 << 40);
         assert_eq!(limit.left(), 1_000);
+    }
+
+    #[test]
+    fn under_a_steady_limit_what_was_written_between_two_looks_passes_at_once_and_a_backlog_in_steps() {
+        let second = |s: u64| Instant::from_ns(s * 1_000_000_000);
+        let (rate, step) = (64 << 20, 256 << 10);
+        let mut limit = RateLimit::steady(rate, step, second(0));
+        assert_eq!(limit.left(), step);
+        assert_eq!(limit.is_ready(second(60)), Ok(()));
+        assert_eq!(limit.left(), step, "a minute without a read saves nothing up");
+        limit.earn(3 << 20);
+        assert_eq!(limit.left(), step + (3 << 20));
+        assert_eq!(limit.is_ready(second(61)), Ok(()));
+        assert_eq!(limit.left(), step + (3 << 20), "time takes nothing away");
+        limit.charge(limit.left());
+        limit.earn(300 << 20);
+        assert_eq!(limit.left(), step, "a minute's worth at once");
+        // A limit so low that it would be a burst: as any other.
+        assert_eq!(RateLimit::steady(1 << 20, step, second(0)).left(), (1 << 20) / 16);
     }
 }
