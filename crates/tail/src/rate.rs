@@ -15,6 +15,8 @@ const STEADY: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     bytes_per_s: u64,
+    /// What it holds.
+    full: i64,
     /// What time fills it to.
     burst: i64,
     /// Bytes that may be read, as of `at`; negative after a read larger than what was there.
@@ -25,8 +27,8 @@ pub(crate) struct RateLimit {
 impl RateLimit {
     pub(crate) fn new(bytes_per_s: u64, now: Instant) -> Self {
         let bytes_per_s = bytes_per_s.clamp(1, i64::MAX as u64 / 2);
-        let full = full(bytes_per_s);
-        Self { bytes_per_s, burst: full, tokens: full, at: now }
+        let full = (bytes_per_s / FULL).max(1) as i64;
+        Self { bytes_per_s, full, burst: full, tokens: full, at: now }
     }
 
     /// One under which nothing is read in a rush, however long nothing was read before: others have as much of a core and of the
@@ -34,7 +36,7 @@ impl RateLimit {
     pub(crate) fn steady(bytes_per_s: u64, step: u64, now: Instant) -> Self {
         let mut limit = Self::new(bytes_per_s, now);
         let burst = i64::try_from((limit.bytes_per_s / STEADY).max(step)).unwrap_or(i64::MAX);
-        limit.burst = burst.min(limit.tokens);
+        limit.burst = burst.min(limit.full);
         limit.tokens = limit.burst;
         limit
     }
@@ -44,12 +46,11 @@ impl RateLimit {
         u64::try_from(self.tokens).unwrap_or(0)
     }
 
-    /// Lets so many bytes more pass, as far as the bucket holds them. What is more than it holds at once was not written between
+    /// Lets so many bytes more pass, as far as the bucket holds them. More than a second's worth at once was not written between
     /// two looks: nobody looked, and that is a backlog.
     pub(crate) fn earn(&mut self, bytes: u64) {
-        let full = full(self.bytes_per_s);
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.fill(bytes, if bytes <= full { full } else { self.burst });
+        let most = if bytes <= self.bytes_per_s { self.full } else { self.burst };
+        self.fill(i64::try_from(bytes).unwrap_or(i64::MAX), most);
     }
 
     fn fill(&mut self, bytes: i64, most: i64) {
@@ -75,10 +76,6 @@ impl RateLimit {
     pub(crate) fn charge(&mut self, bytes: u64) {
         self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
-}
-
-fn full(bytes_per_s: u64) -> i64 {
-    (bytes_per_s / FULL).max(1) as i64
 }
 
 #[cfg(test)]
@@ -141,6 +138,9 @@ mod tests {
         assert_eq!(limit.left(), step + (3 << 20));
         assert_eq!(limit.is_ready(second(61)), Ok(()));
         assert_eq!(limit.left(), step + (3 << 20), "time takes nothing away");
+        limit.charge(limit.left());
+        limit.earn(15 << 20);
+        assert_eq!(limit.left(), rate / 16, "of much that was written as much as the bucket holds");
         limit.charge(limit.left());
         limit.earn(300 << 20);
         assert_eq!(limit.left(), step, "a minute's worth at once");
