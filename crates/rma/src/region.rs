@@ -181,6 +181,8 @@ pub(crate) fn sealed_memory(name: &str, len: usize) -> io::Result<(Mapping, Owne
     // memory limit.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
     let memory = Mapping::owner(file.as_fd(), len)?;
+    // Before all pages are mapped, which large ones are at once.
+    memory.enlarge_pages();
     // Here and not at the first write of each page, which would take ten times as long as the copy.
     memory.populate()?;
     // FUTURE_WRITE, since WRITE is refused while we have it mapped writable ourselves.
