@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 /// Bytes of the shortest buffer. They double from one size to the next.
 pub(super) const SHORT_BYTES: usize = 64 << 10;
 
-/// Bytes of the longest buffer that is kept: an answer to a SCAR of many chunks.
-const KEPT_BYTES_MAX: usize = 2 << 20;
+/// Bytes of the longest buffer that is kept: an answer to a SCAR of as many chunks as a reader asks for at once (2 MiB), with what
+/// comes around them.
+const KEPT_BYTES_MAX: usize = (2 << 20) + (256 << 10);
 
 /// Buffers kept: as many as there are connections in a process, of consumers that each have their own, which get long answers at the
 /// same time.
@@ -39,7 +40,7 @@ impl Pool {
         if bytes > KEPT_BYTES_MAX {
             return BytesMut::with_capacity(bytes);
         }
-        let size = bytes.next_power_of_two().max(SHORT_BYTES);
+        let size = bytes.next_power_of_two().clamp(SHORT_BYTES, KEPT_BYTES_MAX);
         let mut kept = self.kept.lock();
         let fits = |buffer: &mut BytesMut| buffer.try_reclaim(size) && buffer.capacity() < 2 * size;
         let place = (0..kept.len()).rev().find(|place| fits(&mut kept[*place]));
@@ -84,6 +85,17 @@ mod tests {
             pool.keep(buffer);
         }
         assert_eq!(pool.kept.lock().len(), KEPT_MAX);
+    }
+
+    #[test]
+    fn what_a_reader_asks_for_at_once_comes_into_memory_that_is_kept_and_more_does_not() {
+        let pool = Pool::new();
+        let long = pool.take((2 << 20) + (100 << 10));
+        assert_eq!(long.capacity(), KEPT_BYTES_MAX);
+        let memory = long.as_ptr();
+        pool.keep(long);
+        assert_ne!(pool.take(KEPT_BYTES_MAX + 1).as_ptr(), memory);
+        assert_eq!(pool.take((2 << 20) + 1).as_ptr(), memory);
     }
 
     #[test]
