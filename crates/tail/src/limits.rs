@@ -144,6 +144,11 @@ pub const SILENCE_CHECK_EVERY: Duration = Duration::from_millis(250);
 /// How much longer than two refreshes a page may say the same before it counts as silent: its writer's own delays.
 pub const UNCHANGED_BEYOND: Duration = Duration::from_secs(1);
 
+/// Where lengths are read no more often than this, and the last read brought something new, the next one does not wait for the
+/// doorbell: over TCP that takes a request of each backend and its answer, which is as much as the read itself, and whoever
+/// rings has nobody to wake. The last of what flows is followed by one read that brings nothing.
+pub const UNWATCHED_PAUSE_MIN: Duration = Duration::from_millis(1);
+
 /// How often the durable source is asked for the lengths of a page although the metadata cell answers, one page each
 /// time: a writer that can't reach the cell is noticed within two seconds by whoever follows one page, and an idle process
 /// costs its node a CALL in two seconds whatever it follows.

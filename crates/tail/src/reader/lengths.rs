@@ -17,10 +17,11 @@ use tailwater_format::{
     Position, SHARDS_PER_PAGE, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, TailPage, Term,
     tail_page_key,
 };
+use tokio::sync::watch;
 
 use super::{Heard, Inner, Page, SharedFeed, page_of};
 use crate::SourceError;
-use crate::limits::{ASKS_MAX, CURSORS_MANY, INTERVAL_MAX, LENGTHS_EVERY};
+use crate::limits::{ASKS_MAX, CURSORS_MANY, INTERVAL_MAX, LENGTHS_EVERY, UNWATCHED_PAUSE_MIN};
 
 /// Follows the tail pages in the metadata cell, until it is dropped.
 pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
@@ -33,6 +34,8 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
     let mut tails = TailPage::empty();
     let mut all_told = false;
     let mut is_untold = false;
+    // The last read brought something new.
+    let mut is_flowing = false;
     loop {
         let deadline = if all_told {
             inner.config.watch_deadline
@@ -41,12 +44,18 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
             let now = env.now();
             inner.silent_at(now).since(now).min(inner.config.silence_check_every)
         };
-        is_untold |= tokio::select! {
-            biased;
-            // An error would mean that the reader is gone, which holds this task.
-            changed = followed.changed() => changed.is_ok(),
-            _ = cell.watch(&mut seen, deadline) => false,
-        };
+        if is_flowing && inner.pause() >= UNWATCHED_PAUSE_MIN {
+            // What comes next is there when the pause is over, or soon after: to be told of it would take a request of each
+            // backend, and its answer.
+            is_untold |= take_change(&mut followed);
+        } else {
+            is_untold |= tokio::select! {
+                biased;
+                // An error would mean that the reader is gone, which holds this task.
+                changed = followed.changed() => changed.is_ok(),
+                _ = cell.watch(&mut seen, deadline) => false,
+            };
+        }
         let readable_at = read_at + inner.pause();
         if env.now() < readable_at {
             // The doorbell is not slept on meanwhile, so that whoever rings has nobody to wake.
@@ -54,6 +63,7 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
         }
         let pages = inner.pages();
         versions.retain(|page, _| pages.binary_search(page).is_ok());
+        is_flowing = false;
         if pages.is_empty() {
             continue;
         }
@@ -81,6 +91,7 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
                 continue;
             };
             let is_changed = versions.insert(page, version) != Some(version);
+            is_flowing |= is_changed;
             let is_alive = inner.heard(page, is_changed);
             all_told &= is_alive;
             // A shard that is followed anew has yet to hear of a page that others have seen.
@@ -104,6 +115,15 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
             inner.untold.notify_one();
         }
     }
+}
+
+/// Whether there was a change that was not seen.
+fn take_change(changes: &mut watch::Receiver<u64>) -> bool {
+    let is_changed = changes.has_changed().is_ok_and(|is_changed| is_changed);
+    if is_changed {
+        changes.mark_unchanged();
+    }
+    is_changed
 }
 
 /// Asks the durable source for lengths, until it is dropped: for those that the metadata cell does not tell of, and now

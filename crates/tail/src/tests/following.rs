@@ -199,6 +199,33 @@ fn how_often_lengths_are_read_at_most_holds_for_one_cursor_too_if_it_is_configur
 }
 
 #[test]
+fn where_lengths_are_read_at_intervals_what_flows_and_what_comes_after_a_pause_is_seen() {
+    in_runtime(|env| async move {
+        let never = Duration::from_secs(3_600);
+        let config = ReaderConfig {
+            lengths_every: Some(Duration::from_millis(5)),
+            delay_max: never,
+            watch_deadline: never / 2,
+            silent_after: never,
+            durable_lengths_every: never,
+            ..reader_config()
+        };
+        let world = World::start(env, config).await;
+        world.append_some(shard(0), 1);
+        let followers = [world.follow(shard(0), 0)];
+        for round in 0..30 {
+            world.append_some(shard(0), 3);
+            match round % 3 {
+                0 => world.assert_all_seen(&followers).await,
+                pause => world.env.sleep(Duration::from_millis(4 * pause)).await,
+            }
+        }
+        world.assert_all_seen(&followers).await;
+        assert_eq!(world.reader.stats().durable_bytes, 0, "{:?}", world.reader.stats());
+    });
+}
+
+#[test]
 fn what_the_only_cursor_has_taken_is_not_kept_and_another_one_that_begins_before_it_sees_everything() {
     in_runtime(|env| async move {
         // Each time six records in three entries.
