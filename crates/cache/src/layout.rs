@@ -339,14 +339,18 @@ pub fn head_bytes(key: &[u8]) -> usize {
 }
 
 /// The version and the length of the value of an entry of `key` whose first [`head_bytes`] are `head`, and which goes on
-/// with `rest`: the value, checked, and what is behind it. `None` if it is another key's, none at all, or erases the key.
-pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8]) -> Option<(Version, usize)> {
+/// with `rest`: the value, and what is behind it. `None` if it is another key's, none at all, or erases the key, or if it is
+/// shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
+pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) -> Option<(Version, usize)> {
     let header = EntryHeader::parse(head).ok()?;
     let is_of_key = header.key_len == key.len() && head.get(ENTRY_HEADER_BYTES..) == Some(key);
     if !is_of_key || header.flags & FLAG_TOMBSTONE != 0 {
         return None;
     }
     let value = rest.get(..header.value_len)?;
+    if value.len() >= unchecked_from {
+        return Some((header.version, header.value_len));
+    }
     let mut checksum = RawHasher::new(SecretBuffer::default());
     checksum.write(&head[8..]);
     checksum.write(value);

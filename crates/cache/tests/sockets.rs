@@ -142,7 +142,7 @@ fn values_that_one_backend_sends_together_over_tcp_are_one_piece() {
             result.expect("set");
         }
         until_everywhere(&cell, &servers, items.len()).await;
-        let (lookups, frames) = cell.get_relaxed_with_frames(&keys).await;
+        let (lookups, frames) = cell.get_relaxed_with_frames(&keys, usize::MAX).await;
         assert_hits(&lookups, &items);
         let values = lookups.iter().map(|lookup| match lookup {
             Lookup::Hit { value, .. } => &value[..],

@@ -2,7 +2,8 @@
 //!
 //! For every range: a relaxed read of all its chunks; a consistent read of those that came short; and for
 //! those that are still short, one durable read that spans all of them. What a chunk holds beyond the range is
-//! ignored: callers ask for nothing that is not published.
+//! ignored: callers ask for nothing that is not published. Whether full chunks that came over a socket are what was written is left
+//! to the checksums of the entries in them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -183,7 +184,10 @@ impl Fetcher {
             ranges.iter().flat_map(|range| range.chunks().map(|number| range.key(number))).collect();
         let keys = encode_keys(wanted.into_iter());
         self.counters.relaxed.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let (lookups, frames) = cell.get_relaxed_with_frames(&keys).await;
+        // A full chunk is never written again, so it is torn only where it was evicted meanwhile; its entries have checksums of
+        // their own, without which nothing is read. The last one of a file is replaced at every flush.
+        let full = ranges.iter().map(|range| range.chunk_bytes).max().unwrap_or(u32::MAX);
+        let (lookups, frames) = cell.get_relaxed_with_frames(&keys, full as usize).await;
         let mut rest = &lookups[..];
         for assembly in &mut assemblies {
             let chunks = assembly.range.chunks();

@@ -1,7 +1,8 @@
 //! Consistent reads: the version that two of three replicas agree on.
 //!
 //! In rounds. Each asks a quorum of a key's replicas for their bucket, and one more if they do not agree or one of
-//! them is late. As soon as a quorum names one version, the data comes from the first that named it. The bytes must
+//! them is late. The first that is asked sends the data along, where that takes no more round trips. As soon as a quorum names
+//! one version, the data is what came along, or comes from the first that named it. The bytes must
 //! carry that very version. A key begins another round, after a short pause, if the replicas disagree (a SET is
 //! under way, or one lost the key) or the data was replaced meanwhile; a bounded number of rounds, and never beyond
 //! the deadline.
@@ -19,7 +20,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::Instant;
 
-use super::lookup::{Gone, Hit, Keys, Named, name_from, read_data};
+use super::lookup::{Ask, Gone, Hit, Keys, Named, name_from, read_data};
 use super::placement::{REPLICAS_MAX, backend_of};
 use super::quorum::{Verdict, Vote, Votes};
 use super::relaxed::{SUSPECT_FACTOR, by_backend, first_of};
@@ -179,21 +180,25 @@ impl<'a> Round<'a> {
         wants: impl Fn(&Key) -> bool,
     ) {
         let (cell, keys) = (self.cell, self.keys);
-        let mut groups: Vec<(usize, usize)> = Vec::new();
+        let [mut first, mut others] = [const { Vec::new() }; 2];
         for &key in &self.open {
             let state = &mut self.states[key];
             if state.state == State::Voting && state.asked < cell.mode.replicas() && wants(state) {
                 let place = state.order[state.asked];
+                let groups: &mut Vec<(usize, usize)> =
+                    if state.asked == 0 { &mut first } else { &mut others };
                 state.asked += 1;
                 groups.push((backend_of(keys.hashes[key], place, cell.replicas.len()), key));
             }
         }
-        for (backend, wanted) in by_backend(&mut groups) {
-            let replica = &cell.replicas[backend];
-            start(under_way, self, fetches, async move {
-                let (live, named) = name_from(cell, replica, keys, wanted).await;
-                Reply::Named { backend, live, named }
-            });
+        for (mut groups, ask) in [(first, Ask::Values), (others, Ask::Buckets)] {
+            for (backend, wanted) in by_backend(&mut groups) {
+                let replica = &cell.replicas[backend];
+                start(under_way, self, fetches, async move {
+                    let (live, named) = name_from(cell, replica, keys, wanted, ask).await;
+                    Reply::Named { backend, live, named }
+                });
+            }
         }
         self.fetch(under_way, fetches);
     }
@@ -303,12 +308,13 @@ impl<'a> Round<'a> {
             Verdict::Wait => {}
             Verdict::Agreed { version, replica } => {
                 state.state = State::Fetching(version);
-                match &state.named[replica] {
-                    Some((_, Source::Sent(hit))) => {
-                        let hit = hit.clone();
-                        self.take_data(key, Some(hit));
-                    }
-                    _ => {
+                let sent = state.named.iter().flatten().find_map(|(_, source)| match source {
+                    Source::Sent(hit) if hit.version == version => Some(hit.clone()),
+                    _ => None,
+                });
+                match sent {
+                    Some(hit) => self.take_data(key, Some(hit)),
+                    None => {
                         let preferred = backend_of(self.keys.hashes[key], replica, self.cell.replicas.len());
                         fetches.push((preferred, key));
                     }

@@ -3,9 +3,10 @@
 //! Hedging is for a backend that is stuck (Fast ACS, section 2.4: after 30 ms). Where everything is slow, asking
 //! twice makes it slower still, until nearly every read is asked twice. So a read that waits for a backend which
 //! answers *something*, or where all of a key's backends kept reads waiting lately, or this process itself runs late, is
-//! only hedged as far as a budget goes, a fixed part of all reads.
+//! only hedged as far as a budget goes, a fixed part of all reads, and if it waits much longer than reads did lately.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// One read in so many may be hedged though its backend goes on answering, or all are late, or this process is.
 const READS_PER_HEDGE: u64 = 20;
@@ -36,9 +37,49 @@ impl HedgeBudget {
     }
 }
 
+/// How many times as long as usual a read waits before the budget is spent on it.
+const USUAL_FACTOR: u32 = 4;
+
+/// What one read counts for in what is usual: one in so many.
+const USUAL_ONE_IN: u64 = 8;
+
+/// How long a cell's reads took lately, of those that took time: their mean, in which the last ones count most.
+#[derive(Default)]
+pub(super) struct Usual {
+    mean_ns: AtomicU64,
+}
+
+impl Usual {
+    /// A read took so long.
+    pub(super) fn note(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        // Of two that are noted at once one may be forgotten.
+        let mean = self.mean_ns.load(Ordering::Relaxed);
+        self.mean_ns.store(mean - mean / USUAL_ONE_IN + took / USUAL_ONE_IN, Ordering::Relaxed);
+    }
+
+    /// Whether a read that has waited so long waits longer than others did.
+    pub(super) fn is_exceeded(&self, waited: Duration) -> bool {
+        waited >= Duration::from_nanos(self.mean_ns.load(Ordering::Relaxed)) * USUAL_FACTOR
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_usual_follows_the_last_reads() {
+        let ms = Duration::from_millis;
+        let usual = Usual::default();
+        assert!(usual.is_exceeded(ms(30)), "nothing is known yet");
+        (0..50).for_each(|_| usual.note(ms(200)));
+        assert!(!usual.is_exceeded(ms(700)) && usual.is_exceeded(ms(800)));
+        (0..50).for_each(|_| usual.note(ms(1)));
+        assert!(usual.is_exceeded(ms(30)));
+        usual.note(Duration::MAX);
+        assert!(!usual.is_exceeded(Duration::from_secs(3_600)));
+    }
 
     #[test]
     fn one_read_in_twenty_earns_a_hedge_and_only_so_many_are_saved() {

@@ -1,7 +1,7 @@
 //! Reading buckets and data of one replica: what is asked, and what the answer means.
 //!
 //! Nothing here decides between replicas. An answer is either proven by the bytes (a value with its key, version
-//! and checksum) or a statement of this one replica (absent, this version).
+//! and checksum, which may be left to whoever asked) or a statement of this one replica (absent, this version).
 
 use std::sync::Arc;
 
@@ -24,15 +24,22 @@ use crate::version::Version;
 pub(super) struct Keys<'a> {
     pub(super) keys: &'a [Bytes],
     pub(super) hashes: Vec<KeyHash>,
+    /// Values of so many bytes or more, which came apart from their heads, are not checked.
+    unchecked_from: usize,
 }
 
 impl<'a> Keys<'a> {
+    /// Whose values are all checked.
     pub(super) fn new(keys: &'a [Bytes]) -> Self {
-        Self { keys, hashes: keys.iter().map(|key| KeyHash::of(key)).collect() }
+        Self::unchecked_from(keys, usize::MAX)
+    }
+
+    pub(super) fn unchecked_from(keys: &'a [Bytes], unchecked_from: usize) -> Self {
+        Self { keys, hashes: keys.iter().map(|key| KeyHash::of(key)).collect(), unchecked_from }
     }
 }
 
-/// A value that proved itself.
+/// A value that proved itself, or is to be proven by whoever asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hit {
     pub(super) version: Version,
@@ -147,8 +154,38 @@ async fn scan_and_read(
     answers: &mut Vec<(usize, Answer)>,
 ) -> Result<Vec<usize>, Gone> {
     let mut torn = Vec::new();
-    let mut overflowed = Vec::new();
     let mut without_data = Vec::new();
+    for scanned in scan(cell, live, keys, wanted).await? {
+        match scanned {
+            Scanned { key, named, apart: None } => {
+                sort_out(key, named, answers, &mut without_data, &mut torn);
+            }
+            Scanned { key, named: _, apart: Some(reply) } => match proven_apart(reply, keys, key) {
+                Some(hit) => answers.push((key, Answer::Hit(hit))),
+                None => torn.push(key),
+            },
+        }
+    }
+    read_data(cell, live, keys, &without_data, |key, hit| match hit {
+        Some(hit) => answers.push((key, Answer::Hit(hit))),
+        None => torn.push(key),
+    })
+    .await?;
+    Ok(torn)
+}
+
+/// What a SCAR found of one key.
+struct Scanned {
+    key: usize,
+    named: Named,
+    /// What lies where the bucket points, if that was sent along.
+    apart: Option<ScarReply>,
+}
+
+/// SCARs of some keys; asks for the entries of those that overflowed.
+async fn scan(cell: &Inner, live: &Live, keys: &Keys<'_>, wanted: &[usize]) -> Result<Vec<Scanned>, Gone> {
+    let mut scanned = Vec::with_capacity(wanted.len());
+    let mut overflowed = Vec::new();
     let ops: Vec<ScarOp> = wanted
         .iter()
         .map(|key| (keys.hashes[*key], head_bytes(&keys.keys[*key])))
@@ -173,29 +210,23 @@ async fn scan_and_read(
             // A server that refuses what it said it has was replaced by another one.
             let reply = reply.map_err(|_| Gone)?;
             cell.count_bytes(reply.bucket.len() + reply.head.len() + reply.data.len());
-            match scan_bucket(&reply.bucket, keys.hashes[key], cell.config_id) {
-                BucketView::Found { pointer, .. } if reply.head.is_empty() => {
-                    without_data.push((key, pointer))
+            let (named, apart) = match scan_bucket(&reply.bucket, keys.hashes[key], cell.config_id) {
+                BucketView::Found { version, pointer } => {
+                    (Named::At(version, pointer), Some(reply).filter(|reply| !reply.head.is_empty()))
                 }
-                BucketView::Found { .. } => match proven_apart(reply, &keys.keys[key]) {
-                    Some(hit) => answers.push((key, Answer::Hit(hit))),
-                    None => torn.push(key),
-                },
-                BucketView::Absent => answers.push((key, Answer::Miss)),
-                BucketView::Overflowed => overflowed.push(key),
+                BucketView::Absent => (Named::Absent, None),
+                BucketView::Overflowed => {
+                    overflowed.push(key);
+                    continue;
+                }
                 BucketView::OtherConfig => return Err(Gone),
-            }
+            };
+            scanned.push(Scanned { key, named, apart });
         }
     }
-    for (key, named) in look_up(cell, live, keys, overflowed).await? {
-        sort_out(key, named, answers, &mut without_data, &mut torn);
-    }
-    read_data(cell, live, keys, &without_data, |key, hit| match hit {
-        Some(hit) => answers.push((key, Answer::Hit(hit))),
-        None => torn.push(key),
-    })
-    .await?;
-    Ok(torn)
+    let looked_up = look_up(cell, live, keys, overflowed).await?;
+    scanned.extend(looked_up.into_iter().map(|(key, named)| Scanned { key, named, apart: None }));
+    Ok(scanned)
 }
 
 /// Reads the buckets of some keys, and asks for the entries of those that overflowed.
@@ -316,9 +347,9 @@ pub(super) fn proven(bytes: &Bytes, range: std::ops::Range<usize>, key: &[u8]) -
     Some(Hit { version, value: bytes.slice(begin..end), frame: bytes.clone() })
 }
 
-/// The same of a reply whose head is what comes before a value of `key`.
-fn proven_apart(reply: ScarReply, key: &[u8]) -> Option<Hit> {
-    let (version, len) = parse_apart(key, &reply.head, &reply.data)?;
+/// The same of a reply whose head is what comes before a value of key number `key`.
+fn proven_apart(reply: ScarReply, keys: &Keys<'_>, key: usize) -> Option<Hit> {
+    let (version, len) = parse_apart(&keys.keys[key], &reply.head, &reply.data, keys.unchecked_from)?;
     Some(Hit { version, value: reply.data.slice(..len), frame: reply.frame })
 }
 
@@ -367,20 +398,54 @@ async fn look_up(
     Ok(named)
 }
 
+/// What a replica is asked to name in a consistent read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// What its buckets say.
+    Buckets,
+    /// The values as well, if they come in the same round trip.
+    Values,
+}
+
 /// The connection of a replica and what it names for some keys; for the consistent read.
 pub(super) async fn name_from(
     cell: &Inner,
     replica: &Replica,
     keys: &Keys<'_>,
     wanted: Vec<usize>,
+    ask: Ask,
 ) -> (Option<Arc<Live>>, Vec<(usize, Named)>) {
     let unreachable = |wanted: Vec<usize>| wanted.into_iter().map(|key| (key, Named::Unreachable)).collect();
     let Some(live) = replica.live() else { return (None, unreachable(wanted)) };
-    match read_buckets(cell, &live, keys, &wanted).await {
+    let named = if ask == Ask::Values && live.can.scar && !live.can.memory {
+        name_with_values(cell, &live, keys, &wanted).await
+    } else {
+        read_buckets(cell, &live, keys, &wanted).await
+    };
+    match named {
         Ok(named) => (Some(live), named),
         Err(Gone) => {
             replica.give_up(&live);
             (None, unreachable(wanted))
         }
     }
+}
+
+/// What the buckets of some keys say, and the values that came along and proved themselves.
+async fn name_with_values(
+    cell: &Inner,
+    live: &Live,
+    keys: &Keys<'_>,
+    wanted: &[usize],
+) -> Result<Vec<(usize, Named)>, Gone> {
+    let scanned = scan(cell, live, keys, wanted).await?.into_iter();
+    let named = scanned.map(|Scanned { key, named, apart }| match &named {
+        // A value of another version, or that is torn, was replaced meanwhile: the bucket's word stands.
+        Named::At(version, _) => {
+            let hit = apart.and_then(|reply| proven_apart(reply, keys, key));
+            (key, hit.filter(|hit| hit.version == *version).map_or(named, Named::Sent))
+        }
+        _ => (key, named),
+    });
+    Ok(named.collect())
 }

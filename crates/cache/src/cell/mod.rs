@@ -43,7 +43,7 @@ use crate::limits::{BACKENDS_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
 use crate::protocol::METHOD_CLEAR;
 use crate::version::{Version, VersionClock};
 use buffers::Buffers;
-use hedge::HedgeBudget;
+use hedge::{HedgeBudget, Usual};
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use stats::Counters;
@@ -210,6 +210,7 @@ struct Inner {
     deadline: Duration,
     hedge_after: Duration,
     hedges: HedgeBudget,
+    usual: Usual,
     sending: SendConfig,
     versions: VersionClock,
     replicas: Vec<Arc<Replica>>,
@@ -284,6 +285,7 @@ impl Cell {
             deadline: config.deadline,
             hedge_after: config.hedge_after,
             hedges: HedgeBudget::new(),
+            usual: Usual::default(),
             sending,
             versions: VersionClock::new(config.client_id),
             replicas,
@@ -297,18 +299,24 @@ impl Cell {
 
     /// Looks keys up at one replica each, chosen at random. Answers in the order of the keys.
     pub async fn get_relaxed(&self, keys: &[Bytes]) -> Vec<Lookup> {
-        self.get_relaxed_with_frames(keys).await.0
+        self.get_relaxed_with_frames(keys, usize::MAX).await.0
     }
 
     /// The same, and what values borrow from that came over a socket. Those that one backend sent together, in the order
-    /// of the keys, lie next to each other in it: see [`joined`].
-    pub async fn get_relaxed_with_frames(&self, keys: &[Bytes]) -> (Vec<Lookup>, Vec<Bytes>) {
+    /// of the keys, lie next to each other in it: see [`joined`]. Of those that came over a socket, values of
+    /// `unchecked_from` bytes or more are whatever the backend had where they lay when it sent them: for whoever checks
+    /// what is in them in any case.
+    pub async fn get_relaxed_with_frames(
+        &self,
+        keys: &[Bytes],
+        unchecked_from: usize,
+    ) -> (Vec<Lookup>, Vec<Bytes>) {
         let mut frames = Vec::new();
         let mut lookups = Vec::with_capacity(keys.len());
         let mut end = None;
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
             self.inner.hedges.earn(some.len());
-            lookups.extend(relaxed::get(&self.inner, some, &mut end, &mut frames).await);
+            lookups.extend(relaxed::get(&self.inner, some, unchecked_from, &mut end, &mut frames).await);
         }
         self.inner.counters.relaxed.add(keys.len() as u64);
         self.inner.counters.count(&lookups);

@@ -26,17 +26,19 @@ pub(super) const SUSPECT_FACTOR: u32 = 10;
 const IN_TIME_ONE_IN: u32 = 4;
 
 /// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time. Adds
-/// frames that values borrow from to `frames`.
+/// frames that values borrow from to `frames`. Values in them of `unchecked_from` bytes or more are not checked.
 pub(super) async fn get(
     cell: &Inner,
     keys: &[Bytes],
+    unchecked_from: usize,
     end: &mut Option<Instant>,
     frames: &mut Vec<Bytes>,
 ) -> Vec<Lookup> {
     let mut lookups = vec![None; keys.len()];
     mapped::relaxed(cell, keys, &mut lookups);
     if lookups.iter().any(Option::is_none) {
-        get_open(cell, &Keys::new(keys), &mut lookups, end, frames).await;
+        let keys = Keys::unchecked_from(keys, unchecked_from);
+        get_open(cell, &keys, &mut lookups, end, frames).await;
     }
     lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(Failure::Deadline))).collect()
 }
@@ -69,6 +71,7 @@ async fn get_open(
 
     let mut under_way = FuturesUnordered::new();
     let mut timers = None;
+    let mut began = None;
     loop {
         // Ask, and take at once what answers at once: reads of mapped memory do.
         while !groups.is_empty() {
@@ -86,7 +89,7 @@ async fn get_open(
         }
         // From here on something takes time, so there is a deadline to it.
         let (hedge, deadline) = timers.get_or_insert_with(|| {
-            let now = cell.env.now();
+            let now = *began.insert(cell.env.now());
             let end = *end.get_or_insert(now + cell.deadline);
             (Some((now + cell.hedge_after, cell.env.sleep(cell.hedge_after))), cell.env.sleep_until(end))
         });
@@ -103,12 +106,15 @@ async fn get_open(
             biased;
             Some(reply) = under_way.next() => read.answered(reply, &mut groups),
             at = late => {
-                let again = read.hedge(at, &mut groups);
+                let again = read.hedge(at, began, &mut groups);
                 let next = || (cell.env.now() + cell.hedge_after, cell.env.sleep(cell.hedge_after));
                 *hedge = again.then(next);
             }
             () = deadline => break,
         }
+    }
+    if let Some(began) = began {
+        cell.usual.note(cell.env.now().since(began));
     }
 }
 
@@ -165,11 +171,13 @@ impl Relaxed<'_> {
     }
 
     /// Asks another replica for the keys that wait for a backend which is stuck while another one is not, and notes it; for the
-    /// others as far as the budget goes. It was to be done at `at`: if that was some time ago this process has too much to do, and
-    /// no backend is to blame. Whether some are left that may have to be asked of another one later.
-    fn hedge(&mut self, at: Instant, groups: &mut Vec<(usize, usize)>) -> bool {
+    /// others, if the read that `began` then waits longer than usual, as far as the budget goes. It was to be done at `at`: if that
+    /// was some time ago this process has too much to do, and no backend is to blame. Whether some are left that may have to
+    /// be asked of another one later.
+    fn hedge(&mut self, at: Instant, began: Option<Instant>, groups: &mut Vec<(usize, usize)>) -> bool {
         let cell = self.cell;
         let now = cell.env.now();
+        let is_unusual = began.is_some_and(|began| cell.usual.is_exceeded(now.since(began)));
         let is_in_time = now.since(at) < cell.hedge_after / IN_TIME_ONE_IN;
         let mut left = false;
         for key in 0..self.lookups.len() {
@@ -183,7 +191,7 @@ impl Relaxed<'_> {
                 late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
             }
             // Where all are late it is this process, or the network, that has too much to do: more reads make that worse.
-            if !(is_stuck && self.has_quick(key) || cell.hedges.spend()) {
+            if !(is_stuck && self.has_quick(key) || is_unusual && cell.hedges.spend()) {
                 left = true;
             } else if let Some(backend) = self.ask(key) {
                 cell.counters.hedged.add(1);

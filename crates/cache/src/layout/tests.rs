@@ -120,7 +120,7 @@ proptest! {
         let (head, rest) = bytes.split_at(head_bytes(&key).min(bytes.len()));
         let whole = Entry::parse(&bytes).ok().filter(|entry| entry.key == key && !entry.tombstone);
         prop_assert_eq!(
-            parse_apart(&key, head, rest),
+            parse_apart(&key, head, rest, usize::MAX),
             whole.map(|entry| (entry.version, entry.value.len())),
         );
     }
@@ -130,7 +130,7 @@ proptest! {
 fn what_is_apart_from_no_value_of_the_key_is_no_value() {
     let at = |entry: &Bytes, key: &[u8]| {
         let (head, rest) = entry.split_at(head_bytes(key).min(entry.len()));
-        parse_apart(key, head, rest)
+        parse_apart(key, head, rest, usize::MAX)
     };
     let entry = encode_entry(b"key", version(1), Some(b"value"));
     assert_eq!(at(&entry, b"key"), Some((version(1), 5)));
@@ -139,6 +139,18 @@ fn what_is_apart_from_no_value_of_the_key_is_no_value() {
     }
     assert_eq!(at(&encode_entry(b"key", version(1), None), b"key"), None, "erased");
     for head in 0..head_bytes(b"key") {
-        assert_eq!(parse_apart(b"key", &entry[..head], &entry[head..]), None, "{head}");
+        assert_eq!(parse_apart(b"key", &entry[..head], &entry[head..], usize::MAX), None, "{head}");
     }
+}
+
+#[test]
+fn a_value_that_is_long_enough_not_to_be_checked_is_its_keys_and_whatever_it_is() {
+    let mut entry = encode_entry(b"key", version(1), Some(b"value")).to_vec();
+    let head = head_bytes(b"key");
+    entry[head] ^= 1;
+    let at = |key: &[u8], unchecked_from| parse_apart(key, &entry[..head], &entry[head..], unchecked_from);
+    assert_eq!(at(b"key", 6), None, "it is checked");
+    assert_eq!(at(b"key", 5), Some((version(1), 5)));
+    assert_eq!(at(b"kex", 5), None);
+    assert_eq!(parse_apart(b"key", &entry[..head], b"valu", 0), None, "not all of it is there");
 }
