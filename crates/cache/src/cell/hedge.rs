@@ -1,9 +1,10 @@
 //! When a relaxed read that waits also asks another replica.
 //!
 //! Hedging is for a backend that is stuck (Fast ACS, section 2.4: after 30 ms). Where everything is slow, asking
-//! twice makes it slower still, until nearly every read is asked twice. So a read that waits for a backend which
-//! answers *something*, or where all of a key's backends kept reads waiting lately, or this process itself runs late, is
-//! only hedged as far as a budget goes, a fixed part of all reads, and if it waits much longer than reads did lately.
+//! twice makes it slower still, until nearly every read is asked twice. So one waits, before that, longer than reads did
+//! lately ([`Usual`]); and a read that waits for a backend which answers *something*, or where all of a key's backends
+//! kept reads waiting lately, or this process itself runs late, is only hedged as far as a budget goes, a fixed part
+//! of all reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,8 +38,11 @@ impl HedgeBudget {
     }
 }
 
+/// How many times as long as usual a read waits for a backend that answers nobody before another one is asked.
+pub(super) const STUCK_FACTOR: u32 = 2;
+
 /// How many times as long as usual a read waits before the budget is spent on it.
-const USUAL_FACTOR: u32 = 4;
+pub(super) const BUDGET_FACTOR: u32 = 4;
 
 /// What one read counts for in what is usual: one in so many.
 const USUAL_ONE_IN: u64 = 8;
@@ -58,9 +62,9 @@ impl Usual {
         self.mean_ns.store(mean - mean / USUAL_ONE_IN + took / USUAL_ONE_IN, Ordering::Relaxed);
     }
 
-    /// Whether a read that has waited so long waits longer than others did.
-    pub(super) fn is_exceeded(&self, waited: Duration) -> bool {
-        waited >= Duration::from_nanos(self.mean_ns.load(Ordering::Relaxed)) * USUAL_FACTOR
+    /// So many times what is usual.
+    pub(super) fn times(&self, factor: u32) -> Duration {
+        Duration::from_nanos(self.mean_ns.load(Ordering::Relaxed)).saturating_mul(factor)
     }
 }
 
@@ -72,13 +76,13 @@ mod tests {
     fn what_is_usual_follows_the_last_reads() {
         let ms = Duration::from_millis;
         let usual = Usual::default();
-        assert!(usual.is_exceeded(ms(30)), "nothing is known yet");
+        assert_eq!(usual.times(2), ms(0), "nothing is known yet");
         (0..50).for_each(|_| usual.note(ms(200)));
-        assert!(!usual.is_exceeded(ms(700)) && usual.is_exceeded(ms(800)));
+        assert!(usual.times(2) > ms(350) && usual.times(2) <= ms(400));
         (0..50).for_each(|_| usual.note(ms(1)));
-        assert!(usual.is_exceeded(ms(30)));
+        assert!(usual.times(2) < ms(5));
         usual.note(Duration::MAX);
-        assert!(!usual.is_exceeded(Duration::from_secs(3_600)));
+        assert!(usual.times(u32::MAX) > Duration::from_secs(3_600));
     }
 
     #[test]

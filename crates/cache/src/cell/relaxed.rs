@@ -4,12 +4,15 @@
 //! What is answered was current at that replica when it was read: a replica that missed a SET answers an older
 //! value, or a miss. Whoever needs the latest reads consistently.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::Instant;
 
+use super::hedge::{BUDGET_FACTOR, STUCK_FACTOR};
 use super::lookup::{Answer, Hit, Keys, read_from};
 use super::placement::{Mode, backend_of};
 use super::quorum::Asked;
@@ -171,13 +174,16 @@ impl Relaxed<'_> {
     }
 
     /// Asks another replica for the keys that wait for a backend which is stuck while another one is not, and notes it; for the
-    /// others, if the read that `began` then waits longer than usual, as far as the budget goes. It was to be done at `at`: if that
-    /// was some time ago this process has too much to do, and no backend is to blame. Whether some are left that may have to
-    /// be asked of another one later.
+    /// others as far as the budget goes; both only if the read, which `began` then, waits longer than usual. It was to be done at
+    /// `at`: if that was some time ago this process has too much to do, and no backend is to blame. Whether some are left that
+    /// may have to be asked of another one later.
     fn hedge(&mut self, at: Instant, began: Option<Instant>, groups: &mut Vec<(usize, usize)>) -> bool {
         let cell = self.cell;
         let now = cell.env.now();
-        let is_unusual = began.is_some_and(|began| cell.usual.is_exceeded(now.since(began)));
+        let waited = began.map_or(Duration::ZERO, |began| now.since(began));
+        // Where reads take so long that there would be no time left, half of it is enough.
+        let is_unusual = |factor| waited >= cell.usual.times(factor).min(cell.deadline / 2);
+        let [is_unusual_for_stuck, is_unusual_for_others] = [STUCK_FACTOR, BUDGET_FACTOR].map(is_unusual);
         let is_in_time = now.since(at) < cell.hedge_after / IN_TIME_ONE_IN;
         let mut left = false;
         for key in 0..self.lookups.len() {
@@ -191,7 +197,8 @@ impl Relaxed<'_> {
                 late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
             }
             // Where all are late it is this process, or the network, that has too much to do: more reads make that worse.
-            if !(is_stuck && self.has_quick(key) || is_unusual && cell.hedges.spend()) {
+            let is_sure = is_unusual_for_stuck && is_stuck && self.has_quick(key);
+            if !(is_sure || is_unusual_for_others && cell.hedges.spend()) {
                 left = true;
             } else if let Some(backend) = self.ask(key) {
                 cell.counters.hedged.add(1);
