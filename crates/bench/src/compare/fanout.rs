@@ -297,19 +297,21 @@ impl System {
         Ok(Server::start(runner, peer, fsync)?.map(Some))
     }
 
-    /// Warm-up behind the start of its server.
+    /// Warm-up behind the start of its server. Tailwater's is started for each run, and has no longer than a client of Kafka's
+    /// beside a broker that is warm.
     fn first_warmup_s(self, effort: &Effort) -> u64 {
         match self {
             System::KafkaClient | System::KafkaMinimal => effort.cold_jvm_s,
-            _ => effort.warmup_s,
+            System::TailwaterEach | System::TailwaterShared => effort.warm_jvm_s,
+            System::Nats => effort.warmup_s,
         }
     }
 
     /// Warm-up of later runs.
     fn next_warmup_s(self, effort: &Effort) -> u64 {
         match self {
-            System::KafkaClient | System::KafkaMinimal => effort.warm_jvm_s,
-            _ => effort.warmup_s,
+            System::Nats => effort.warmup_s,
+            _ => effort.warm_jvm_s,
         }
     }
 }
