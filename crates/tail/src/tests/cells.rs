@@ -10,7 +10,7 @@ use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Connec
 use tailwater_env::Env;
 use tailwater_rma::{
     Backing, CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, OpError, ReadOp, RegionInfo,
-    ScarOp, ScarReply,
+    ScarOp, ScarReply, Service,
 };
 
 /// Whoever waits for as long as this waits for ever.
@@ -45,13 +45,15 @@ struct Ring {
     env: Env,
     backends: Vec<(Arc<Backend>, LocalDoorbell)>,
     gone: Vec<Arc<AtomicBool>>,
+    /// Values have a damaged byte when they come, over connections that begin from then on.
+    torn: Arc<AtomicBool>,
 }
 
 impl TestCell {
     pub(crate) async fn start(env: &Env, id: u64) -> Self {
         let backends: Vec<_> = (0..3).map(|_| backend(env, id)).collect();
         let gone = (0..3).map(|_| Arc::default()).collect();
-        let ring = Arc::new(Ring { env: env.clone(), backends, gone });
+        let ring = Arc::new(Ring { env: env.clone(), backends, gone, torn: Arc::default() });
         let backends = Backends::through(Arc::clone(&ring) as Arc<dyn Connector>, 3);
         let mut config = CellConfig::new(id, Mode::R32, backends, 1);
         config.reconnect_after_min = Duration::from_millis(1);
@@ -74,6 +76,12 @@ impl TestCell {
         for (number, gone) in self.ring.gone.iter().enumerate() {
             gone.store(number < count, Ordering::Relaxed);
         }
+    }
+
+    /// Whether values change on their way, as they do where they were evicted meanwhile. Connections that begin while it is so
+    /// are as over a socket.
+    pub(crate) fn set_torn(&self, torn: bool) {
+        self.ring.torn.store(torn, Ordering::Relaxed);
     }
 
     /// Empties all backends.
@@ -102,7 +110,9 @@ impl Connector for Ring {
     fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
         let (service, doorbell) = &self.backends[backend];
         let inner = tailwater_rma::local::connect(Arc::clone(service) as _, doorbell.clone(), &self.env);
-        let connection = Switched { inner, gone: Arc::clone(&self.gone[backend]) };
+        let (gone, torn) = (Arc::clone(&self.gone[backend]), Arc::clone(&self.torn));
+        let is_wire = torn.load(Ordering::Relaxed);
+        let connection = Switched { inner, service: Arc::clone(service), gone, torn, is_wire };
         let answer = match connection.lost() {
             None => Ok(Arc::new(connection) as Arc<dyn Connection>),
             Some(lost) => Err(lost.to_string()),
@@ -111,10 +121,13 @@ impl Connector for Ring {
     }
 }
 
-/// A connection that a test can cut.
+/// A connection that a test can cut, and damage.
 struct Switched {
     inner: Arc<dyn Connection>,
+    service: Arc<Backend>,
     gone: Arc<AtomicBool>,
+    torn: Arc<AtomicBool>,
+    is_wire: bool,
 }
 
 impl Switched {
@@ -129,7 +142,8 @@ impl Connection for Switched {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let is_wire = self.is_wire;
+        Capabilities { memory: !is_wire, scar: is_wire }
     }
 
     fn regions(&self) -> Vec<RegionInfo> {
@@ -151,7 +165,29 @@ impl Connection for Switched {
         &'a self,
         ops: &'a [ScarOp],
     ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
-        self.inner.scar(ops)
+        Box::pin(async move {
+            self.check()?;
+            let regions = self.service.regions();
+            let copy = |(place, offset, len): (usize, u64, u32)| {
+                let mut bytes = vec![0; len as usize];
+                regions[place].read(offset, &mut bytes);
+                bytes
+            };
+            let reply = |op: &ScarOp| {
+                let hit = self.service.scar(op).ok_or(OpError::OutOfBounds)?;
+                let bucket = Bytes::from(copy(hit.bucket));
+                let mut frame = hit.data.map(copy).unwrap_or_default();
+                let apart = frame.len().min(op.apart as usize);
+                if self.torn.load(Ordering::Relaxed)
+                    && let Some(byte) = frame.get_mut(apart + 100)
+                {
+                    *byte ^= 1;
+                }
+                let frame = Bytes::from(frame);
+                Ok(ScarReply { bucket, head: frame.slice(..apart), data: frame.slice(apart..), frame })
+            };
+            Ok(ops.iter().map(reply).collect())
+        })
     }
 
     fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {

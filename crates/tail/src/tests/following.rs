@@ -226,6 +226,40 @@ fn where_lengths_are_read_at_intervals_what_flows_and_what_comes_after_a_pause_i
 }
 
 #[test]
+fn chunks_that_change_on_their_way_are_read_from_the_durable_layer() {
+    in_runtime(|env| async move {
+        let patient = Duration::from_secs(600);
+        let config = ReaderConfig { delay_max: patient, silent_after: patient, ..reader_config() };
+        let mut world = World::start(env, config).await;
+        world.data.set_torn(true);
+        let cells = Cells {
+            data: world.data.again(DATA, 3).await,
+            metadata: world.metadata.again(METADATA, 3).await,
+        };
+        let log = Arc::new(world.log.clone());
+        world.reader = TailReader::start(&world.env, Some(cells), log, config);
+        world.append_some(shard(0), 1);
+        let followers = [world.follow(shard(0), 0)];
+        for _ in 0..10 {
+            world.append_some(shard(0), 3);
+            world.assert_all_seen(&followers).await;
+        }
+        let torn = world.reader.stats();
+        assert!(torn.cell_bytes > 0 && torn.durable_bytes > 0, "{torn:?}");
+        world.data.set_torn(false);
+        // Until the cell is trusted again.
+        loop {
+            let before = world.reader.stats().durable_bytes;
+            world.append_some(shard(0), 3);
+            world.assert_all_seen(&followers).await;
+            if world.reader.stats().durable_bytes == before {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
 fn what_the_only_cursor_has_taken_is_not_kept_and_another_one_that_begins_before_it_sees_everything() {
     in_runtime(|env| async move {
         // Each time six records in three entries.
