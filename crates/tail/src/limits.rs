@@ -7,7 +7,7 @@
 //! | what | the paper's | here |
 //! |---|---|---|
 //! | how long the cached layer may be behind (algorithm 1) | 1 s | [`DELAY_MAX`] |
-//! | lengths in the metadata cell are polled every | 50 ms | not polled: the doorbell, and [`WATCH_DEADLINE`] without one |
+//! | lengths in the metadata cell are polled every | 50 ms | not polled: the doorbell, and [`WATCH_DEADLINE`] without one; [`UNWATCHED_PAUSE_MIN`] |
 //! | lengths in the durable layer are polled every | less often | [`DURABLE_LENGTHS_EVERY`] |
 //! | a reader's byte rate is limited to | by deployment | [`READ_BYTES_PER_S`], [`CATCH_UP_BYTES_PER_S`] |
 //! | a lock that nobody releases is seized after | a small delay | [`crate::lock::LockTiming`] |

@@ -23,7 +23,8 @@ pub struct ReaderConfig {
     /// up by itself.
     pub catch_up_bytes_per_s: u64,
     /// Lengths are not read again sooner than this, rounded up to the runtime's next tick (1 ms); 0 reads them at every
-    /// wake-up. What comes after a pause is read at once. The longer it is, the fewer and the larger are the reads.
+    /// wake-up. What comes after a pause is read at once. The longer it is, the fewer and the larger are the reads. From
+    /// [`crate::limits::UNWATCHED_PAUSE_MIN`] on no doorbell is waited for as long as each read brings something new.
     /// `None`: 250 us where 50 cursors or more follow, and 0 where fewer do.
     pub lengths_every: Option<Duration>,
     /// Lengths are read after this long even if no doorbell rang.
