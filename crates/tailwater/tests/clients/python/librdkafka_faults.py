@@ -1,9 +1,13 @@
 """librdkafka while its node is killed, or with many others beside it: `python librdkafka_faults.py SERVER SCENARIO`. Ends
 with 0 if all that the scenario says held."""
 
+import contextlib
 import itertools
+import os
+import re
 import signal
 import sys
+import tempfile
 import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -85,6 +89,29 @@ def endless_group_848():
     members("endless_848", group_protocol="consumer")
 
 
+# What librdkafka says of where it begins to read, of leader epochs, and of what it validates.
+TELLING = re.compile(rb"VALID|Seek|Start fetch|fetch decide|-> leader|OFFSET|ASSIGN|FENCED")
+
+
+@contextlib.contextmanager
+def account_of_failures(lines_max=400):
+    """Keeps what librdkafka writes to standard error, and shows the last of what tells something if it ends with an error."""
+    with tempfile.TemporaryFile() as log:
+        shown = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(shown, 2)
+            log.seek(0)
+            telling = [line for line in log if TELLING.search(line)]
+            sys.stderr.buffer.writelines(telling[-lines_max:])
+            raise
+        finally:
+            os.dup2(shown, 2)
+            os.close(shown)
+
+
 class Place:
     """How far a group's members have committed a partition. librdkafka keeps commits back while no coordinator is there,
     and makes them when its member has joined again, even if the partition is another's by then: what was committed may so be
@@ -109,6 +136,11 @@ class Place:
 
 
 def members(group, **how):
+    with account_of_failures():
+        two_members(group, **how)
+
+
+def two_members(group, **how):
     """Two members of a group that commit what they read, and say how many records they have seen. Whoever is given a
     partition goes on where it was last committed, and from there on without a gap. No error of a client is final."""
     asked, seen, places = Asked(), set(), [Place() for _ in range(4)]
@@ -134,7 +166,7 @@ def members(group, **how):
             for one in partitions:
                 next_of[one.partition] = None
 
-        quick = {"auto_offset_reset": "earliest", "reconnect_backoff_max_ms": 100}
+        quick = {"auto_offset_reset": "earliest", "reconnect_backoff_max_ms": 100, "debug": "fetch,topic,cgrp"}
         member = consumer(group_id=group, on_commit=answered, **quick, **how)
         member.subscribe(["endless"], on_assign=given, on_revoke=taken, on_lost=taken)
         members.append((member, next_of, uncommitted))
