@@ -37,25 +37,25 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
     // The last read brought something new.
     let mut is_flowing = false;
     loop {
-        let deadline = if all_told {
-            inner.config.watch_deadline
-        } else {
-            // The source is to be asked as soon as a page that nothing is heard of counts as silent.
-            let now = env.now();
-            inner.silent_at(now).since(now).min(inner.config.silence_check_every)
-        };
-        if is_flowing && inner.pause() >= UNWATCHED_PAUSE_MIN {
+        is_untold |= if is_flowing && inner.pause() >= UNWATCHED_PAUSE_MIN {
             // What comes next is there when the pause is over, or soon after: to be told of it would take a request of each
             // backend, and its answer.
-            is_untold |= take_change(&mut followed);
+            take_change(&mut followed)
         } else {
-            is_untold |= tokio::select! {
+            let deadline = if all_told {
+                inner.config.watch_deadline
+            } else {
+                // The source is to be asked as soon as a page that nothing is heard of counts as silent.
+                let now = env.now();
+                inner.silent_at(now).since(now).min(inner.config.silence_check_every)
+            };
+            tokio::select! {
                 biased;
                 // An error would mean that the reader is gone, which holds this task.
                 changed = followed.changed() => changed.is_ok(),
                 _ = cell.watch(&mut seen, deadline) => false,
-            };
-        }
+            }
+        };
         let readable_at = read_at + inner.pause();
         if env.now() < readable_at {
             // The doorbell is not slept on meanwhile, so that whoever rings has nobody to wake.
