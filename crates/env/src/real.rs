@@ -190,8 +190,13 @@ impl File for RealFile {
     }
 
     fn drop_cached(&self) {
-        // Advice: nothing depends on its being taken.
-        let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed);
+        // Advice: nothing depends on its being taken. Without a length Linux drops the last page too, and whoever appends next
+        // waits until it is read again.
+        let page = rustix::param::page_size() as u64;
+        let whole = self.len().ok().and_then(|len| std::num::NonZeroU64::new(len / page * page));
+        if let Some(whole) = whole {
+            let _ = rustix::fs::fadvise(&self.0, 0, Some(whole), rustix::fs::Advice::DontNeed);
+        }
     }
 }
 
@@ -204,6 +209,34 @@ mod tests {
         let runtime = runtime.expect("a runtime");
         let _entered = runtime.enter();
         test(Env::real());
+    }
+
+    #[test]
+    fn the_page_that_is_appended_to_next_stays_in_memory_when_a_file_leaves_it() {
+        use std::io::IoSliceMut;
+
+        use rustix::io::{Errno, ReadWriteFlags};
+
+        in_runtime(|env| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = dir.path().join("file");
+            let page = rustix::param::page_size();
+            let file = env.disk().open(&path, OpenMode::CreateNew).expect("new");
+            file.write_all_at(&vec![7; 16 * page + 100], 0).expect("written");
+            file.sync_data().expect("synced");
+            file.drop_cached();
+            // Reads what is in memory only.
+            let read = std::fs::File::open(&path).expect("there");
+            let mut byte = [0];
+            let last = 16 * page as u64 + 50;
+            match rustix::io::preadv2(&read, &mut [IoSliceMut::new(&mut byte)], last, ReadWriteFlags::NOWAIT)
+            {
+                Ok(count) => assert_eq!((count, byte), (1, [7])),
+                // What the file system below does not know.
+                Err(Errno::OPNOTSUPP) => {}
+                Err(error) => panic!("the last page has to be read from the disk: {error}"),
+            }
+        });
     }
 
     #[test]
