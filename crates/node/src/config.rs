@@ -183,6 +183,8 @@ pub struct LogConfig {
     pub shadow_bytes_max: usize,
     /// The same for all shards together.
     pub shadow_bytes_total_max: usize,
+    /// How often in a second bytes of some shard are written to the data cell, for all shards together.
+    pub shadow_writes_per_s: u64,
     /// Durable reads that go on at the same time for readers who are far from their shard's end; the connections take
     /// turns.
     pub catch_up_reads_max: usize,
@@ -394,6 +396,7 @@ impl Default for LogConfig {
             decompressed_bytes_max: RECORDS_DECOMPRESSED_BYTES_MAX,
             shadow_bytes_max: tail.shadow_bytes_max,
             shadow_bytes_total_max: tail.shadow_bytes_total_max,
+            shadow_writes_per_s: tail.shadow_writes_per_s,
             // Two that are read and two behind them, for the store's two threads.
             catch_up_reads_max: 4,
             catch_up_bytes_per_s: 256 << 20,
@@ -518,6 +521,7 @@ impl Config {
             page_refresh: self.metadata_cell.refresh(),
             shadow_bytes_max: self.log.shadow_bytes_max,
             shadow_bytes_total_max: self.log.shadow_bytes_total_max,
+            shadow_writes_per_s: self.log.shadow_writes_per_s,
             lock: LockTiming {
                 check_every: of(self.log.lock_check_ms),
                 seize_after: of(self.log.lock_seize_ms),
@@ -679,6 +683,11 @@ impl Config {
             self.log.shadow_bytes_max
         );
         anyhow::ensure!(
+            (100..=10_000_000).contains(&self.log.shadow_writes_per_s),
+            "[log] shadow_writes_per_s = {} is not between 100 and 10000000",
+            self.log.shadow_writes_per_s
+        );
+        anyhow::ensure!(
             (1..=1_024).contains(&self.log.catch_up_reads_max),
             "[log] catch_up_reads_max = {} is not between 1 and 1024",
             self.log.catch_up_reads_max
@@ -781,7 +790,7 @@ mod tests {
     #[test]
     fn times_and_sizes_that_readers_or_writers_of_cells_can_not_live_with_are_refused_with_what_can_be() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 13] = [
+        let changes: [(Change, &str); 14] = [
             (|config| config.log.catch_up_reads_max = 0, "[log] catch_up_reads_max = 0 is not between"),
             (|config| config.log.catch_up_bytes_per_s = 1, "[log] catch_up_bytes_per_s = 1 is too little"),
             (|config| config.data_cell.refresh_ms = 0, "[data_cell] refresh_ms = 0 is not between 10 and"),
@@ -798,6 +807,7 @@ mod tests {
             (|config| config.log.lock_seize_ms = u64::MAX, "[log] lock_seize_ms"),
             (|config| config.log.shadow_bytes_max = 0, "[log] shadow_bytes_max = 0 is too small"),
             (|config| config.log.shadow_bytes_total_max = 1 << 20, "[log] shadow_bytes_total_max"),
+            (|config| config.log.shadow_writes_per_s = 0, "[log] shadow_writes_per_s = 0 is not between 100"),
         ];
         for (change, named) in changes {
             let mut config = Config::default();

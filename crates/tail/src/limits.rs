@@ -14,7 +14,7 @@
 //! | chunk size, the cells' time to live and deadlines, hedging | 4 KiB; 1 min, 24 h; below 1 s; 30 ms | the stream's, and the cells' (`tailwater-cache`) |
 //!
 //! Constant is what only has to fit the rest: how much is fetched, asked and written at once ([`FETCH_BYTES_MAX`] to
-//! [`CATCH_UP_READS_MAX`], [`ASKS_MAX`], [`SHADOW_ROUNDS_MAX`], [`SHADOW_ROUND_BYTES_MAX`]), which follows from the sizes
+//! [`CATCH_UP_READS_MAX`], [`ASKS_MAX`], [`SHADOW_ROUNDS_MAX`], [`SHADOW_ROUND_BYTES_MAX`], [`SHADOW_ROUND_PARTS_MAX`]), which follows from the sizes
 //! of messages; the pause after a fetch failed ([`FETCH_RETRY`]), which nobody waits for while all is well; and
 //! [`READERS_WAIT_MAX`], [`CURSORS_MANY`] and [`SEGMENTS_KEPT_MAX`], which change what is done at once and never what is
 //! read.
@@ -65,6 +65,15 @@ pub const SHADOW_ROUNDS_MAX: usize = 8;
 
 /// Bytes in one round of chunk writes, after which no further shard is added: a few CALLs for each replica.
 pub const SHADOW_ROUND_BYTES_MAX: usize = 2 << 20;
+
+/// Shards in one round, after which no further one is added: what a round may overdraw [`SHADOW_WRITES_PER_S`] by.
+pub const SHADOW_ROUND_PARTS_MAX: usize = 1_024;
+
+/// How often in a second some shard's chunks are written to the data cell, for all shards together. A write costs two cores
+/// 4 to 6 us, the partial chunk with it each time from its beginning: where a thousand shards get an entry of a few records
+/// each every few milliseconds, that was a third of all that an entry took. With so many writes each of a thousand shards that
+/// always have something has one every 33 ms, and each of a hundred one every 3 ms.
+pub const SHADOW_WRITES_PER_S: u64 = 30_000;
 
 /// How long a durable length may wait for its bytes to be cached before it is published alone. A reader does
 /// not turn to the durable layer for a hundred times as long (algorithm 1), so nothing is lost by it.

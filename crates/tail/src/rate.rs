@@ -1,5 +1,7 @@
-//! A byte-rate limit that a reader puts on itself (Fast ACS, section 2.4 "Consumers"): a backlog must not be
-//! multiplied by the number of consumers.
+//! A limit on a rate. A reader puts one on the bytes that it fetches (Fast ACS, section 2.4 "Consumers"), since a backlog must
+//! not be multiplied by the number of consumers; a writer on how often it writes shards' chunks.
+//!
+//! What is counted is called bytes here.
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::limits::{
     CHUNK_REFRESH, PAGE_REFRESH, PUBLISH_DELAY, RETRY_DELAY, SHADOW_BYTES_MAX, SHADOW_BYTES_TOTAL_MAX,
+    SHADOW_WRITES_PER_S,
 };
 use crate::lock::LockTiming;
 
@@ -22,6 +23,9 @@ pub struct WriterConfig {
     pub shadow_bytes_max: usize,
     /// The same for all shards together; beyond it, the one jumps that is extended.
     pub shadow_bytes_total_max: usize,
+    /// How often in a second some shard's chunks are written, for all shards together; beyond it what a shard has to write
+    /// gathers until its turn comes.
+    pub shadow_writes_per_s: u64,
     /// The locks' times.
     pub lock: LockTiming,
 }
@@ -35,6 +39,7 @@ impl Default for WriterConfig {
             page_refresh: PAGE_REFRESH,
             shadow_bytes_max: SHADOW_BYTES_MAX,
             shadow_bytes_total_max: SHADOW_BYTES_TOTAL_MAX,
+            shadow_writes_per_s: SHADOW_WRITES_PER_S,
             lock: LockTiming::default(),
         }
     }

@@ -23,7 +23,8 @@ use tailwater_format::{
 use super::config::WriterConfig;
 use super::schedule::Schedule;
 use super::shadow::Shadow;
-use crate::limits::{SHADOW_ROUND_BYTES_MAX, SHADOW_ROUNDS_MAX};
+use crate::limits::{SHADOW_ROUND_BYTES_MAX, SHADOW_ROUND_PARTS_MAX, SHADOW_ROUNDS_MAX};
+use crate::rate::RateLimit;
 
 /// Counters of a writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,6 +167,10 @@ pub(super) struct WriterState {
     shard_times: Schedule<ShardId>,
     page_times: Schedule<PageId>,
     rounds_in_flight: usize,
+    /// Parts that may be written: [`WriterConfig::shadow_writes_per_s`].
+    pace: RateLimit,
+    /// No round before this: the last ones had too many parts.
+    paced_until: Instant,
     /// Bytes that wait in all shards.
     buffered_bytes: usize,
     /// When to look at every shard and page for something to refresh.
@@ -184,6 +189,8 @@ impl WriterState {
             shard_times: Schedule::new(),
             page_times: Schedule::new(),
             rounds_in_flight: 0,
+            pace: RateLimit::new(config.shadow_writes_per_s, Instant::default()),
+            paced_until: Instant::default(),
             buffered_bytes: 0,
             refresh_at: Instant::default(),
             new_page: false,
@@ -289,12 +296,16 @@ impl WriterState {
     /// The next batch of chunk writes, if one may be started.
     pub(super) fn next_round(&mut self, now: Instant) -> Option<Round> {
         self.refresh(now);
-        if self.rounds_in_flight == SHADOW_ROUNDS_MAX {
+        if self.rounds_in_flight == SHADOW_ROUNDS_MAX || self.shard_times.due(now).is_none() {
+            return None;
+        }
+        if let Err(wait) = self.pace.is_ready(now) {
+            self.paced_until = now + wait;
             return None;
         }
         let mut round = Round { parts: Vec::new(), chunks: Vec::new() };
         let mut round_bytes = 0;
-        while round_bytes < SHADOW_ROUND_BYTES_MAX {
+        while round_bytes < SHADOW_ROUND_BYTES_MAX && round.parts.len() < SHADOW_ROUND_PARTS_MAX {
             let Some(id) = self.shard_times.due(now) else { break };
             let shard = self.shards.get_mut(&id).expect("what is scheduled is there");
             shard.wanted = None;
@@ -321,6 +332,7 @@ impl WriterState {
         if round.parts.is_empty() {
             return None;
         }
+        self.pace.charge(round.parts.len() as u64);
         self.rounds_in_flight += 1;
         Some(round)
     }
@@ -393,6 +405,7 @@ impl WriterState {
     /// When to look again although nothing happened.
     pub(super) fn next_deadline(&self) -> Instant {
         let rounds = self.shard_times.next().filter(|_| self.rounds_in_flight < SHADOW_ROUNDS_MAX);
+        let rounds = rounds.map(|at| at.max(self.paced_until));
         let times = [Some(self.refresh_at), rounds, self.page_times.next()];
         times.into_iter().flatten().min().expect("one is always there")
     }

@@ -51,7 +51,10 @@ struct Rig {
 impl Rig {
     /// One whose page 0 is locked.
     fn new() -> Self {
-        let mut rig = Self::unlocked();
+        Self::locked(Self::unlocked())
+    }
+
+    fn locked(mut rig: Self) -> Self {
         rig.state.open(rig.now, shard(0), tail(segment(shard(0), 1), 0));
         rig.state.set_locked(rig.now, PageId::of(shard(0)), true);
         rig.publish(true);
@@ -59,7 +62,11 @@ impl Rig {
     }
 
     fn unlocked() -> Self {
-        let state = WriterState::new(config());
+        Self::unlocked_with(config())
+    }
+
+    fn unlocked_with(config: WriterConfig) -> Self {
+        let state = WriterState::new(config);
         // Not at 0, so that times to refresh at do not coincide with the beginning.
         Self { state, now: at(1_000_000), lengths: BTreeMap::new(), cell: BTreeMap::new() }
     }
@@ -470,6 +477,53 @@ fn rounds_are_bounded_and_every_shard_gets_its_turn() {
     }
     rig.write_all();
     assert!((0..40).all(|number| rig.has(segment(shard(number), 1), 0, 100)));
+}
+
+#[test]
+fn beyond_the_rate_what_shards_have_to_write_gathers_and_each_has_its_turn() {
+    let mut rig = Rig::locked(Rig::unlocked_with(WriterConfig { shadow_writes_per_s: 100, ..config() }));
+    let segments: Vec<_> = (0..10).map(|number| segment(shard(number), 1)).collect();
+    let (mut writes, mut rounds) = (BTreeMap::<SegmentId, u64>::new(), 0);
+    for _ in 0..2_000 {
+        for segment in &segments {
+            rig.extend(*segment, 1);
+        }
+        while let Some(round) = rig.round() {
+            round.parts.iter().for_each(|part| *writes.entry(part.segment).or_default() += 1);
+            rounds += 1;
+            rig.end(round, true);
+        }
+        rig.publish(true);
+        assert!(rig.state.next_deadline() > rig.now, "the task would run and find nothing to do");
+        rig.pass(1);
+    }
+    let sum: u64 = writes.values().sum();
+    assert!((190..=220).contains(&sum), "{sum} writes in two seconds");
+    assert!(
+        segments.iter().all(|segment| (sum / 10 - 1..=sum / 10 + 1).contains(&writes[segment])),
+        "{writes:?}"
+    );
+    assert!(rounds < sum / 5, "{rounds} rounds: what waits for its turn goes together");
+    // Nothing is left behind where nothing more comes.
+    rig.pass(200);
+    rig.write_all();
+    assert!(segments.iter().all(|segment| rig.has(*segment, 0, 2_000)));
+}
+
+#[test]
+fn a_shard_that_comes_after_a_pause_is_written_at_once() {
+    let mut rig = Rig::locked(Rig::unlocked_with(WriterConfig { shadow_writes_per_s: 100, ..config() }));
+    for number in 0..10 {
+        rig.extend(segment(shard(number), 1), 1);
+    }
+    rig.write_all();
+    rig.extend(segment(shard(3), 1), 1);
+    assert!(rig.round().is_none(), "more was written than the rate allows");
+    rig.pass(100);
+    let round = rig.round().expect("its turn has come");
+    rig.end(round, true);
+    rig.extend(segment(shard(4), 1), 1);
+    assert!(rig.round().is_some());
 }
 
 proptest::proptest! {
