@@ -14,8 +14,8 @@
 //! | chunk size, the cells' time to live and deadlines, hedging | 4 KiB; 1 min, 24 h; below 1 s; 30 ms | the stream's, and the cells' (`tailwater-cache`) |
 //!
 //! Constant is what only has to fit the rest: how much is fetched, asked and written at once ([`FETCH_BYTES_MAX`] to
-//! [`CATCH_UP_READS_MAX`], [`ASKS_MAX`], [`SHADOW_ROUNDS_MAX`], [`SHADOW_ROUND_BYTES_MAX`], [`SHADOW_ROUND_PARTS_MAX`]), which follows from the sizes
-//! of messages; the pause after a fetch failed ([`FETCH_RETRY`]), which nobody waits for while all is well; and
+//! [`CATCH_UP_READS_MAX`], [`ASKS_MAX`], [`SHADOW_ROUNDS_MAX`], [`SHADOW_ROUND_BYTES_MAX`],
+//! [`SHADOW_ROUND_PARTS_MAX`]), which follows from the sizes of messages; the pause after a fetch failed ([`FETCH_RETRY`]), which nobody waits for while all is well; and
 //! [`READERS_WAIT_MAX`], [`CURSORS_MANY`] and [`SEGMENTS_KEPT_MAX`], which change what is done at once and never what is
 //! read.
 
@@ -69,9 +69,9 @@ pub const SHADOW_ROUND_BYTES_MAX: usize = 2 << 20;
 /// Shards in one round, after which no further one is added: what a round may overdraw [`SHADOW_WRITES_PER_S`] by.
 pub const SHADOW_ROUND_PARTS_MAX: usize = 1_024;
 
-/// How often in a second some shard's chunks are written to the data cell, for all shards together. A write costs two cores
-/// 4 to 6 us, the partial chunk with it each time from its beginning: where a thousand shards get an entry of a few records
-/// each every few milliseconds, that was a third of all that an entry took. With so many writes each of a thousand shards that
+/// How often in a second some shard's chunks are written to the data cell, for all shards together. A write takes some 5 us of
+/// all processes, for the partial chunk goes with it each time, from its beginning and to three backends: with one for each
+/// entry of a few records it would be a third of all that the entry takes. With so many writes each of a thousand shards that
 /// always have something has one every 33 ms, and each of a hundred one every 3 ms.
 pub const SHADOW_WRITES_PER_S: u64 = 30_000;
 
