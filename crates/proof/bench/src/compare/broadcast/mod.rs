@@ -224,7 +224,7 @@ pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
     text += "\nCPU time is that of the server and of the subscribers, without the publisher's. What is due is published every 2 ms, \
              as one batch where there are batches (Redis: MULTI); a subscriber has a connection, checks the number of every \
              event, and shares two threads with the others; the peers' client is a lean one of our own \
-             (`crates/bench/src/compare/broadcast/`). JetStream: a push consumer each without acknowledgements; Redis's \
+             (`crates/proof/bench/src/compare/broadcast/`). JetStream: a push consumer each without acknowledgements; Redis's \
              streams: XREAD with BLOCK.\n\n![](broadcast-cpu.svg)\n";
     Ok(text)
 }

@@ -223,7 +223,7 @@ fn every_metric_is_documented_and_nothing_else_is() {
         _ => family,
     };
     let told: BTreeSet<String> = page(&node).into_iter().map(name).collect();
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/metrics.md");
     let document = std::fs::read_to_string(document).expect("readable");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     // What begins with a query is no metric's row.

@@ -16,7 +16,7 @@ const KEY: (&str, &str) = ("AKIDTAILWATER", "secret/of+the=account");
 
 /// Where a client is, once it is installed.
 fn client(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let done = Command::new(root.join(".ci/sqs-clients")).arg(name).status().expect("it runs");
     assert!(done.success(), "{name} can't be installed: see above");
     root.join(".tools/sqs-clients").join(name)

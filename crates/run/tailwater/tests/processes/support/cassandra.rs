@@ -7,7 +7,7 @@ use std::process::Command;
 use super::{Process, free_port, wait_for};
 
 fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/cassandra")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../.ci/cassandra")
 }
 
 /// One node, with its data in a directory that outlives it.

@@ -1,6 +1,6 @@
 //! A cache that is kept up to date by a broadcast stream, with a real proxy.
 
-#[path = "../../broadcast-server/tests/common/cut.rs"]
+#[path = "../../../broadcast/broadcast-server/tests/common/cut.rs"]
 mod cut;
 
 use std::collections::BTreeMap;

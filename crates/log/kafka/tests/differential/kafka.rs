@@ -14,7 +14,7 @@ pub struct Kafka {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 fn java(main: &str, arguments: &[&str]) -> Command {

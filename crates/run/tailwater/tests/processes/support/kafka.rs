@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{Node, told};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// Makes sure that a client is there: `kcat`, `python`, `java`, `go`.
@@ -37,7 +37,7 @@ pub fn program(name: &str) -> Command {
         "py" => {
             need("python");
             let mut command = Command::new(tools.join("python/bin/python"));
-            command.arg(root().join("crates/tailwater/tests/clients/python").join(name));
+            command.arg(root().join("crates/run/tailwater/tests/clients/python").join(name));
             command
         }
         "java" => {

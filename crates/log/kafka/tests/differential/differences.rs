@@ -221,7 +221,7 @@ pub fn check_all_used(used: &BTreeMap<usize, usize>) {
 }
 
 fn document() -> String {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kafka.md");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/kafka.md");
     std::fs::read_to_string(path).expect("readable")
 }
 

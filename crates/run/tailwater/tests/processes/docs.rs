@@ -6,7 +6,7 @@ use crate::support::tailwater;
 
 #[test]
 fn every_file_that_a_document_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let mut documents = vec![root.join("README.md"), root.join("spec/README.md")];
     for entry in std::fs::read_dir(root.join("docs")).expect("a folder") {
         let path = entry.expect("readable").path();
@@ -27,7 +27,7 @@ fn every_file_that_a_document_names_exists() {
 
 #[test]
 fn the_program_in_the_readme_is_the_one_that_the_client_s_documentation_compiles() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("readable");
     let between = |text: &str, from: &str| -> Vec<String> {
         let start = text.find(from).expect("there is a program") + from.len();
@@ -36,7 +36,7 @@ fn the_program_in_the_readme_is_the_one_that_the_client_s_documentation_compiles
     };
     let readme = between(&read("README.md"), "```rust\n");
     // Lines with a hash are compiled and not shown.
-    let source = read("crates/client/src/lib.rs").replace("//! ", "").replace("//!\n", "\n");
+    let source = read("crates/run/client/src/lib.rs").replace("//! ", "").replace("//!\n", "\n");
     let mut compiled = between(&source, "```no_run\n");
     compiled.retain(|line| !line.starts_with("# "));
     assert_eq!(readme, compiled);
@@ -49,7 +49,7 @@ fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is(
     let printed: toml::Table =
         toml::from_str(&String::from_utf8(output.stdout).expect("text")).expect("TOML");
     let text =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md"));
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/configuration.md"));
     let text = text.expect("readable");
     let mut described = std::collections::BTreeMap::new();
     let mut sections: Vec<&str> = vec![""];
